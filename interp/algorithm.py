@@ -17,7 +17,6 @@ What these keys are used for, and what an algorithm is no evidence of: docs/meth
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +31,7 @@ from interp.checks import array_of, checked_fields, integer, shown
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import read_rows, read_tables
 from interp.session import once
+from interp.statistics import of_whom
 
 Values = Mapping[str, NDArray[Any]]
 """Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
@@ -97,12 +97,15 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
             )
 
 
-def warn_of_participants(analysis: str, episodes: Any) -> None:
-    """Warn where several episodes are of one participant, for an analysis whose intervals are over episodes."""
-    whose = getattr(episodes, "participants", None)
-    if whose is not None and len(people := set(np.asarray(whose).tolist())) < len(whose):
-        told = f"intervals of {analysis} are over {len(whose)} episodes, which are of {len(people)} participants"
-        warnings.warn(f"{told}: they are too narrow; give one episode of each", stacklevel=4)
+def participants_of(*batches: Any) -> NDArray[np.int64]:
+    """The number of the participant of each episode of one or more batches, one batch after the other.
+
+    Where one of them names nobody, each episode stands for itself.
+    """
+    found = [getattr(episodes, "participants", None) for episodes in batches]
+    if any(names is None for names in found):
+        return np.arange(sum(map(len, batches)))
+    return of_whom(np.concatenate(found))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.errors import InputError, require
+from interp.statistics import of_whom
 
 N_FOLDS = 5
 RIDGE = 1e-3
@@ -185,15 +187,18 @@ def cross_fitted(
     ridge: float = 0.0,
     per_latent: bool = False,
     seed: int = 0,
+    participants: Any = None,
 ) -> Float[Tensor, episode * any]:
     """The states of every episode, each decoded by a map that was fitted without this episode.
 
-    One of ``n_folds`` parts of the episodes at a time is decoded by a map fitted on the others.
+    One of ``n_folds`` parts of the ``participants`` (of the episodes, where nobody says whose they are) at a time is
+    decoded by a map fitted on the others.
     """
-    n = len(latents)
-    require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} episodes, got {n}")
+    whose = np.arange(len(latents)) if participants is None else of_whom(participants)
+    n, what = len(np.unique(whose)), "episodes" if participants is None else "participants"
+    require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} {what}, got {n}")
     held = torch.as_tensor(np.asarray(states, dtype=np.float64))
-    fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n) % n_folds)
+    fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n)[whose] % n_folds)
     decoded = torch.empty_like(held)
     for k in range(n_folds):
         decoder = Decoder.fit(latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent)

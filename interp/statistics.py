@@ -1,8 +1,9 @@
 """Uncertainty over episodes: the bootstrap that every interval in the toolkit comes from.
 
-Rounds of one episode depend on each other, so episodes are resampled, never rounds. A resample is a row of
-weights (how often each episode was drawn, over the number of episodes); a statistic that is a ratio of sums, such
-as R2, is the ratio of two weighted sums, so no resample is ever materialised.
+Rounds of one episode depend on each other, so episodes are resampled, never rounds; and where several episodes are of
+one participant, participants. A resample is a row of weights (how often each episode was drawn, over the number of
+episodes); a statistic that is a ratio of sums, such as R2, is the ratio of two weighted sums, so no resample is ever
+materialised.
 
     >>> import numpy as np
     >>> samples = resample_weights(100) @ np.arange(100.0)
@@ -15,6 +16,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,14 +96,20 @@ def percentile_bounds(
 
 @checked
 def resample_weights(
-    n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False
+    n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False, participants: Any = None
 ) -> NDArray[np.float64]:
     """Bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
 
-    With ``plain_first`` one more row before them weighs every episode alike: it gives the estimate itself.
+    With ``plain_first`` one more row before them weighs every episode alike: it gives the estimate itself. With
+    ``participants``, whose each episode is, these are drawn, each with all of its episodes.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
+    whose = np.arange(n_episodes) if participants is None else of_whom(participants)
+    require(len(whose) == n_episodes, f"participants are one for each of {n_episodes} episodes, got {len(whose)}")
+    if (n := int(whose.max()) + 1) < n_episodes:
+        drawn = resample_weights(n, n_resamples, seed, plain_first=plain_first)[:, whose]
+        return drawn / drawn.sum(1, keepdims=True)
     refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes)
     draw = _drawn if n_resamples * n_episodes <= _MOST_KEPT else _drawn.__wrapped__
     return draw(n_episodes, n_resamples, seed, plain_first)
@@ -120,28 +128,58 @@ def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> N
     return weights
 
 
+def of_whom(participants: Any) -> NDArray[np.int64]:
+    """The number of the participant of each episode, counted from 0 in the order in which they first come.
+
+    >>> of_whom(["bob", "ann", "bob"])
+    array([0, 1, 0])
+    """
+    _, first, whose = np.unique(participants, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[whose]
+
+
+def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
+    """The mean of ``values [episode, ...]`` of each participant; the values themselves where each has one.
+
+    >>> of_each([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), of_each([1.0, 2.0], None)
+    (array([1.5, 5. ]), array([1., 2.]))
+    """
+    own = np.asarray(values, np.float64)
+    whose = np.arange(len(own)) if participants is None else of_whom(participants)
+    n = whose.max() + 1
+    return own if n == len(own) else np.stack([own[whose == i].mean(0) for i in range(n)])
+
+
 @checked
 def bootstrap_mean(
-    values: ArrayLike, *, seed: int = 0
+    values: ArrayLike, *, seed: int = 0, participants: Any = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``."""
+    """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``.
+
+    The interval is over ``participants``, where it is known whose each episode is.
+    """
     values = np.asarray(values, dtype=np.float64)
     require(values.ndim >= 1, "values are [episode, ...], got one number")
-    samples = np.tensordot(resample_weights(len(values), seed=seed), values, axes=1)
+    samples = np.tensordot(resample_weights(len(values), seed=seed, participants=participants), values, axes=1)
     return np.asarray(values.mean(axis=0)), *percentile_bounds(samples)
 
 
 @checked
-def mean_interval(values: ArrayLike, *, seed: int = 0) -> Interval:
+def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
     require(np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}")
-    mean, low, high = bootstrap_mean(values, seed=seed)
+    mean, low, high = bootstrap_mean(values, seed=seed, participants=participants)
     return Interval(float(mean), float(low), float(high))
 
 
 @checked
 def ratio_interval(
-    numerators: ArrayLike, denominators: ArrayLike, *, seed: int = 0, weights: NDArray[np.float64] | None = None
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    *,
+    seed: int = 0,
+    weights: NDArray[np.float64] | None = None,
+    participants: Any = None,
 ) -> Interval:
     """A ratio of sums over episodes, such as hits over steps, from one numerator and denominator per episode.
 
@@ -157,6 +195,7 @@ def ratio_interval(
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
         return NO_NUMBER
-    sums = (resample_weights(len(parts), seed=seed) if weights is None else weights) @ parts
+    weights = resample_weights(len(parts), seed=seed, participants=participants) if weights is None else weights
+    sums = weights @ parts
     samples = sums[sums[:, 1] != 0]
     return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum())

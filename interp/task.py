@@ -29,6 +29,7 @@ from interp.checks import array_of, checked, checked_fields, integer, shown, uni
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
 from interp.session import once
+from interp.statistics import of_whom
 
 _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
@@ -389,6 +390,7 @@ class Data:
             there is no end, as in learning.
         first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,
             so comparison leaves them out.
+        halves: samplers of either half of what was recorded (:meth:`Task.half`); none where new episodes are drawn.
     """
 
     layout: Callable[..., Any]
@@ -401,6 +403,7 @@ class Data:
     read: Callable[..., Any] | None = None
     rounds: int = 0
     first_asked: int = 0
+    halves: tuple[Callable[..., Any], ...] = ()
 
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, 0)
@@ -546,50 +549,66 @@ class Task:
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
         """This task with recorded episodes for a source, where otherwise its sampler is asked for new ones.
 
-        Half of the participants (of the episodes, where these have none) answer even seeds and the others odd ones, so
-        that :meth:`sets_for` fits on some and scores on others. A batch holds one episode of a participant, which one
-        and of whom says the seed: what is averaged, drawn or folded over episodes is so over participants. Nothing is
-        given twice or made up: there are never more, with a warning. Missed trials are left out, and episodes are cut
-        to as many rounds as nine of ten have; shorter ones are left out.
+        A batch is drawn of all participants (of all episodes, where these have none) and of all that each of them
+        played; in a smaller one as many participants as can be are there. Nothing is given twice or made up: there are
+        never more, with a warning. What is fitted on some and scored on others draws from :meth:`half`. Missed trials
+        are left out, and episodes are cut to as many rounds as nine of ten have; shorter ones are left out.
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
-        >>> known, test = experts.TASK.of_recorded(played).sets_for(played, 2, 5, seed=0)["default"]
-        >>> sorted({*known.participants.tolist()} & {*test.participants.tolist()})
-        []
+        >>> known, test = experts.TASK.of_recorded(played).sets_for(played, 3, 5, seed=0)["default"]
+        >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
+        (6, [])
         """
         of = getattr(episodes, "task", "another task")
         require(of == self.key, f"these episodes are of {of!r}, not of {self.key!r}")
         what = "participants" if episodes.participants is not None else "episodes"
         if episodes.participants is None:
             episodes = replace(episodes, participants=np.arange(len(episodes)))
-        whose = episodes.participants
-        names = np.random.default_rng(0).permutation(np.unique(whose))
+        whose = of_whom(episodes.participants)
+        names = np.random.default_rng(0).permutation(whose.max() + 1)
         require(len(names) >= 2, f"one half of the {what} is fitted and the other scored, and there is {len(names)}")
-        counts, told, own = counted_rounds(episodes).sum(1), list[str](), self.sizes_of(episodes)
-        longest, known = int(np.quantile(counts, 0.1, method="higher")), names[: (len(names) + 1) // 2]
+        counts, told, own = counted_rounds(episodes).sum(1), set[str](), self.sizes_of(episodes)
+        longest, middle = int(np.quantile(counts, 0.1, method="higher")), (len(names) + 1) // 2
 
-        def sample(n_episodes: int, n_rounds: int, *, regime: str = "", seed: int = 0, **sizes: Any) -> Any:
+        def sample(
+            chosen: NDArray[Any], n_episodes: int, n_rounds: int, *, regime: str = "", seed: int = 0, **sizes: Any
+        ) -> Any:
             wrong = {name: size for name, size in sizes.items() if own.get(name, size) != size}
             require(not wrong, f"the recorded episodes have {own}, and {wrong} was asked for")
             drawn = regime in ("", getattr(episodes, "regime", ""))
             require(drawn, f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out")
             n_rounds = min(n_rounds, longest)
-            rows = np.random.default_rng(seed).permutation(len(episodes))
-            rows = rows[(np.isin(whose, known) == (seed % 2 == 0))[rows] & (counts >= n_rounds)[rows]]
-            rows = rows[np.sort(np.unique(whose[rows], return_index=True)[1])]  # one episode of each, in drawn order
-            if len(rows) < n_episodes and not told:
-                told.append(f"there are only {len(names)} {what}, of which one half is fitted and the other scored")
-                warnings.warn(f"{told[0]}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
+            there = np.flatnonzero(np.isin(whose, chosen) & (counts >= n_rounds))
+            rows = np.random.default_rng(seed).permutation(there)
+            again = np.array([(whose[rows[:i]] == whose[row]).sum() for i, row in enumerate(rows)])
+            rows = rows[again.argsort(kind="stable")]  # first one episode of each, then the second ones, ...
+            if len(rows) < n_episodes:
+                few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (
+                    len(chosen) < len(names)
+                )
+                if few not in told:
+                    told.add(few)
+                    warnings.warn(f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
             return episodes.select(rows[:n_episodes]).first(n_rounds)
 
         about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}
         held = (getattr(episodes, one.name) for one in fields(episodes))
         arrays = [np.ascontiguousarray(value) for value in held if isinstance(value, np.ndarray)]
         digest = hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
-        data = replace(self.data, sample=sample, regimes=dict, sample_options=lambda model: {}, rounds=longest)
+        source, *halves = (partial(sample, part) for part in (names, names[:middle], names[middle:]))
+        data = replace(self.data, sample=source, halves=tuple(halves), regimes=dict, rounds=longest)
+        data = replace(data, sample_options=lambda model: {})
         algorithms, recorded = replace(self.algorithms, battery=None), {**self.recorded, **about, "digest": digest}
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
+
+    def half(self, which: int) -> Task:
+        """This task with half of its recorded participants for a source: 0 is to fit on, and 1 to score on.
+
+        Where new episodes are drawn it is the same task: those of another seed are others.
+        """
+        halves = self.data.halves
+        return replace(self, data=replace(self.data, sample=halves[which])) if halves else self
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
@@ -653,13 +672,13 @@ class Task:
             low, high = getattr(layout, f"{size.name}_range", None) or (own[size.name], own[size.name])
             sizes[size.name] = int(np.clip(size.default, low, high))
 
-        def drawn(n: int, seed: int) -> Mapping[str, Any]:
+        def drawn(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **sizes)
-            return {"default": self.sample(n, n_rounds, seed=seed, **sizes)}
+            return {"default": self.half(half).sample(n, n_rounds, seed=seed, **sizes)}
 
-        fits = drawn(n_episodes, 2 * seed)
-        scores = drawn(n_episodes, 2 * seed + 1) if n_scored is None else drawn(n_scored, _SCORED)
+        fits = drawn(0, n_episodes, 2 * seed)
+        scores = drawn(1, n_episodes, 2 * seed + 1) if n_scored is None else drawn(1, n_scored, _SCORED)
         return {name: (fits[name], scores[name]) for name in fits}
 
     def corruption(self, key: str) -> Corruption:

@@ -199,9 +199,11 @@ class Context:
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
-        """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges."""
+        """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges; of recorded
+        ones, of the half of the participants that no decoder is fitted on."""
         sizes = (QUICK_EPISODES if self.quick else _CAUSAL_EPISODES, self.looked_at + 3)
-        first, second = (self.sample(*sizes, seed) for seed in (self.seed, self.seed + 1))
+        task, about = self.task.half(1), (self.regime, self.given)
+        first, second = (task.sample_for(self.model, *sizes, seed, *about) for seed in (self.seed, self.seed + 1))
         return first, second
 
     @cached_property

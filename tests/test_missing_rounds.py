@@ -10,6 +10,7 @@ from sklearn.linear_model import Ridge
 import interp
 import probes
 from circuits.compare.algorithm import explain
+from interp.audit import timing
 from interp.audit.trial import QUICK, Trial
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
@@ -157,22 +158,39 @@ test_what_cannot_leave_rounds_out_says_so = refused(
 )
 
 
+def twice(episodes):
+    """What each of several participants played, twice."""
+    n = len(episodes)
+    return replace(episodes.select([*range(n)] * 2), participants=[*range(n)] * 2)
+
+
+ONCE, Q_ONCE = experts.sample(12, T, 2, seed=0), mdp.sample(12, T, 2, 2, seed=0)
+OF_ALL = {
+    **{name: ANALYSES[name] for name in ("score", "calibration", "patching", "round map", "experiment")},
+    "interchange": lambda e: interchange.interchange(
+        MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
+    ).to_frame(),
+    "mediation": lambda e: mediation.mediate(MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]").to_frame(),
+    "the search for an algorithm": lambda e: explain(ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0).to_frame(),
+    "audit": lambda e: timing.table(Trial(MODEL, e, QUICK)),
+}
+"""Tables of numbers of episodes that are alone in what they count."""
+
+
 @pytest.mark.filterwarnings("error")
-def test_intervals_over_episodes_of_one_participant_are_warned_of():
-    """Where a participant has several episodes, intervals over episodes are too narrow; one of each is no such case."""
-    episodes = experts.sample(8, 4, 2, seed=0)
-    twice = replace(episodes, participants=["ann", "bob"] * 4)
-    with pytest.raises(UserWarning, match="patching are over 8 episodes, which are of 2 participants"):
-        patching.sweep(MODEL, twice, episodes, round=1, sites="latent")
-    with pytest.raises(UserWarning, match="an audit are over 8 episodes, which are of 2 participants"):
-        Trial(MODEL, twice, QUICK)
-    with pytest.raises(UserWarning, match="scores are over 8 episodes"):
-        regret.score(np.full((8, 4), 0.5), twice)
-    with pytest.raises(UserWarning, match="calibration are over 8 episodes"):
-        regret.calibration(np.full((8, 4), 0.5), twice)
-    transitions = replace(mdp.sample(4, 4, 2, 2, seed=0), participants=["ann", "bob"] * 2)
-    with pytest.raises(UserWarning, match="scores are over 4 episodes"):
-        agreement(transitions.greedy, transitions)
-    with pytest.raises(UserWarning, match="the search for an algorithm are over 8 episodes"):
-        explain(ALGORITHM, experts.TASK, {"one": (episodes, twice)}, seed=0)
-    Trial(MODEL, replace(episodes, participants=[*"abcdefgh"]), QUICK)
+@pytest.mark.parametrize("name", OF_ALL)
+def test_who_plays_the_same_twice_narrows_no_interval(name):
+    one, other = (
+        OF_ALL[name](e).drop(columns=["n_episodes", "n_pairs", "n_informative"], errors="ignore")
+        for e in (ONCE, twice(ONCE))
+    )
+    labels = list(one.select_dtypes(exclude="float"))
+    one, other = (table.sort_values(labels).select_dtypes("float") if labels else table for table in (one, other))
+    np.testing.assert_allclose(other, one, atol=1e-9)
+    assert one.filter(like="low").to_numpy().size
+
+
+def test_rates_and_agreement_are_of_participants():
+    for of in ("agreement", "rates"):
+        one, other = (OF_Q[of](e).drop(columns="n_steps").select_dtypes("number") for e in (Q_ONCE, twice(Q_ONCE)))
+        np.testing.assert_allclose(other, one, atol=1e-9)

@@ -32,14 +32,14 @@ from circuits.compare.fitting import (
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Predicted, in_words, refuse_missing, warn_of_participants
+from interp.algorithm import Algorithm, Family, Predicted, in_words, participants_of, refuse_missing
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
 from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
 from interp.provenance import provenance
 from interp.session import remembered
-from interp.statistics import NO_NUMBER, Interval, mean_interval, ratio_interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, mean_interval, of_each, ratio_interval, resample_weights
 from interp.task import Task
 from interp.workers import bar
 
@@ -57,6 +57,7 @@ _N_EDITS = 240  # single inputs that are changed
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
 _Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
+_Sets = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class FamilyScore:
         memoryless: whether it keeps nothing from round to round.
         family: None for the guess that is even over outcomes.
         searched: the values found of the parameters that it searches.
-        fitted: divergence on the episodes that it was fitted on, nats a round; ``divergences``: on the others.
+        fitted: divergence on the episodes that it was fitted on, nats a round; ``divergences``: on the others, of each
+            participant, or episode.
     """
 
     key: str
@@ -193,8 +195,6 @@ def explain(
     """
     require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
     refuse_missing("the search for an algorithm", *(batch for pair in sets.values() for batch in pair))
-    for _, scored in sets.values():
-        warn_of_participants("the search for an algorithm", scored)
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     scores = _scores(subject, task, sets, asked.values())
@@ -202,7 +202,7 @@ def explain(
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
     if decided.family is None or decided.algorithm is None:
         return decided
-    apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], seed)
+    apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], sets, seed)
     decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
     edits = edits or Edits.of(task, next(iter(sets.values()))[1], _N_EDITS)
     return _responding(decided, subject, edits)
@@ -218,10 +218,10 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     return replace(part, response=worst, family=part.family if worst.alike.low >= _RESPONDS else None)
 
 
-def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
+def _plainly(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
     """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
     shares = np.concatenate([nats > _PLAIN for nats in apart.values()], 1).mean(1)
-    return mean_interval(shares, seed=seed)
+    return mean_interval(shares, seed=seed, participants=participants_of(next(iter(sets.values()))[1]))
 
 
 @remembered
@@ -232,27 +232,26 @@ def _memoryless(compared: Compared, subject: Any) -> _Divergences:
     return min(_scores(subject, task, compared.sets, families), key=lambda score: score.fitted).divergences
 
 
-def _scores(
-    subject: Any, task: Task, sets: Mapping[str, tuple[Any, Any]], families: Collection[Family]
-) -> list[FamilyScore]:
+def _scores(subject: Any, task: Task, sets: _Sets, families: Collection[Family]) -> list[FamilyScore]:
     """The guess that is even, then every family, fitted."""
     predict = predictor(subject)
     fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
     given = {name: checked_distributions(predict(pair[1]), pair[1]) for name, pair in sets.items()}
-    scores = [_even(fits, given, task.kind)]
+    scores = [_even(fits, given, sets, task.kind)]
     with bar("families", len(families)) as done:
         for family in families:
-            nats, searched = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
+            fitted, searched = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
             guess, divergences = predictor(family.make(**searched)), {}
             for name, (_, episodes) in sets.items():
-                divergences[name] = divergence(given[name], asked_rounds(guess(episodes), episodes), task.kind)
+                nats = divergence(given[name], asked_rounds(guess(episodes), episodes), task.kind)
+                divergences[name] = of_each(nats, participants_of(episodes))
             about = family.key, family.name, family.extends or family.key, family.memoryless, family
-            scores.append(FamilyScore(*about, searched, nats, divergences))
+            scores.append(FamilyScore(*about, searched, fitted, divergences))
             done(1)
     return scores
 
 
-def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted) -> FamilyScore:
+def _even(fits: Mapping[str, Array], given: Mapping[str, Array], sets: _Sets, kind: Predicted) -> FamilyScore:
     """The guess that is the same at every round: even over outcomes; of a real number the mean of what is predicted."""
     if kind == "classes":
         guess = np.full(next(iter(fits.values())).shape[-1], 1 / next(iter(fits.values())).shape[-1])
@@ -268,7 +267,8 @@ def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted
     )
     fitted_nats = float(np.mean([nats.mean() for nats in fitted.values()]))
     name = "every outcome alike" if kind == "classes" else "the same at every round"
-    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted_nats, scored)
+    by_whom = {key: of_each(nats, participants_of(sets[key][1])) for key, nats in scored.items()}
+    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted_nats, by_whom)
 
 
 def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
@@ -425,9 +425,9 @@ def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_A
     edits = edits_of(compared)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
     own, base = (_memoryless(compared, one) for one in (subject.model, other))
-    alike = _alike(apart, own, base, seed)
+    alike = _alike(apart, own, base, sets, seed)
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
-    return _Agreement(alike, _plainly(apart, seed), found), failures
+    return _Agreement(alike, _plainly(apart, sets, seed), found), failures
 
 
 def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
@@ -459,19 +459,20 @@ def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
             return probable(predict(episodes), kind)
 
         apart, _ = _differences(guess, predictor(other), compared.sets)
-        found.append(_alike(apart, _memoryless(compared, guess), base, 0).estimate)
+        found.append(_alike(apart, _memoryless(compared, guess), base, compared.sets, 0).estimate)
     return tuple(found)
 
 
-def _alike(apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], seed: int) -> Interval:
+def _alike(
+    apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], sets: _Sets, seed: int
+) -> Interval:
     """1 less the divergence of the two over what their memories are worth, half of either's."""
     worth = {name: (own[name] + base[name]) / 2 for name in apart}
-    return _pooled_ratio({name: nats.mean(1) for name, nats in apart.items()}, worth, seed).complement
+    nats = {name: of_each(of.mean(1), participants_of(sets[name][1])) for name, of in apart.items()}
+    return _pooled_ratio(nats, worth, seed).complement
 
 
-def _differences(
-    model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]]
-) -> tuple[dict[str, Array], list[Failure]]:
+def _differences(model: Predict, reference: Predict, sets: _Sets) -> tuple[dict[str, Array], list[Failure]]:
     """How far apart two predict in every round that is asked for, by set ``[episode, round]``, and the worst rounds.
 
     In nats; of a predicted mean, in its own variance.

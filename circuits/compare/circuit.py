@@ -22,7 +22,7 @@ from torch import Tensor
 
 from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, participants_of
 from interp.decoder import Decoder
 from interp.display import lacks
 from interp.errors import require
@@ -66,6 +66,7 @@ class _Profile:
     read: Float[np.ndarray, "head kind key episode"]
     changed: Float[np.ndarray, "head head kind episode"]
     spread: Float[np.ndarray, "head kind episode"]
+    participants: Any
 
     def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
         """The share of each outcome that is lost without each head at a kind of position, at most 1."""
@@ -196,6 +197,7 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
         np.array([_moved(kept, layer, head, factors[layer], run.layout, places) for layer, head in heads]),
         changed,
         np.concatenate([by_kind(size(kept[z[layer]] - means[layer], layer)) for layer in layers]),
+        participants_of(subject.samples.test),
     )
 
 
@@ -250,7 +252,7 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
         one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
         f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
     )
-    weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True)
+    weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True, participants=one.participants)
     mine, theirs = one.of(weights), other.of(weights)
     handed, taken = one.composed(weights), other.composed(weights)
     # Sums of minima and of both, by outcome: of what matched heads read, and of what they hand on.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from interp import refit, tasks
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, participants_of
 from interp.checks import check_fields, checked
 from interp.decoder import N_FOLDS, RIDGE, Decoder
 from interp.errors import InputError, require
@@ -31,7 +31,7 @@ from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import remembered
-from interp.statistics import NO_NUMBER, Interval
+from interp.statistics import NO_NUMBER, Interval, of_each
 from interp.task import Task
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
@@ -118,8 +118,21 @@ class Samples:
     def draw(cls, model: Machine, effort: Effort, sizes: dict[str, int]) -> Samples:
         """Episodes of a model's task and rates, of ``sizes``."""
         task, sizes = tasks.of(model), {**tasks.of(model).data.sample_options(model), **sizes}
-        counts = {1000: effort.known, 1001: effort.test, 1002: effort.test}
-        return cls(*(task.sample(n, effort.rounds, seed=3 * effort.seed + i, **sizes) for i, n in counts.items()))
+        asked = {1000: (0, effort.known), 1001: (1, effort.test), 1002: (0, effort.test)}
+        draws = {i: partial(task.half(half).sample, n, effort.rounds) for i, (half, n) in asked.items()}
+        known, *others = (draw(seed=3 * effort.seed + i, **sizes) for i, draw in draws.items())
+        n = min(map(len, others))  # they pair up; halves of what was recorded need not be of one size
+        return cls(known, *(episodes.select(slice(n)) for episodes in others))
+
+    @property
+    def whose(self) -> NDArray[np.int64]:
+        """The number of the participant (of the episode, where there are none) of each known and each test episode."""
+        return participants_of(self.known, self.test)
+
+    @property
+    def folds(self) -> NDArray[np.int64]:
+        """The fold of every known and every test episode; those of one participant are in one."""
+        return self.whose % N_FOLDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,22 +206,19 @@ class Participant:
         return list(dict.fromkeys(sites))
 
 
-def folds(n_episodes: int) -> NDArray[np.int64]:
-    """The fold of every episode of a pool."""
-    return np.arange(n_episodes) % N_FOLDS
-
-
-def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
+def scored(missed: ArrayLike, asked: ArrayLike, whose: Any = None) -> Interval:
     """``1 - sum missed / sum asked`` of cross-fitted maps, from ``[episode]`` each, with its 95 % interval.
 
-    Where nothing is missed the score is 1 exactly; where nothing is asked, or a sum is not finite, all three are NaN.
+    With ``whose``, the participant of each episode, the means of participants are what is summed. Where nothing is
+    missed the score is 1 exactly; where nothing is asked, or a sum is not finite, all three are NaN.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
+    missed, asked = of_each(missed, whose), of_each(asked, whose)
     if not np.isfinite([np.sum(missed), np.sum(asked)]).all():
         return NO_NUMBER
-    return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(np.asarray(missed)) - 1, 0.975)))
+    return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(missed) - 1, 0.975)))
 
 
 @remembered
@@ -237,9 +247,9 @@ class CrossFitted(Decoder):
     fold: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, fits: list[Decoder], n_episodes: int) -> CrossFitted:
+    def of(cls, fits: list[Decoder], samples: Samples) -> CrossFitted:
         """For the whole pool."""
-        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(folds(n_episodes).tolist()))
+        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(samples.folds.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
         """For some episodes of the pool."""
@@ -264,9 +274,9 @@ class CrossFitted(Decoder):
 def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
     """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
     latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
-    others = [folds(len(latents)) != k for k in range(N_FOLDS)]
+    others = [subject.samples.folds != k for k in range(N_FOLDS)]
     fits = [Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others]
-    return CrossFitted.of(fits, len(latents))
+    return CrossFitted.of(fits, subject.samples)
 
 
 @remembered
@@ -274,10 +284,10 @@ def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, 
     """A writer of ``keys`` for the pool, cross-fitted."""
     run, values, writers = pooled(subject), pooled_values(algorithm, subject.samples), []
     for k in range(N_FOLDS):
-        others = folds(run.n_episodes) != k
+        others = subject.samples.folds != k
         held = {key: values[key][others] for key in keys}
         writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
-    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], run.n_episodes))
+    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], subject.samples))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:

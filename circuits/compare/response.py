@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import Array, Predict, distributions, predictor
 from circuits.compare.question import Compared, Participant, Question, columns, pooled, pooled_values
 from interp import tasks
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, participants_of
 from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
 from interp.machine import Machine
@@ -185,7 +185,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
     unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
     notices = _NOTICED**2 * unit
-    weights = resample_weights(n, seed=0, plain_first=True)
+    weights = resample_weights(n, seed=0, plain_first=True, participants=participants_of(edits.episodes))
     found = []
     for what, when, mask in _cells_of(edits, lag):
         chosen = mask & asked
@@ -255,7 +255,7 @@ def _through_state(compared: Compared) -> ResponsePart:
     ours, theirs = (x[np.arange(len(kind)), t + 1] for x in two)
     known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
     sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(algorithm.key, found, ratio_interval(*sums))
+    return ResponsePart(algorithm.key, found, ratio_interval(*sums, participants=participants_of(edits.episodes)))
 
 
 def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
@@ -269,7 +269,7 @@ def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
     asked = algorithm.step(algorithm.at(values, later)[0], algorithm.at(values, now)[1])[1]
     ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, now]
     theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, now]
-    weights = resample_weights(run.n_episodes, seed=0, plain_first=True)
+    weights = resample_weights(run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose)
     for band in np.array_split(np.arange(len(starts)), min(_BANDS, len(starts))):
         both, mine, other = (
             (x[:, band] * y[:, band]).sum((1, 2)) for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.compare.fitting import Array, distributions, divergence
-from circuits.compare.question import Effort, Participant, Question, folds, pooled, scored
+from circuits.compare.question import Effort, Participant, Question, pooled, scored
 from interp.algorithm import Predicted
 from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on
@@ -139,7 +139,8 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
     for source, target in ((model, reference), (reference, model)):
         own, cut = _own(target, effort), _cut(target, effort, everything)
         scale = np.var(own) if _kind(target) == "mean" else 1.0  # a mean has units: a share of its variance
-        worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut))).complement
+        whose = target.samples.whose
+        worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
         band = partial(
             _worst, effort, "carried values" if _is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
         )
@@ -148,7 +149,9 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes)
             names, supplied = (source.name, target.name), _HELP if helped else ()
-            found.append(Stitching(names[0], names[1], supplied, control, *band(missed, cut[episodes])))
+            found.append(
+                Stitching(names[0], names[1], supplied, control, *band(missed, cut[episodes], whose[episodes]))
+            )
             if helped and not control:
                 ways.append(_trajectory(source, target, mapped, effort))
         for i, copy in enumerate(untrained):
@@ -157,7 +160,7 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             without = cut[test] if taker is target else _cut(copy, effort, test)
             missed = _missed(taker, mapped, _own(taker, effort), effort, test)
             names = (f"{giver.name} {i}", taker.name) if giver is copy else (giver.name, f"{taker.name} {i}")
-            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without)))
+            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without, whose[test])))
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
@@ -219,12 +222,12 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
 
 def _worst(
-    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array
+    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array, whose: NDArray[np.int64]
 ) -> tuple[Interval, tuple[int, int], str]:
     """The worst score of a band of those starts that count, the band, and what was seen; of all starts if none does."""
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
     bands = np.array_split(starts, min(_BANDS, len(starts)))
-    scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1)) for band in bands]
+    scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1), whose) for band in bands]
     worst = min(range(len(bands)), key=lambda i: scores[i].low if scores[i].low == scores[i].low else -np.inf)
     return scores[worst], (effort.at[bands[worst][0]], effort.at[bands[worst][-1]]), seen
 
@@ -239,7 +242,7 @@ def _stitched(
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()
     about, rounds = ((0,), effort.at) if helped else ((0, 1), [0])
-    fold = torch.from_numpy(folds(len(x)))
+    fold = torch.from_numpy(source.samples.folds)
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         known, own = fold != k, fold == k

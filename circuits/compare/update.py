@@ -130,8 +130,10 @@ def updates(
         values, bent = pooled_values(algorithm, subject.samples), _bent(subject, algorithm, keys)
         moves = {_ON: None, _OFF: strange(values, keys, effort)}
         for (manifold, by), horizon in product(moves.items(), (1, effort.horizon)):
-            r2 = scored(*_missed_steps(subject, algorithm, keys, effort, horizon, by))
-            fresh = (scored(*_missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
+            about, whose = (algorithm, keys, effort, horizon, by), subject.samples.whose
+            r2 = scored(*_missed_steps(subject, *about), whose)
+            n = len(subject.samples.known)
+            fresh = (scored(*_missed_steps(u, *about, known=False), whose[n:]) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
             found.append(_Update(subject.name, name, keys, missing, decoded, bent, manifold, horizon, r2, controls))
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
@@ -170,7 +172,8 @@ def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResul
 
 def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:
     made = steps.under(_made(family, found))
-    missed = ratio_interval(made.missed.sum(1) / made.varied.sum(), own.missed.sum(1) / own.varied.sum(), seed=seed)
+    sums = (of.missed.sum(1) / of.varied.sum() for of in (made, own))
+    missed = ratio_interval(*sums, seed=seed, participants=own.participants)
     return _Rule(family.key, family.name, tuple(steps.shapes), found, made.r2(seed), missed)
 
 

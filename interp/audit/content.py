@@ -77,7 +77,7 @@ def table(trial: Trial) -> pd.DataFrame:
     for t in sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]}):
         ranks, effects, random, whole = _by_rank(trial, t)
         for k, part, control in zip(ranks, effects, random, strict=True):
-            share, other = ratio_interval(part, whole), ratio_interval(control, whole)
+            share, other = (ratio_interval(of, whole, participants=trial.whose) for of in (part, control))
             rows.append({"round": t, "directions": k, **share.columns("share"), "random": other.estimate})
     return pd.DataFrame(rows)
 
@@ -89,7 +89,7 @@ def doses(trial: Trial) -> pd.DataFrame:
     effects = _effects(trial, t, [own + dose * (other - own) for dose in _DOSES])
     whole = effects[_DOSES.index(1.0)]
     return pd.DataFrame(
-        {"round": t, "dose": dose, **ratio_interval(part, whole).columns("share")}
+        {"round": t, "dose": dose, **ratio_interval(part, whole, participants=trial.whose).columns("share")}
         for dose, part in zip(_DOSES, effects, strict=True)
     )
 
@@ -113,7 +113,8 @@ def repeated(trial: Trial) -> pd.DataFrame:
             effect = trial.distance(trial.distribution(said), trial.plain)
             for t in range(first, trial.shape[1]):
                 row = {"directions": n, "written": "in every round" if again else "once", "from_round": first}
-                rows.append({**row, "round": t, **mean_interval(effect[:, t]).columns("effect")})
+                moved = mean_interval(effect[:, t], participants=trial.whose)
+                rows.append({**row, "round": t, **moved.columns("effect")})
     return pd.DataFrame(rows)
 
 
@@ -135,7 +136,7 @@ def turning(trial: Trial, k: int = 4) -> pd.DataFrame:
         if min(len(_directions(one)), len(_directions(other))) < k:
             continue
         samples = []
-        for weights in resample_weights(len(one), _RESAMPLES, seed):
+        for weights in resample_weights(len(one), _RESAMPLES, seed, participants=trial.whose):
             rows_drawn = torch.from_numpy(rng.choice(len(one), len(one), p=weights))
             samples.append(_overlap(_directions(one[rows_drawn])[:k], _directions(other[rows_drawn])[:k]))
         found = _overlap(_directions(one)[:k], _directions(other)[:k])
@@ -163,7 +164,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
     own, other, kept, random = _with_few(trial, n)
     return claimed(
         "directions",
-        ratio_interval(other - kept, other - own),
+        ratio_interval(other - kept, other - own, participants=trial.whose),
         unit=f"share of the worth of a state that {n} of its directions have",
         controls={
             **trial.untrained(lambda copy: _kept(copy, n)),
@@ -196,7 +197,7 @@ def _kept(copy: Trial, n: int) -> Interval | None:
     if worth(copy, CONTENT)[0].estimate < THRESHOLDS["worth"].value:
         return None
     own, other, kept, _ = _with_few(copy, n)
-    return ratio_interval(other - kept, other - own)
+    return ratio_interval(other - kept, other - own, participants=copy.whose)
 
 
 def decoded(trial: Trial) -> Measure:
@@ -206,13 +207,15 @@ def decoded(trial: Trial) -> Measure:
         return claimed("decoded", lacking="no algorithm with a memory to look for")
     if not trial.run.latents[:, 1:].std(0).any():
         return claimed("decoded", lacking="no state that differs between episodes")
-    n, n_rounds = trial.shape
+    n, people, n_rounds = len(trial.whose), int(trial.whose.max()) + 1, trial.shape[1]
+    if people < N_FOLDS:
+        return claimed("decoded", lacking=f"no {N_FOLDS} participants, of whom one part after the other is read")
     wide = trial
     if n < PLATEAU:
         wide = Trial.of(trial.model, replace(trial.effort, episodes=PLATEAU), seed=_MORE_SEED, n_rounds=n_rounds)
     memory, more = (flat(algorithm.run(of.episodes)[algorithm.memory])[:, 1:] for of in (trial, wide))
     number = _r2(trial, memory)
-    half = _r2(trial, memory[: n // 2]).estimate if n >= 2 * N_FOLDS else np.nan
+    half = _r2(trial, memory, trial.first_half).estimate if people >= 2 * N_FOLDS else np.nan
     unless: dict[Word, str] = {}
     if not 2 * number.estimate - half <= THRESHOLDS["decoded"].value:
         unless = {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
@@ -228,8 +231,9 @@ def decoded(trial: Trial) -> Measure:
     )
 
 
-def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"]) -> Interval:
-    features = trial.run.latents[: len(memory), 1:-1].flatten(2).unsqueeze(2)
-    read = cross_fitted(features, memory, ridge=RIDGE, seed=trial.effort.seed).numpy(force=True)
+def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)) -> Interval:
+    features, memory = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2), memory[rows]
+    whose, how = trial.whose[rows], {"ridge": RIDGE, "seed": trial.effort.seed}
+    read = cross_fitted(features, memory, participants=whose, **how).numpy(force=True)
     missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
-    return ratio_interval(missed, varied).complement
+    return ratio_interval(missed, varied, participants=whose).complement

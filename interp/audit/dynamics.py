@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from scipy.optimize import least_squares
 from torch import Tensor
 
@@ -54,16 +54,17 @@ _WIDEST = 1024  # a state of more numbers has no Jacobian here: it takes a round
 class _Orbit:
     """States ``[round, episode, number]`` under held inputs, in units of how far states of episodes lie apart.
 
-    ``answers`` are those that the last states give.
+    ``answers`` are those that the last states give, and ``whose`` the participants.
     """
 
     states: Float[np.ndarray, "round episode number"]
     unit: float
     answers: Array
+    whose: Int[np.ndarray, " episode"]
 
     def size(self, of: Array) -> Interval:
         """The root mean square of vectors ``[episode, number]``, with its interval over episodes."""
-        square = ratio_interval((of**2).sum(-1), np.ones(len(of)))
+        square = ratio_interval((of**2).sum(-1), np.ones(len(of)), participants=self.whose)
         return Interval(*(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high)))
 
 
@@ -85,7 +86,7 @@ def orbit(trial: Trial, inputs_of: int | None = None) -> _Orbit:
     with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
         units = [np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()), np.sqrt((every**2).sum(-1).mean()), 1.0]
     unit = next(float(unit) for unit in units if 0 < unit < np.inf)
-    return _Orbit(flat / unit, unit, answers)
+    return _Orbit(flat / unit, unit, answers, trial.whose[own])
 
 
 def kind(found: _Orbit) -> tuple[str, Interval, str]:

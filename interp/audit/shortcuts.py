@@ -19,13 +19,13 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, participants_of
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import Change, influence, mean
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.session import remembered
-from interp.statistics import mean_interval
+from interp.statistics import Interval, mean_interval
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
 """Adversarial episodes that are wanted (no more than an audit runs of a regime), regimes that are drawn from, draws of
@@ -52,12 +52,13 @@ class _Adversarial:
     algorithm: Float[np.ndarray, " episode"]
     heuristic: Float[np.ndarray, " episode"]
 
-    def sides(self, model: Machine | None = None) -> Array:
+    def side(self, model: Machine | None = None) -> Interval:
         """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
         of = [trial if model is None else replace(trial, model=model) for trial in self.trials]
         losses = np.concatenate([trial.losses(trial.run.predictions)[:, -1] for trial in of])
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
-        return np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
+        nearest = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
+        return mean_interval(nearest, participants=participants_of(*(trial.episodes for trial in self.trials)))
 
 
 def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
@@ -89,7 +90,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
     chosen: list[Trial] = []
     drawn, found, wanted = 0, 0, min(_WANTED, trial.effort.episodes)
     for regime in regimes:
-        for draw in range(_DRAWS):
+        for draw in range(1 if trial.task.data.halves else _DRAWS):  # what was recorded is drawn once
             if found >= wanted:
                 break
             more = _drawn_for(trial, regime, draw)
@@ -131,7 +132,7 @@ def table(trial: Trial) -> pd.DataFrame:
             "explains_more": _explains_more(trial, known, heuristic),
         }
         if found is not None:
-            row |= {**mean_interval(found.sides()).columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
+            row |= {**found.side().columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -140,10 +141,10 @@ def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> 
     """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
     parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
     said, known, also = (part - part.mean((0, 1)) for part in parts)
-    half, left = len(said) // 2, []
+    half, left = trial.first_half, []
     for features in ([known], [known, also]):
         missed = 0.0
-        for fit, rest in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
+        for fit, rest in ((half, ~half), (~half, half)):
             x, held = (np.stack([f[of].ravel() for f in features], -1) for of in (fit, rest))
             slopes = np.linalg.lstsq(x, said[fit].ravel(), rcond=None)[0]
             missed += float(((said[rest].ravel() - held @ slopes) ** 2).sum())
@@ -157,7 +158,7 @@ def side(trial: Trial, is_used: bool) -> Measure:
     known = {key: found for key, found in _found_for(trial).items() if found is not None}
     if not known:
         return claimed("side", lacking="no heuristic of its task whose answers differ from the algorithm's")
-    numbers = {key: mean_interval(found.sides()) for key, found in known.items()}
+    numbers = {key: found.side() for key, found in known.items()}
     key = min(numbers, key=lambda name: numbers[name].estimate)
     worst = known[key]
     note = f"Against {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
@@ -168,7 +169,7 @@ def side(trial: Trial, is_used: bool) -> Measure:
         "side",
         numbers[key],
         refuted=1 - bound,
-        controls=trial.untrained(lambda copy: mean_interval(worst.sides(copy.model))),
+        controls=trial.untrained(lambda copy: worst.side(copy.model)),
         no=f"answers like {worst.name}",
         note=note + (f" Others: {others}." if others else ""),
     )
@@ -197,7 +198,7 @@ def group_table(trial: Trial) -> pd.DataFrame:
     for name, mask in groups(trial).items():
         at = mask[:, list(trial.writes)].T
         for change in (Change.DONOR, Change.INITIAL) if at.any() else ():
-            effect, cost = (mean(np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
+            effect, cost = (mean(trial, np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
             numbers = {**effect.columns("effect"), **cost.columns("cost")}
             rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
     return pd.DataFrame(rows)

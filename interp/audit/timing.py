@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.algorithm import NEXT, Algorithm, Values
@@ -74,7 +74,8 @@ def cycles(trial: Trial) -> pd.DataFrame:
         for name, lag in (("loss", 0), ("next", 1)) if cycle else (("next", 0),):
             predictions, t_read = ran.predictions[0, :, :, lag], [t + (name == "next") for t in rounds]
             losses = [_loss_in(trial, predictions[:, i], t) for i, t in enumerate(t_read)]
-            numbers |= mean_interval(np.mean(losses, 0)).columns(name) if np.isfinite(losses).all() else {}
+            if np.isfinite(losses).all():
+                numbers |= mean_interval(np.mean(losses, 0), participants=trial.whose).columns(name)
         rows.append({"cycles": cycle, "of": n, **numbers})
     return pd.DataFrame(rows)
 
@@ -91,7 +92,7 @@ def table(trial: Trial) -> pd.DataFrame:
     if trial.algorithm is not None:
         of[trial.algorithm.name] = of_algorithm(trial, trial.algorithm)
     return pd.DataFrame(
-        {"of": name, "state_of_round": s, **mean_interval(part).columns("loss")}
+        {"of": name, "state_of_round": s, **mean_interval(part, participants=trial.whose).columns("loss")}
         for name, losses in of.items()
         for s, part in enumerate(losses)
     )
@@ -108,7 +109,7 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
     span = float(known[0].mean() - known[-1].mean())
     if span <= _SPAN * float(known[0].mean()):
         return claimed("in time", lacking="no rounds in which the algorithm gains anything")
-    (s, late), (early_at, early) = _worst(losses - known, span), _worst(known - losses, span)
+    (s, late), (early_at, early) = (_worst(of, span, trial.whose) for of in (losses - known, known - losses))
     unless: dict[Word, str] = {}
     note = f"Farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
@@ -119,15 +120,15 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
         late,
         unless=unless,
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
-        controls=trial.untrained(lambda copy: _worst(_readouts(copy) - known, span)[1], "below"),
+        controls=trial.untrained(lambda copy: _worst(_readouts(copy) - known, span, trial.whose)[1], "below"),
         note=note,
     )
 
 
-def _worst(differences: Array, span: float) -> tuple[int, Interval]:
+def _worst(differences: Array, span: float, whose: Int[np.ndarray, " episode"]) -> tuple[int, Interval]:
     """The state, after the first, at which a difference is largest, and the difference as a share of the gain."""
     s = 1 + int(differences[1:].mean(1).argmax())
-    return s, ratio_interval(differences[s], np.full(differences.shape[1], span))
+    return s, ratio_interval(differences[s], np.full(differences.shape[1], span), participants=whose)
 
 
 def unseen(trial: Trial, is_used: bool) -> Measure:
@@ -143,7 +144,8 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
     controls = {"the truth of the round before": Control(before)}
     note = f"Of {trial.shape[1]} rounds, most in round {t}."
-    return claimed("unseen", mean_interval(moved[:, t]), controls=controls, unless=unless, note=note)
+    number = mean_interval(moved[:, t], participants=trial.whose)
+    return claimed("unseen", number, controls=controls, unless=unless, note=note)
 
 
 def _exchanged(trial: Trial, rounds: Sequence[int], lag: int) -> Float[np.ndarray, "episode round"]:
@@ -180,7 +182,7 @@ def _after_rest(trial: Trial) -> pd.DataFrame | None:
         first, plain = max(int(rest[e]), asked), trial.plain[e]
         moved, apart = (trial.distance(plain[first:], other) for other in (plain[first], given[e, first:]))
         before = float(trial.distance(plain[first], plain[asked]))
-        rounds = {"episode": int(e), "rounds_since": np.arange(len(moved))}
+        rounds = {"episode": int(e), "whose": trial.whose[e], "rounds_since": np.arange(len(moved))}
         parts.append(pd.DataFrame({**rounds, "moved": moved, "apart": apart, "before": before}))
     return pd.concat(parts, ignore_index=True) if parts else None
 
@@ -191,8 +193,9 @@ def rest_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
     for regime, trial in trials.items():
         if (frame := _after_rest(trial)) is not None:
             for since, of in frame.groupby("rounds_since"):
-                numbers = {**mean_interval(of["moved"]).columns("moved"), "apart": float(of["apart"].mean())}
-                rows.append({"regime": regime, "rounds_since": since, **numbers, "n": len(of)})
+                moved = mean_interval(of["moved"], participants=of["whose"]).columns("moved")
+                row = {"regime": regime, "rounds_since": since, **moved}
+                rows.append({**row, "apart": float(of["apart"].mean()), "n": len(of)})
     return pd.DataFrame(rows)
 
 
@@ -218,7 +221,8 @@ def _goes_on(trial: Trial) -> Interval | None:
     last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()].query("rounds_since >= 2")
     if len(last) < _LEAST or last["before"].mean() <= THRESHOLDS["stays"].value:
         return None
-    return ratio_interval(last["moved"], np.full(len(last), last["before"].mean()))
+    way = np.full(len(last), last["before"].mean())
+    return ratio_interval(last["moved"], way, participants=last["whose"])
 
 
 def longer(trial: Trial, n_rounds: int) -> Measure:
@@ -239,4 +243,5 @@ def _kept(trial: Trial, n_rounds: int) -> Interval | None:
     span = first - float(losses[:, n_rounds - 1].mean())
     if span <= _SPAN * first:
         return None
-    return ratio_interval(losses[:, -1] - losses[:, n_rounds - 1], np.full(len(losses), span)).complement
+    lost, way = losses[:, -1] - losses[:, n_rounds - 1], np.full(len(losses), span)
+    return ratio_interval(lost, way, participants=trial.whose).complement

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm, refuse_missing, warn_of_participants
+from interp.algorithm import Algorithm, participants_of, refuse_missing
 from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.interventions.experiment import Again, run_on
@@ -102,6 +102,7 @@ class Trial:
         writes: the rounds whose state is changed before it is read: evenly spaced from the second to the last.
         channels: rows of what is carried by channel; all of them first, where there are several channels.
         grows: the first channel that grows; empty where none does.
+        whose: the number of the participant of each episode, over which intervals are; of the episode, where nobody is.
         algorithm: what the model is held against; None where its task registers nothing.
     """
 
@@ -112,7 +113,7 @@ class Trial:
     def __post_init__(self) -> None:
         """What needs no run."""
         refuse_missing("an audit", self.episodes)
-        warn_of_participants("an audit", self.episodes)
+        self.whose = participants_of(self.episodes)
         self.task, self.layout = catalog.of(self.model), self.model.layout.fit(self.episodes)
         self.shape, last = (len(self.episodes), self.episodes.n_rounds), self.episodes.n_rounds - 1
         evenly = np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist()
@@ -148,6 +149,11 @@ class Trial:
             return False
 
         return tuple(filter(serves, self.task.data.regimes()))
+
+    @cached_property
+    def first_half(self) -> Bool[np.ndarray, " episode"]:
+        """The episodes of one half of the participants, or one half of the episodes."""
+        return np.asarray(self.whose < (self.whose.max() + 1) // 2)
 
     @cached_property
     def run(self) -> Rollout:

@@ -119,9 +119,9 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
     return _Influence(*parts)
 
 
-def mean(values: Float[np.ndarray, "write episode"]) -> Interval:
+def mean(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
     """The mean over writes, of those that there are, with its 95 % interval over episodes."""
-    return ratio_interval(np.nansum(values, 0), np.isfinite(values).sum(0))
+    return ratio_interval(np.nansum(values, 0), np.isfinite(values).sum(0), participants=trial.whose)
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -132,7 +132,7 @@ def table(trial: Trial) -> pd.DataFrame:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
-                    numbers = {**mean(effect).columns("effect"), **mean(cost).columns("cost")}
+                    numbers = {**mean(trial, effect).columns("effect"), **mean(trial, cost).columns("cost")}
                     rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n})
     return pd.DataFrame(rows)
 
@@ -140,7 +140,7 @@ def table(trial: Trial) -> pd.DataFrame:
 def by_round(trial: Trial) -> pd.DataFrame:
     """Effect of another episode's state on the prediction of the same round, by channel and round."""
     return pd.DataFrame(
-        {"channel": channel, "round": t, **mean_interval(part[:, 0]).columns("effect")}
+        {"channel": channel, "round": t, **mean_interval(part[:, 0], participants=trial.whose).columns("effect")}
         for channel in trial.channels
         for t, part in zip(trial.writes, influence(trial, channel, Change.DONOR).effect, strict=True)
     )
@@ -195,7 +195,8 @@ def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, floa
     if not whole.any():
         return Interval(0.0, 0.0, 0.0), 0.0
     chance = np.mean([fallen(torch.from_numpy(donors(n, seed + 1 + i))) for i in range(_OTHERS)], 0)
-    return ratio_interval(fallen(torch.arange(n)) - chance, whole), float(chance.sum() / whole.sum())
+    share = ratio_interval(fallen(torch.arange(n)) - chance, whole, participants=trial.whose)
+    return share, float(chance.sum() / whole.sum())
 
 
 def used(trial: Trial, channel: str) -> Measure:
@@ -277,6 +278,6 @@ def presence(trial: Trial) -> pd.DataFrame:
     }
     losses = {cell: trial.losses(trial.continued(read, last))[0, :, -1] for cell, read in cells.items()}
     return pd.DataFrame(
-        {"content": said, "presence": there, **mean_interval(loss).columns("loss")}
+        {"content": said, "presence": there, **mean_interval(loss, participants=trial.whose).columns("loss")}
         for (said, there), loss in losses.items()
     )

@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import refuse_missing, warn_of_participants
+from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
@@ -88,7 +88,6 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     """The set before every round, Float[episode, round, node]."""
     refuse_missing("the reading of sets", episodes)
-    warn_of_participants("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
 
@@ -97,9 +96,8 @@ def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed:
     """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
     decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
     right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
-    return pd.DataFrame(
-        [{"round": t + 1, **vars(mean_interval(right[:, t], seed=seed))} for t in range(right.shape[1])]
-    )
+    of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
+    return pd.DataFrame([{"round": t + 1, **vars(of(right[:, t]))} for t in range(right.shape[1])])
 
 
 # Is the recurrence needed?
@@ -221,8 +219,9 @@ def moved(
             target, negative = (v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives))
             searched = target / (target + negative)
             at = share[every, depths + later][possible]
+            number = mean_interval(at, seed=seed, participants=participants_of(episodes)[possible])
             of_search = {"search": float(searched[possible].mean()), "n": int(possible.sum())}
-            rows.append({"move": name, "later": later, **vars(mean_interval(at, seed=seed)), **of_search})
+            rows.append({"move": name, "later": later, **vars(number), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
 
@@ -257,7 +256,7 @@ def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: W
         for depth, t in product(np.unique(episodes.depths), range(episodes.n_rounds)):
             at = episodes.depths == depth
             of = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t, "n": int(at.sum())}
-            rows.append(of | vars(mean_interval(right[at, t], seed=seed)))
+            rows.append(of | vars(mean_interval(right[at, t], seed=seed, participants=participants_of(episodes)[at])))
     return pd.DataFrame(rows)
 
 

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp.algorithm import participants_of
 from interp.checks import checked, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
@@ -53,6 +54,7 @@ class CircuitScorer:
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
+        self.whose = participants_of(pair.clean_episodes)
         self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
         chosen = {"round": pair.round, "metric": self.measure.key, "ablation": ablation}
         edges = "edges between heads, MLPs and exits, at all positions"
@@ -117,7 +119,7 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     for i, name in enumerate(scorer.graph.sources):
         keep = scorer.graph.mask()
         keep[i] = False
-        mean, low, high = bootstrap_mean(scorer.full - scorer.values(keep))
+        mean, low, high = bootstrap_mean(scorer.full - scorer.values(keep), participants=scorer.whose)
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
     frame = pd.DataFrame(rows)
     return frame.assign(share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation)
@@ -139,7 +141,7 @@ def evaluate(
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
-    weights = resample_weights(len(kept), seed=seed)
+    weights = resample_weights(len(kept), seed=seed, participants=scorer.whose)
     with np.errstate(invalid="ignore", divide="ignore"):  # A resample may hold no episode that differs.
         samples = (weights @ (kept - empty)) / (weights @ (full - empty))
     interval = Interval.of_samples(samples, scorer.faithfulness(keep))

@@ -176,7 +176,7 @@ def interchange_table(
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known = task.sample_for(model, n_decoded, t + 3, seed + 2, *drawn)
+        known = task.half(0).sample_for(model, n_decoded, t + 3, seed + 2, *drawn)
         near = range(t + 3)[max(t - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
@@ -272,9 +272,9 @@ def tables(
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     task = catalog.of(model.eval())
-    sampled = (task.sample_for(model, n_episodes, t + 3, s, regime, sizes) for s in (seed, seed + 1))
-    runs = paired_runs(model, next(sampled), next(sampled), "interchange")
-    episodes = runs[0].episodes
+    draw = [model, n_episodes, t + 3]
+    others = (task.half(1).sample_for(*draw, s, regime, sizes) for s in (seed, seed + 1))
+    runs, episodes = paired_runs(model, *others, "interchange"), task.sample_for(*draw, seed, regime, sizes)
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "patching": lambda: _patching_table(model, episodes, t),

@@ -33,6 +33,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.algorithm import participants_of
 from interp.checks import array_of, checked, integer
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
@@ -326,7 +327,7 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
         (layer, head, query, key), out = candidates[i], int(mean[:, i].argmax())
         weight = whole.seen[layers[layer]][:, 0, head, query, key].double().mean()
         where = (layer, head, run.layout.labels[key], run.layout.labels[query])
-        value = mean_interval(effects[out, i], seed=seed)
+        value = mean_interval(effects[out, i], seed=seed, participants=participants_of(run.episodes))
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
     return pd.DataFrame(table, columns=columns)

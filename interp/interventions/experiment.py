@@ -28,6 +28,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp.algorithm import participants_of
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.interventions.round_patcher import RoundPatcher
@@ -47,7 +48,8 @@ class Effects(Found):
 
     ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
     the sites that were watched, ``[episode, round edited, ...]``. Where some rounds did not take place ``counted`` says
-    which episodes have both rounds; values of the others are NaN, and count in no mean.
+    which episodes have both rounds; values of the others are NaN, and count in no mean. ``participants`` are whose the
+    episodes are, over whom intervals are.
     """
 
     edits: tuple[str, ...]
@@ -57,6 +59,7 @@ class Effects(Found):
     unpatched: Float[Tensor, "episode round outcome"]
     seen: tuple[Mapping[Site, Tensor], ...] = ()
     counted: Bool[Tensor, "episode round"] | None = None
+    participants: Any = None
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:
@@ -66,12 +69,15 @@ class Effects(Found):
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per edit, round and outcome, the largest mean effect first, with its 95 % interval over episodes."""
-        effects = self.effects.double().movedim(1, 0).numpy(force=True)
+        effects, whose = self.effects.double().movedim(1, 0).numpy(force=True), self.participants
         if self.counted is None:
-            summary: Any = bootstrap_mean(effects, seed=seed)
+            summary: Any = bootstrap_mean(effects, seed=seed, participants=whose)
         else:
             has = self.counted.numpy(force=True)
-            rounds = [bootstrap_mean(effects[has[:, i], :, i], seed=seed) for i in range(len(self.rounds))]
+            rounds = [
+                bootstrap_mean(effects[of, :, i], seed=seed, participants=None if whose is None else whose[of])
+                for i, of in enumerate(has.T)
+            ]
             summary = (np.stack(one, 1) for one in zip(*rounds, strict=True))
         mean, low, high = (x.reshape(-1) for x in summary)
         names = [(e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes]
@@ -350,7 +356,8 @@ def run(experiment: Experiment) -> Effects:
     found[:, ~counted] = torch.nan
     plain[~counted] = torch.nan
     counts = None if bool(counted.all()) else counted
-    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counts)
+    whose = None if base.episodes is None else participants_of(base.episodes)
+    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counts, whose)
 
 
 def batches(experiment: Experiment) -> Iterator[Ran]:

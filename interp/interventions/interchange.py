@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm, Episodes, Values
+from interp.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.checks import checked, checked_fields, non_empty
 from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, named, passed, run
@@ -48,6 +48,7 @@ class InterchangeResult(Found):
         error: largest difference from the counterfactual's probabilities, or state.
         effect, wanted: how far the intervention moves each number of the outcome, and setting the variable the
             algorithm's.
+        participants: whose the episodes are, over whom intervals are.
     """
 
     variable: str
@@ -60,6 +61,7 @@ class InterchangeResult(Found):
     effect: Float[np.ndarray, "episode round number"]
     wanted: Float[np.ndarray, "episode round number"]
     settings: dict[str, Any] = field(default_factory=dict)
+    participants: Any = None
 
     @property
     def iia(self) -> float:
@@ -73,15 +75,18 @@ class InterchangeResult(Found):
 
     def interval(self, seed: int = 0) -> Interval:
         """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
-        return ratio_interval((self.correct & self.informative).sum(1), self.informative.sum(1), seed=seed)
+        return self._ratio((self.correct & self.informative).sum(1), self.informative.sum(1), seed)
+
+    def _ratio(self, part: NDArray[Any], whole: NDArray[Any], seed: int) -> Interval:
+        return ratio_interval(part, whole, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
-        return ratio_interval(self._missed, self._asked, seed=seed).complement
+        return self._ratio(self._missed, self._asked, seed).complement
 
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
-        return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
+        return self._ratio(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed)
 
     @property
     def sentence(self) -> str:
@@ -141,7 +146,7 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     require(paired, f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}")
     require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
     silent = rival._asked.sum() == 0
-    weights = resample_weights(len(result.effect), seed=seed, plain_first=True)
+    weights = resample_weights(len(result.effect), seed=seed, plain_first=True, participants=result.participants)
     with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
         score = 1 - (weights @ result._missed) / (weights @ result._asked)
         rivals = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
@@ -208,7 +213,8 @@ def graded(
     ((variable, together),) = edits.items()
     places, grades = tuple(str(of.place) for of in together), (correct, unpatched, informative, error, effect, asked)
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": list(rounds), **settings}
-    return InterchangeResult(variable, places, outcome.key, *grades, settings=provenance(model, **chosen))
+    about = provenance(model, **chosen), participants_of(base.episodes)
+    return InterchangeResult(variable, places, outcome.key, *grades, *about)
 
 
 def _choice(p: NDArray[Any]) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, participants_of
 from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, by_size, named, passed, run
@@ -200,6 +200,7 @@ class MediationResult(Found):
             other points for the mediators that ``settings["random_of_any_point"]`` lists.
         n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
         reason: why there are no shares (they are NaN then); empty where there are.
+        participants: whose the episodes are, over whom intervals are.
     """
 
     cause: tuple[str, ...]
@@ -214,6 +215,7 @@ class MediationResult(Found):
     n_pairs: int
     reason: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    participants: Any = None
 
     def blocked(self, mediator: str = "all") -> Interval:
         """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes."""
@@ -226,7 +228,8 @@ class MediationResult(Found):
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
         require_known("mediator", mediator, self.mediators, limit=40)
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
-        return ratio_interval(parts[self.mediators.index(mediator)], total, seed=self.settings.get("seed", 0))
+        part, seed = parts[self.mediators.index(mediator)], self.settings.get("seed", 0)
+        return ratio_interval(part, total, seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
@@ -376,6 +379,7 @@ def mediate(
         n_pairs=len(sums.total),
         reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
         settings={**swap.settings, "commit": swap.runs[0].commit, "n_random": n_random, "seed": seed, **noted},
+        participants=participants_of(swap.runs[0].episodes),
     )
 
 

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Episodes, Values
+from interp.algorithm import Algorithm, Episodes, Values, participants_of
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
@@ -284,10 +284,12 @@ class StepResult(Tabulated):
 
     missed: Float[np.ndarray, "episode start"]
     varied: Float[np.ndarray, "episode start"]
+    participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
         """The step R2 with its 95 % interval over episodes."""
-        return ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed).complement
+        sums = self.missed.sum(1), self.varied.sum(1)
+        return ratio_interval(*sums, seed=seed, participants=self.participants).complement
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +330,8 @@ class Transition:
             missed = missed + (flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
             about_mean = (((steps - steps.mean(0)) / unit) ** 2).sum(-1)
             varied = varied + about_mean * len(steps) / max(len(steps) - 1, 1)
-        r2, keys = ratio_interval(missed.sum(1), varied.sum(1)).complement, " + ".join(self.shapes)
+        whose, keys = participants_of(self.episodes), " + ".join(self.shapes)
+        r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
         axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
@@ -340,6 +343,7 @@ class Transition:
             settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
             missed=missed,
             varied=varied,
+            participants=whose,
         )
 
     def left(self, algorithm: Algorithm) -> float:

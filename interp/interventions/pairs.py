@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing, warn_of_participants
+from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing
 from interp.checks import checked, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
@@ -128,7 +128,6 @@ def prepare(
     (until,) = select_rounds(at if read is None else read, clean.n_rounds)
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
     has, counted = np.ones(len(clean), bool), ""
-    warn_of_participants("patching", sides[0])
     for side in sides:
         has &= counted_rounds(side)[:, at : until + 1].all(1)
     if not has.all():
@@ -177,7 +176,6 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
     Episodes with missing rounds are refused: ``analysis`` is what counts all of them.
     """
     refuse_missing(analysis, episodes)
-    warn_of_participants(analysis, episodes.episodes if isinstance(episodes, Rollout) else episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
     require(

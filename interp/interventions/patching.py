@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, participants_of
 from interp.checks import checked
 from interp.errors import InputError, require_known, unknown_name
 from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
@@ -41,7 +41,7 @@ from interp.machine import Machine
 from interp.measure import Found
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
-from interp.statistics import percentile_bounds, resample_weights
+from interp.statistics import of_each, percentile_bounds, resample_weights
 
 _NO_GAP = 1e-12  # two runs that differ by less do not differ
 
@@ -52,7 +52,8 @@ class PatchingResult(Found):
     """Effects of patching each site on its own.
 
     ``values`` are the metric of the patched runs, ``base`` that of the run that is patched, and ``source`` that of the
-    run that activations are taken from; the other choices are as in :func:`sweep`.
+    run that activations are taken from; the other choices are as in :func:`sweep`. Where several episodes are of one of
+    the ``participants``, the table counts their mean.
     """
 
     sites: tuple[Site, ...]
@@ -66,6 +67,7 @@ class PatchingResult(Found):
     read: int
     propagate: bool
     settings: dict[str, Any] = field(default_factory=dict)
+    participants: Any = None
 
     @property
     def effects(self) -> Float[Tensor, "site episode"]:
@@ -90,15 +92,19 @@ class PatchingResult(Found):
         """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
         parts = ("component", "layer", "head", "position")
         index = pd.DataFrame([{"site": str(site), **{of: getattr(site, of) for of in parts}} for site in self.sites])
-        statistics = Statistics(self.values, [], index, [self.metric], reduced=False, baseline=self.base)
+        values, base, source = self.values, self.base, self.source
+        if self.participants is not None and len(set(self.participants)) < len(base):
+            each = (of_each(x.numpy(force=True).T, self.participants) for x in (values, base, source))
+            values, base, source = (torch.from_numpy(x.T) for x in each)
+        statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         frame = index.assign(
-            effect=self.effects.mean(-1).numpy(force=True),
+            effect=(values - base).mean(-1).numpy(force=True),
             effect_low=low.numpy(force=True),
             effect_high=high.numpy(force=True),
             p_value=statistics.permutation_pvalue(seed=seed).numpy(force=True),
         )
-        effects, gaps = (x.double().numpy(force=True) for x in (self.effects, self.source - self.base))
+        effects, gaps = (x.double().numpy(force=True) for x in (values - base, source - base))
         weights = resample_weights(effects.shape[1], seed=seed)
         with np.errstate(invalid="ignore", divide="ignore"):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
@@ -233,6 +239,7 @@ def of_pair(
         read=pair.read,
         propagate=propagate,
         settings=provenance(pair.model, commit=pair.clean.commit, counted=pair.counted),
+        participants=participants_of(pair.clean_episodes),
     )
 
 

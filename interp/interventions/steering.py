@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Episodes
+from interp.algorithm import Algorithm, Episodes, participants_of
 from interp.checks import array_of, checked, refuse_beyond_machine, shown
 from interp.decoder import RIDGE
 from interp.errors import require
@@ -124,20 +124,23 @@ class _SteeringResult(Tabulated):
     max_error: float
 
 
-def _responses(doses: list[float], model: NDArray[Any], algorithm: NDArray[Any], random: NDArray[Any]) -> pd.DataFrame:
+def _responses(
+    doses: list[float], model: NDArray[Any], algorithm: NDArray[Any], random: NDArray[Any], whose: Any
+) -> pd.DataFrame:
     """The table of a dose-response."""
     columns: dict[str, Any] = {"dose": doses}
     off, drawn = model - algorithm, random.mean(1)
     series = {"model": model, "algorithm": algorithm, "random": drawn, "mean_error": np.abs(off)}
     for name, values in {**series, "difference": off, "random_difference": drawn - algorithm}.items():
-        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
+        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T, participants=whose)
     columns["max_error"] = np.abs(off).max(1)
     columns["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
     scores = pd.DataFrame(np.nan, range(len(doses)), ["score", "score_low", "score_high", "random_score"])
     for i, dose in enumerate(doses) if 0 in doses else ():
         moved, asked, along = (x[i] - x[doses.index(0)] for x in (model, algorithm, random))
         if dose != 0:
-            score, whole = ratio_interval(np.abs(moved - asked), np.abs(asked)).complement, np.abs(asked).sum()
+            score = ratio_interval(np.abs(moved - asked), np.abs(asked), participants=whose).complement
+            whole = np.abs(asked).sum()
             best = 1 - np.abs(along - asked).sum(1).min() / whole if whole else np.nan
             scores.loc[i] = score.estimate, score.low, score.high, best
     return pd.DataFrame(columns).join(scores)
@@ -232,7 +235,7 @@ def steer(
     axes = {"x": "dose", "ylabel": f"probability of {outcome}"}
     return _SteeringResult(
         sentence=f"Steering moves it {how}; random directions miss by {theirs:.2g}.",
-        table=_responses(sizes, mine, wanted, random),
+        table=_responses(sizes, mine, wanted, random, participants_of(base.episodes)),
         picture=lambda figures: figures.curves(over({"dose": sizes}, lines), **axes),
         settings=provenance(model, **chosen, round=t, n_random=n_random, seed=seed),
         model=mine,

@@ -81,7 +81,7 @@ class Explorer:
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
         n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
-        episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
+        episodes = task.half(1).sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
         other = None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
         return first, other

@@ -84,7 +84,7 @@ class Bench:
     @cached_property
     def known(self) -> Any:
         """Episodes that decoders are fitted on, of the next seed."""
-        return self.task.sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
+        return self.task.half(0).sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
     @cached_property
     def known_run(self) -> Rollout:

@@ -94,14 +94,14 @@ def test_rank_is_what_choices_identify(algorithm, variable, rank):
     else:
         episodes = [mdp.sample(12, 16, 4, 3, seed=seed) for seed in (0, 1)]
     own, other = (algorithm.run(each) for each in episodes)
-    pairs = make_pairs(algorithm, own, other, variable, range(12))
+    pairs = make_pairs(algorithm, own, other, variable, np.arange(12))
     assert identified_rank(algorithm, own, other, variable, pairs) == rank
 
 
 def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
     algorithm = weighted_majority(0.5)
     own, other = (algorithm.run(experts.sample(16, 12, 4, seed=seed)) for seed in (0, 1))
-    pairs = make_pairs(algorithm, own, other, "log_weights", range(16))
+    pairs = make_pairs(algorithm, own, other, "log_weights", np.arange(16))
     drawn = pairs.drawn(20_000, seed=0)
     counts = torch.bincount(drawn, minlength=len(pairs)).double()
     assert counts[pairs.tied].sum() == 0 and pairs.tied.any()

@@ -118,16 +118,21 @@ def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
         assert corrupted.counted[:, 2:].tolist() == ragged.counted[:, 2:].tolist()
 
 
-def test_a_recorded_set_gives_disjoint_halves_of_participants_one_episode_of_each():
-    recorded = replace(WHOLE["experts"], participants=[0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
+def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_halves_where_some_are_scored():
+    whose = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+    recorded = replace(WHOLE["experts"], participants=whose)
     source = experts.TASK.of_recorded(recorded)
-    with pytest.warns(UserWarning, match=r"only 4 participants, of which one half .*: 2 episodes, not 256") as told:
-        halves = source.sets_for(recorded, 256, 99, seed=4, n_scored=256)["default"]
-    assert len(told) == 1 and halves[0].n_rounds == 5
-    assert sorted([*halves[0].participants, *halves[1].participants]) == [0, 1, 2, 3]
-    assert len(source.sample(2, 3, n_experts=3, seed=1).labels[0]) == 3
-    drawn = {source.sample(2, 5, seed=seed).labels.tobytes() for seed in range(0, 40, 2)}
-    assert len(drawn) > 4, "the seed says which episode of a participant"
+    with pytest.warns(UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256") as told:
+        known, test = source.sets_for(recorded, 256, 99, seed=4, n_scored=256)["default"]
+    assert len(told) == 1 and known.n_rounds == 5 and not {*known.participants} & {*test.participants}
+    assert sorted([*known.participants, *test.participants]) == whose
+    with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):
+        assert sorted(source.sample(96, 5, seed=1).participants) == whose
+    for seed in range(4):
+        drawn = source.sample(5, 3, n_experts=3, seed=seed)
+        assert drawn.n_rounds == 3 and sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], "all before a second one"
+    batches = {source.sample(4, 5, seed=seed).labels.tobytes() for seed in range(20)}
+    assert len(batches) > 4, "the seed says which episodes of a participant"
 
 
 def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_same():
@@ -154,7 +159,7 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
         samples, trial = Samples.draw(machine, QUICK, {"n_arms": 2}), Trial.of(machine, SHORT)
         used = provenance(machine)
     assert not set(samples.known.participants) & set(samples.test.participants) and len(samples.known) == 6
-    assert len(set(trial.episodes.participants)) == 6 and trial.algorithm.key == "two_rates"
+    assert len(set(trial.episodes.participants)) == 12 and trial.algorithm.key == "two_rates"
     with pytest.raises(InputError, match="evaluation draws"), interp.tasks.using(WHOLE["experts"]):
         evaluate(interp.load("wma-handwired", n_experts=3))
     assert np.array_equal(target.values, fitted.run(people)["next_arm_values"])

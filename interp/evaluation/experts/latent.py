@@ -7,11 +7,12 @@ that the prediction depends on it; attention says where a head looks, not what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from interp.algorithm import refuse_missing, warn_of_participants
+from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
@@ -33,7 +34,6 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
-    warn_of_participants("the control of the latent", episodes)
     clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
@@ -52,7 +52,8 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         **{f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")},
         "cut minus majority vote": right["cut"] - right["majority_vote"],
     }
-    return Scores(("quantity",), {(k,): mean_interval(values, seed=seed) for k, values in measured.items()}, settings)
+    of = partial(mean_interval, seed=seed, participants=participants_of(episodes))
+    return Scores(("quantity",), {(k,): of(values) for k, values in measured.items()}, settings)
 
 
 _READERS = ("p?", "w?")  # the positions that attend, by label
@@ -73,7 +74,6 @@ def attention_to_experts(
     (the most accurate) and so on, and "other"; the share ``without_history`` is that with the latent cut.
     """
     refuse_missing("attention to experts", episodes)
-    warn_of_participants("attention to experts", episodes)
     names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)
@@ -86,7 +86,7 @@ def attention_to_experts(
     for layer, name in enumerate(names):
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
         without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
-        mean, low, high = bootstrap_mean(with_history, seed=seed)
+        mean, low, high = bootstrap_mean(with_history, seed=seed, participants=participants_of(episodes))
         heads = [*map(str, range(len(mean) - 1)), "mean"]
         for index in np.ndindex(mean.shape):
             head, reader, target = index

@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from interp.algorithm import warn_of_participants
+from interp.algorithm import participants_of
 from interp.checks import checked
 from interp.display import Scores, Tabled
 from interp.errors import InputError, require, unknown_name
@@ -101,7 +101,6 @@ def score(
         decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
         reference_name: the reference's name, with what it ignores of the regime, if anything.
     """
-    warn_of_participants("scores", episodes)
     after = regret(predictions, episodes, decision)[:, -1]
     measured = {
         "accuracy": 1 - np.nanmean(mistakes(predictions, episodes, decision), axis=1),
@@ -117,7 +116,8 @@ def score(
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
         finite = bool(np.isfinite(values).all())
-        numbers[metric,] = mean_interval(values, seed=seed) if finite else Interval(np.inf, np.inf, np.inf)
+        number = mean_interval(values, seed=seed, participants=participants_of(episodes)) if finite else None
+        numbers[metric,] = number or Interval(np.inf, np.inf, np.inf)
         std = float(after.std()) if metric == "regret" else np.nan
         beside[metric,] = {"std": std, "reference": reference_name if metric == "excess_log_loss" else "", **own}
     settings = provenance(**drawn, n_episodes=len(episodes), params=dict(episodes.params))
@@ -152,7 +152,6 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     """The reliability table of ``predictions`` P(y=1) [episode, round]."""
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = _check_predictions(predictions, episodes)
-    warn_of_participants("calibration", episodes)
     b = len(p)
     cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
 
@@ -166,7 +165,7 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     def error(labels: np.ndarray) -> float:
         return float(np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / episodes.counted.sum())
 
-    resampled = resample_weights(b, seed=seed)
+    resampled = resample_weights(b, seed=seed, participants=participants_of(episodes))
     with np.errstate(invalid="ignore"):
         total = count.sum(axis=0)
         frequencies = (resampled @ observed) / (resampled @ count)

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.algorithm import participants_of
 from interp.checks import checked, shown
 from interp.display import Scores
 from interp.errors import require
@@ -59,7 +60,7 @@ def agreement(
     quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
+    weights = resample_weights(sum(map(len, batches)), n_resamples, seed, participants=participants_of(*batches))
     for quantity in quantities:
         for phase in _PHASES:
             sums: tuple[list[NDArray[np.float64]], ...] = ([], [])
@@ -88,7 +89,7 @@ def agreement_by_round(
     for a round in which every step is tied.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
-    weights, rows = resample_weights(len(episodes), seed=seed), []
+    weights, rows = resample_weights(len(episodes), seed=seed, participants=participants_of(episodes)), []
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
         hits, steps = counts[quantity]
         for t in np.flatnonzero(steps.sum(0)):
@@ -189,7 +190,7 @@ def followed_discount(
         columns.append(np.concatenate([(share * b.counted).sum(1) for share, b in zip(shares, batches, strict=True)]))
     hits = np.stack(columns, 1)
     rounds = np.concatenate([b.counted.sum(1, dtype=np.float64) for b in batches])
-    weights = resample_weights(len(hits), seed=seed)
+    weights = resample_weights(len(hits), seed=seed, participants=participants_of(*batches))
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
     low, high = percentile_bounds(samples)
     ranked = np.array(_GAMMAS)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from interp.algorithm import participants_of
 from interp.checks import checked
 from interp.decoder import cross_fitted
 from interp.display import Scores
@@ -49,7 +50,7 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(t, batch) for t, batch in pairs]
     xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
-    weights = resample_weights(len(xx), seed=seed)
+    weights = resample_weights(len(xx), seed=seed, participants=participants_of(*(batch for _, batch in pairs)))
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
     numbers = {(rate, method): found[i] for i, rate in enumerate(_RATES) for method, found in by_method.items()}
     made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
@@ -123,11 +124,12 @@ def decode(
     latents = (rollout(model, episodes) if run is None else run).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
+    held: dict[str, Any] = {"seed": seed, "participants": participants_of(episodes)}
     if len(model.channels) > 1 or latents.shape[-2] != model.layout.fit(episodes).n_latents:
         # Nothing says which part of what it carries holds which column.
-        return cross_fitted(latents, episodes.q_tables, seed=seed).numpy(force=True)
+        return cross_fitted(latents, episodes.q_tables, **held).numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
-    return model.layout.state(cross_fitted(latents, columns, per_latent=True, seed=seed)).numpy(force=True)
+    return model.layout.state(cross_fitted(latents, columns, per_latent=True, **held)).numpy(force=True)
 
 
 @checked
@@ -167,4 +169,5 @@ def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int)
     for decoded, batch in zip(tables, batches, strict=True):
         missed.append(((decoded - batch.q_tables) ** 2).sum((1, 2, 3)))
         total.append(((batch.q_tables - batch.q_tables.mean()) ** 2).sum((1, 2, 3)))
-    return ratio_interval(np.concatenate(missed), np.concatenate(total), seed=seed).complement
+    sums = np.concatenate(missed), np.concatenate(total)
+    return ratio_interval(*sums, seed=seed, participants=participants_of(*batches)).complement

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.algorithm import refuse_missing
+from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
@@ -54,9 +54,10 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
     require(bool(room > 1e-9 * (1 + np.abs(optimal).sum())), alike)
     columns = {"earned": earned, "random": random, "optimal": optimal}
-    intervals = {k: mean_interval(column, seed=seed) for k, column in columns.items()}
+    whose = participants_of(*batches)
+    intervals = {k: mean_interval(column, seed=seed, participants=whose) for k, column in columns.items()}
     made = drawn_from(batches, n_episodes=len(earned))
-    score = ratio_interval(earned - random, optimal - random, seed=seed)
+    score = ratio_interval(earned - random, optimal - random, seed=seed, participants=whose)
     return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
 
 

@@ -33,7 +33,7 @@ from transformer_lens.tools.analysis.interchange import (
     arbitrary_targets,
 )
 
-from interp.algorithm import Algorithm, Episodes
+from interp.algorithm import Algorithm, Episodes, participants_of
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.interventions.alignment.subspace import (
@@ -98,6 +98,7 @@ class AlignmentResult(Found):
     decided: Bool[np.ndarray, "episode pair"]
     fits: dict[str, Fit]
     settings: dict[str, Any] = field(default_factory=dict)
+    participants: Any = None
 
     @property
     def basis(self) -> Tensor:
@@ -107,7 +108,7 @@ class AlignmentResult(Found):
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
         """Accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
         counted = self.informative if informative else self.decided
-        return ratio_interval((self.hits[condition] & counted).sum(1), counted.sum(1))
+        return ratio_interval((self.hits[condition] & counted).sum(1), counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
         """Accuracy over informative pairs, or over all."""
@@ -171,7 +172,9 @@ def align(
     algorithm.variable(variable)  # raises on an unknown one
     at = select_rounds(rounds, runs[0].n_rounds)
     values = of_rounds(algorithm, both[0], at), of_rounds(algorithm, both[1], at)
-    parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(both[0]), search.held_out)]
+    whose = participants_of(both[0])
+    rows = split(whose, search.held_out)
+    parts = [make_pairs(algorithm, *values, variable, part) for part in rows]
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         if pairs.n_informative < fewest:
             raise AlignmentError(
@@ -241,6 +244,7 @@ def align(
             rounds=at,
             informative=dict(zip(_FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
         ),
+        participants=whose[rows[-1]],
     )
 
 

@@ -91,12 +91,14 @@ class Pairs:
         return torch.multinomial(weights, n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
 
-def split(n_episodes: int, held_out: float) -> tuple[range, range, range]:
-    """Episodes that train, that stop training, and that score (the last ``held_out`` share).
+def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
+    """Episodes that train, that stop training, and that score (of the last ``held_out`` share), each of participants,
+    numbered from 0, of whom no other is.
 
-    >>> [len(part) for part in split(64, 0.5)]
+    >>> [len(part) for part in split(np.arange(64), 0.5)]
     [21, 11, 32]
     """
+    n_episodes = int(whose.max()) + 1
     scored = max(1, round(held_out * n_episodes))
     stopping = max(1, round(_STOPPING_SHARE * (n_episodes - scored)))
     training = n_episodes - scored - stopping
@@ -105,11 +107,16 @@ def split(n_episodes: int, held_out: float) -> tuple[range, range, range]:
         f"held_out {held_out} of {n_episodes} episodes leaves none to train, to stop training or to score; give more "
         "episodes",
     )
-    return range(training), range(training, training + stopping), range(training + stopping, n_episodes)
+    part = np.searchsorted([training, training + stopping], whose, side="right")
+    return [np.flatnonzero(part == i) for i in range(3)]
 
 
 def make_pairs(
-    algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, episodes: range
+    algorithm: Algorithm,
+    base_values: Values,
+    source_values: Values,
+    variable: str,
+    episodes: Int[np.ndarray, " chosen"],
 ) -> Pairs:
     """Every base episode of a part with sources from the same part, as many as ``_LARGEST`` pairs allow.
 
@@ -118,8 +125,7 @@ def make_pairs(
     n, n_rounds = len(episodes), len(next(iter(base_values.values()))[0])
     n_sources = min(n, max(1, _LARGEST // (n * n_rounds)))
     bases, shifts, rounds = np.meshgrid(np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij")
-    first = episodes.start
-    base, source = ((first + i).ravel() * n_rounds + rounds.ravel() for i in (bases, (bases + shifts) % n))
+    base, source = (episodes[i].ravel() * n_rounds + rounds.ravel() for i in (bases, (bases + shifts) % n))
     before, theirs = (_rows_of(values, rows) for values, rows in ((base_values, base), (source_values, source)))
     target, tied = _outcome(algorithm, before, theirs[variable], variable)
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)

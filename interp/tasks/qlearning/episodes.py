@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.algorithm import warn_of_participants
 from interp.checks import array_of, check_fields, checked, integer
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
@@ -298,7 +297,5 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
     """The provenance of a result on batches: their regimes and seeds, then ``settings``."""
-    for batch in batches:
-        warn_of_participants("scores", batch)
     regimes, seeds = sorted({b.regime for b in batches}), sorted({b.seed for b in batches})
     return provenance(regimes=regimes, seeds=seeds, **settings)
