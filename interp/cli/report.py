@@ -18,7 +18,7 @@ from interp.files import folder_to_write
 
 @command(
     example="interp choices people.csv --participant subjID --choice choice --reward outcome",
-    of={"columns": next(task.data.read for task in interp.tasks.every() if task.data.read is not None)},
+    of={"columns": interp.tasks.get("bandit").data.read},
     torch=True,
 )
 def _choices(
@@ -46,19 +46,18 @@ def _choices(
     say.wrote([page])
 
 
-@command(example="interp explore wma-learned", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+@command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)
 def _explore(
     say: Say,
     sizes: options.Sizes,
+    how: Mapping[str, Any],
     model: options.ModelName,
     reference: Annotated[
         str, typer.Option(help="Another machine of the task, run beside it.", autocompletion=options.model_names)
     ] = "",
     view: str = "",
     port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
-    arguments: options.Set = None,
     seed: int = 0,
-    device: str = "cpu",
 ) -> None:
     """Serve a live page of a model on this computer, print its address, and go on until interrupted.
 
@@ -69,11 +68,12 @@ def _explore(
     from reports.explore.view import View
 
     shown = View.of(view)
-    shown, chosen = replace(shown, seed=seed or shown.seed), options.load(model, sizes, arguments, device)
-    other = options.load(reference, {}, None, device).model if reference else None
+    shown, chosen = replace(shown, seed=seed or shown.seed), options.study(say, model, sizes, False, **how)
+    other = options.load(reference, {}, None, how["device"]).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())
-    told += "".join(f" --set {pair}" for pair in arguments or ())
+    told += "".join(f" --set {pair}" for pair in how["arguments"] or ())
+    told += "".join(f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how[name])
     origin = f"interp.load({model!r}{given})"
     served = Served(Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
     address = served.address

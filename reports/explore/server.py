@@ -12,6 +12,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain
@@ -309,8 +310,8 @@ class Served:
         self._server.run(sockets=[self._socket])
 
     def start(self) -> Served:
-        """Serve beside what goes on, until :meth:`close`."""
-        self._thread = threading.Thread(target=self.run, daemon=True)
+        """Serve beside what goes on, with what is in use now (:func:`interp.tasks.using`), until :meth:`close`."""
+        self._thread = threading.Thread(target=copy_context().run, args=(self.run,), daemon=True)
         self._thread.start()
         return self
 

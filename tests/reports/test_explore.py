@@ -1,5 +1,8 @@
 """A live page of a machine: what edits do, that a view's Python gives the same, and what its server refuses."""
 
+import socket
+import urllib.error
+import urllib.request
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,6 +14,8 @@ from starlette.testclient import TestClient
 
 import interp
 from interp.interventions.sites import Site
+from interp.machines.learners import learner
+from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page
 from reports.explore.server import _app
 from reports.explore.view import Written, script
@@ -242,10 +247,6 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
 
 
 def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
-    import socket
-    import urllib.error
-    import urllib.request
-
     served = interp.explore(interp.load("wma-gru"), view="rounds=6&edit=input+3+flip-label+-")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -260,6 +261,31 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
         opener.open(served.address)
+
+
+def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and_its_python_too() -> None:
+    """It is served from what was in use when it began, and goes on after that."""
+    people = replace(bandit.sample(12, 9, 2, "reversal", seed=0), participants=[*"abcdef"] * 2, regime="recorded")
+    algorithm = bandit.TASK.rivals()["two_rates"].make(gain=0.7, loss=0.2, inverse_temperature=4.0)
+    with interp.tasks.using(people, algorithm):
+        served = interp.explore(learner("gru", "bandit", width=3), view="round=4&edit=input+3+flip-reward+-")
+    try:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        text = opener.open(served.address).read().decode()
+        code = opener.open(served.address.replace("?", "keep/view.py?")).read().decode()
+    finally:
+        served.close()
+    assert "what was recorded of 6 participants" in text and "algorithm is Rescorla-Wagner with two rates (gain" in code
+    bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
+    assert (
+        sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants)) and len(bench.known) == 6
+    )
+    assert {*bench.episodes.participants} | {*bench.known.participants} == {*"abcdef"}
+    scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
+    exec(code, scope)
+    assert (
+        np.abs(served.explorer.answer(served.view)[0].machine[1] - scope["predictions"].double().numpy()).max() <= 1e-6
+    )
 
 
 def test_edits_at_their_bounds() -> None:

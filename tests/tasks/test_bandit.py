@@ -154,10 +154,10 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
             r"is the choice\? Give choice=NAME, one of Subject, block",
         ),
         (lambda t: t, {"reward": "points"}, r"has no column 'points' \(reward\); it has Subject, block"),
-        (lambda t: t.assign(outcome="won"), {}, r"'outcome' of .* must hold numbers, got \['won'\]"),
+        (lambda t: t.assign(outcome="won"), {}, r"line 2 of .*data.csv': 'outcome' must be a number, got won"),
         (lambda t: t.assign(key="left"), {}, r"must hold two choices or more, got \['left'\]"),
-        (lambda t: t.assign(Subject=[*["ann"] * 5, None]), {}, r"'Subject' of .* is empty in row \[5\]"),
-        (lambda t: t.assign(trial=1), {}, "two rows of one trial"),
+        (lambda t: t.assign(Subject=[*["ann"] * 5, None]), {}, r"line 7 of .*: 'Subject' must not be empty, got nan"),
+        (lambda t: t.assign(trial=1), {}, r"line 3 of .*: 'trial' comes a second time; .*, got 1"),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(change, given, message, long_table, tmp_path):

@@ -21,7 +21,7 @@ from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes
 from interp.tasks.reachability import ReachabilityEpisodes
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 WHOLE = {"experts": experts.sample(10, 5, 3, seed=2), "qlearning": mdp.sample(10, 5, 3, 2, seed=2)}
 MODELS = {
@@ -168,6 +168,77 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
     assert task.name == "a bandit" and used["recorded"]["bandit"]["algorithm"] == name
     assert used["digest"] == machine.digest() and "recorded" not in provenance(machine)
     assert interp.tasks.of(people) is bandit.TASK is interp.tasks.get("bandit")
+
+
+def lines(*rows, at="table.csv"):
+    """A file of these lines, of which every other one is followed by an empty one."""
+
+    def made(folder):
+        (folder / at).write_text("\n".join(row + "\n" * (i % 2) for i, row in enumerate(rows)))
+        return folder / at
+
+    return made
+
+
+ROUNDS = lines(
+    "subject,round,expert_1,expert_2,label",
+    "ann,2,up,down,up",
+    "ann,1,down,down,down",
+    "bob,1,up,up,",
+    "bob,2,up,down,down",
+    "cem,1,up,,up",
+)
+STEPS = lines(
+    "id;session;state;key;points;next state",
+    "ann;1;home;a;2;work",
+    "ann;1;work;b;-4;home",
+    "ann;2;park;b;;home",
+    "ann;2;home;a;1;park",
+    at="steps.txt",
+)
+
+
+def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
+    with pytest.warns(UserWarning, match="1 of 3 episodes of .*table.csv' have no trial with advice and outcome"):
+        advised = experts.read(ROUNDS(tmp_path))
+    assert advised.participants.tolist() == ["ann", "bob"] and advised.regime == "recorded"
+    assert advised.advice[0].tolist() == [[0, 0], [1, 0]] and advised.labels[0].tolist() == [0, 1]
+    assert advised.counted.tolist() == [[True, True], [False, True]] and advised.labels[1, 1] == 0
+    one = experts.read(ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"])
+    assert one.n_experts == 1 and one.participants.tolist() == ["ann", "bob", "cem"][:2]
+    played = mdp.read(STEPS(tmp_path), reward="points", alpha=0.5, gamma=0.0)
+    assert played.participants.tolist() == ["ann", "ann"] and (played.n_states, played.n_actions) == (3, 2)
+    assert played.states[0].tolist() == [0, 2] and played.next_states[0].tolist() == [2, 0]
+    assert played.rewards[0].tolist() == [0.5, -1.0] and played.counted.tolist() == [[True, True], [False, True]]
+    assert played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]] and played.states[1, 1] == 0
+
+
+@pytest.mark.parametrize(
+    ("read", "wrong", "given", "message"),
+    [
+        (
+            experts.read,
+            ("up,down", "left,down"),
+            {},
+            "advice and outcome in .* two labels together, got down, left, up",
+        ),
+        (experts.read, ("expert_", "e"), {}, r"which column of .*table.csv' is the advice\? Give advice=NAME"),
+        (experts.read, ("", ""), {"advice": ["expert_1", "e"]}, r"has no column 'e' \(advice\); it has subject, round"),
+        (experts.read, ("bob,2", "bob,1"), {}, r"line 7 of .*table.csv': 'round' comes a second time; .*, got 1"),
+        (mdp.read, ("", ""), {}, r"which column of .*steps.txt' is the reward\? Give reward=NAME, one of id, session"),
+        (
+            mdp.read,
+            ("-4", "won"),
+            {"reward": "points"},
+            r"line 4 of .*steps.txt': 'points' must be a number, got won",
+        ),
+        (mdp.read, (";b;", ";a;"), {"reward": "points"}, r"key of .* must hold two actions or more, got \['a'\]"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused_with_its_line_and_column(read, wrong, given, message, tmp_path):
+    path = (ROUNDS if read is experts.read else STEPS)(tmp_path)
+    path.write_text(path.read_text().replace(*wrong) if wrong[0] else path.read_text())
+    refuses(message, read, path, **given)
 
 
 ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels

@@ -6,7 +6,6 @@ people, animals or machines is the material, and a simulated player, an algorith
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm
-from interp.checks import checked, file_path, integer, number, refuse_beyond_machine
-from interp.errors import InputError, require, require_known
-from interp.files import reading
+from interp.checks import checked, integer, refuse_beyond_machine
+from interp.errors import require, require_known
 from interp.task import (
     BaseEpisodes,
     Corruption,
@@ -30,6 +28,7 @@ from interp.task import (
     length_of,
 )
 from interp.tasks.bandit.algorithms import rescorla_wagner
+from interp.tasks.tables import trials
 
 _Array = NDArray[Any]
 
@@ -141,16 +140,6 @@ def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[s
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 
-_GUESSED = {
-    "participant": ("subjid", "subject", "participant", "id", "sub", "subj"),
-    "choice": ("choice", "action", "response", "key"),
-    "reward": ("reward", "outcome", "payoff", "feedback"),
-    "block": ("block", "session"),
-    "trial": ("trial", "round"),
-}
-"""What a column is called where the user does not say, in small letters."""
-
-
 @checked
 def read(
     path: str | Path,
@@ -174,54 +163,15 @@ def read(
         trial: column by which trials are ordered.
         scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
-    import pandas as pd
-
-    path = Path(file_path(path))
-    with reading(path, "give a table with a header and a row a trial"):
-        table = pd.read_csv(path, sep=None, engine="python", encoding="utf-8-sig")
-    given = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
-    columns, listed = dict[str, str](), ", ".join(map(str, table.columns))
-    for role, name in given.items():
-        found = [one for guess in _GUESSED[role] for one in table.columns if str(one).lower() == guess]
-        require(name is None or name in table, f"{str(path)!r} has no column {name!r} ({role}); it has {listed}")
-        if name or found:
-            columns[role] = name or found[0]
-        elif role in ("participant", "choice", "reward"):
-            raise InputError(f"which column of {str(path)!r} is the {role}? Give {role}=NAME, one of {listed}")
-    table = table.rename(columns={name: role for role, name in columns.items()})[list(columns)]
-    table = table.replace(r"^\s*$", np.nan, regex=True)
-    groups = [role for role in ("participant", "block") if role in table]
-    for role in [*groups, *(["trial"] * ("trial" in table))]:
-        empty = np.flatnonzero(table[role].isna())
-        require(not len(empty), f"{columns[role]!r} of {str(path)!r} is empty in row {empty[:1].tolist()}; fill it")
-    if "trial" in table:
-        twice = table[table.duplicated([*groups, "trial"])].head(1).to_dict("records")
-        hint = "name the column of blocks, or leave the column of trials out"
-        require(not twice, f"{str(path)!r} has two rows of one trial, {twice}; {hint}")
-        table = table.sort_values("trial", kind="stable")
-    rewards = pd.to_numeric(table["reward"], errors="coerce")
-    wrong = table["reward"][rewards.isna() & table["reward"].notna()].head(1).tolist()
-    require(not wrong, f"{columns['reward']!r} of {str(path)!r} must hold numbers, got {wrong}")
-    if scale is None:
-        scale = float(rewards.abs().max()) or 1.0
-    require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
-    labels = sorted(table["choice"].dropna().unique().tolist(), key=lambda label: (isinstance(label, str), label))
-    require(len(labels) > 1, f"{columns['choice']!r} of {str(path)!r} must hold two choices or more, got {labels}")
-    table = table.assign(
-        choice=table["choice"].map({label: i for i, label in enumerate(labels)}), reward=rewards / scale
-    )
-    every = [(key[0], one) for key, one in table.groupby(groups, sort=False)]
-    played = [(who, one) for who, one in every if one[["choice", "reward"]].notna().all(axis=1).any()]
-    if absent := len(every) - len(played):
-        told = f"{absent} of {len(every)} episodes of {str(path)!r} have no trial with a choice and a reward"
-        warnings.warn(f"{told}; they are left out", stacklevel=3)
+    named = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
+    found = trials(path, named, {"choice": "choice"}, scale)
     return BanditEpisodes.of(
-        choices=[one["choice"].to_numpy() for _, one in played],
-        rewards=[one["reward"].to_numpy() for _, one in played],
-        participants=[who if isinstance(who, str) else f"{who:g}" for who, _ in played],
-        n_arms=len(labels),
-        scale=scale,
-        arms=tuple(label if isinstance(label, str) else f"{label:g}" for label in labels),
+        choices=found.values["choice"],
+        rewards=found.values["reward"],
+        participants=found.participants,
+        n_arms=len(found.labels["choice"]),
+        scale=found.scale,
+        arms=found.labels["choice"],
     )
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
-from interp.tasks.experts.episodes import ExpertEpisodes, sample
+from interp.tasks.experts.episodes import ExpertEpisodes, read, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
-__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
+__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "read", "sample"]
 
 TASK = Task(
     key="experts",
@@ -25,6 +25,7 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.experts.layout:ExpertRound"),
         sample=sample,
+        read=read,
         losses=lazy("interp.tasks.experts.analysis:losses"),
         sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
         regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},

@@ -20,7 +20,7 @@ from interp.machine import Machine
 from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchange_history, in_one_round
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.places import places
+from interp.tasks.tables import places
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 

@@ -10,8 +10,9 @@ An episode of one regime is evidence about that regime only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import InputError, require
 from interp.task import BaseEpisodes, episode_array, freeze, length_of
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
+from interp.tasks.tables import trials
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
@@ -126,6 +128,30 @@ def sample(
         correct = np.where((shared < record.correlation)[..., None], together[..., None], correct)
     advice = np.where(correct, labels[..., None], 1 - labels[..., None])
     return ExpertEpisodes(advice, labels, accuracies, record.name, seed, record.params)
+
+
+@checked
+def read(
+    path: str | Path,
+    participant: str | None = None,
+    advice: Sequence[str] | None = None,
+    outcome: str | None = None,
+    block: str | None = None,
+    trial: str | None = None,
+) -> ExpertEpisodes:
+    """Recorded rounds from a table with a row a round, as of :func:`interp.tasks.bandit.read`.
+
+    Args:
+        advice: the columns of each expert's advice; those called advice_1, expert_1, ... if None.
+        outcome: column of the truth. Its two labels and those of the advice become 0 and 1, in sorted order.
+        participant, block, trial: as there.
+    """
+    named = {"participant": participant, "advice": advice, "outcome": outcome, "block": block, "trial": trial}
+    found = trials(path, named, {"advice": "label", "outcome": "label"}, several="advice")
+    labels, said = found.labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
+    require(len(labels) == 2, f"{said}, got {', '.join(labels)}; name their columns with advice= and outcome=")
+    rounds = {"advice": found.values["advice"], "labels": found.values["outcome"]}
+    return ExpertEpisodes.of(**rounds, participants=found.participants, regime="recorded")
 
 
 def _stream(seed: int, stage: int) -> np.random.Generator:

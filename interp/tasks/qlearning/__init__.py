@@ -13,11 +13,11 @@ from pathlib import Path
 from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
-from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, read
 from interp.tasks.qlearning.mdps import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample
 
-__all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "sample"]
+__all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "read", "sample"]
 
 TASK = Task(
     key="qlearning",
@@ -26,6 +26,7 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
         sample=sample,
+        read=read,
         losses=lazy("interp.tasks.qlearning.analysis:losses"),
         sizes=(
             Size("n_states", "states", "number of states", minimum=1, default=4),

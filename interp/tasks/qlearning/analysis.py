@@ -17,9 +17,9 @@ from interp import task
 from interp.algorithm import Algorithm
 from interp.machine import Machine
 from interp.task import Corruption, RoundInputs, Steering, in_one_round
-from interp.tasks.places import places
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.tables import places
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from interp.provenance import provenance
 from interp.task import BaseEpisodes, episode_array, freeze, length_of, padded
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, inverse_labels
+from interp.tasks.tables import trials
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
@@ -237,6 +239,37 @@ class MDPEpisodes(BaseEpisodes):
         moved["greedy"] = bellman.rows_at(tables[:, 1:], following).argmax(-1)
         moved["mdps"] = None if self.mdps is None else self.mdps.permuted(states, actions)
         return replace(self, **moved, noise=None if self.noise is None else draws[rows, self.noise])
+
+
+@checked
+def read(
+    path: str | Path,
+    participant: str | None = None,
+    state: str | None = None,
+    action: str | None = None,
+    reward: str | None = None,
+    next_state: str | None = None,
+    block: str | None = None,
+    trial: str | None = None,
+    scale: float | None = None,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+) -> MDPEpisodes:
+    """Recorded transitions from a table with a row a trial, as of :func:`interp.tasks.bandit.read`.
+
+    Args:
+        state, next_state: columns of the state before and after; their labels become 0, 1, ... in sorted order.
+        action: column of what was chosen.
+        alpha, gamma: learning rate and discount of the tables that the transitions make.
+        participant, reward, block, trial, scale: as there.
+    """
+    named = {"participant": participant, "state": state, "action": action, "reward": reward}
+    named |= {"next_state": next_state, "block": block, "trial": trial}
+    found = trials(path, named, {"state": "state", "next_state": "state", "action": "action"}, scale)
+    sizes = {"n_states": len(found.labels["state"]), "n_actions": len(found.labels["action"])}
+    rounds = {name: found.values[name.removesuffix("s")] for name in TRANSITIONS}
+    about = {"participants": found.participants, "regime": "recorded", "alpha": alpha, "gamma": gamma}
+    return MDPEpisodes.of(**rounds, **sizes, **about)
 
 
 def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:

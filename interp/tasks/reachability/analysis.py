@@ -17,10 +17,10 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.machine import Machine
 from interp.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
-from interp.tasks.places import places
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.tables import places
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
