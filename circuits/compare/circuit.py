@@ -66,7 +66,7 @@ class _Profile:
     read: Float[np.ndarray, "head kind key episode"]
     changed: Float[np.ndarray, "head head kind episode"]
     spread: Float[np.ndarray, "head kind episode"]
-    participants: Any
+    participants: Any = None
 
     def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
         """The share of each outcome that is lost without each head at a kind of position, at most 1."""

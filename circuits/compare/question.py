@@ -247,9 +247,9 @@ class CrossFitted(Decoder):
     fold: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, fits: list[Decoder], samples: Samples) -> CrossFitted:
+    def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
         """For the whole pool."""
-        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(samples.folds.tolist()))
+        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
         """For some episodes of the pool."""
@@ -276,7 +276,7 @@ def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -
     latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
     others = [subject.samples.folds != k for k in range(N_FOLDS)]
     fits = [Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others]
-    return CrossFitted.of(fits, subject.samples)
+    return CrossFitted.of(fits, subject.samples.folds)
 
 
 @remembered
@@ -287,7 +287,7 @@ def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, 
         others = subject.samples.folds != k
         held = {key: values[key][others] for key in keys}
         writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
-    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], subject.samples))
+    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], subject.samples.folds))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:

@@ -131,8 +131,11 @@ def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
     """.1 nats apart, where the memories are worth .2 and .6: a quarter of their mean is missed."""
     nats = {"one": np.full((8, 3), 0.1), "two": np.full((8, 2), 0.1)}
     own, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
+    sets = dict.fromkeys(nats, (None, range(8)))
     for pair in ((own, base), (base, own)):
-        assert vars(_alike(nats, *pair, seed=0)) == pytest.approx(dict.fromkeys(("estimate", "low", "high"), 0.75))
+        assert vars(_alike(nats, *pair, sets, seed=0)) == pytest.approx(
+            dict.fromkeys(("estimate", "low", "high"), 0.75)
+        )
 
 
 # Algorithm.
