@@ -67,6 +67,12 @@ class Episodes(Protocol):
         """The chosen episodes: a slice, indices or a mask over episodes."""
 
 
+def with_parameters(algorithm: Algorithm) -> str:
+    """The name of an algorithm, with the parameters that it has, each once."""
+    at = f" ({in_words(algorithm.parameters)})" if algorithm.parameters else ""
+    return algorithm.name.removesuffix(at) + at
+
+
 def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
     """Bool[episode, round], True where a round of episodes did not take place; None where all did."""
     return getattr(episodes, "missing", None)

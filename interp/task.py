@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, in_words
+from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, with_parameters
 from interp.checks import array_of, checked, checked_fields, integer, shown, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
@@ -622,8 +622,7 @@ class Task:
         'Rescorla-Wagner (rate 0.7, inverse_temperature 5)'
         """
         require(algorithm.task == self.key, f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}")
-        at = f" ({in_words(algorithm.parameters)})" if algorithm.parameters else ""
-        named = replace(algorithm, name=algorithm.name + at)
+        named = replace(algorithm, name=with_parameters(algorithm))
         others = [one for key, one in self.algorithm_records().items() if key != algorithm.key]
         first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
         algorithms = replace(self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others))

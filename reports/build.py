@@ -128,7 +128,8 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     drawn = [_sections(context, part) for part in reversed(context.parts)]
     task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]
     settings = {"model": context.name, "digest": context.model.digest()[:16], "seed": context.seed}
-    settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
+    episodes = context.episodes
+    settings |= {"regime": episodes.regime, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
     said = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")

@@ -126,13 +126,8 @@ class Samples:
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """The number of the participant (of the episode, where there are none) of each known and each test episode."""
+        """The number of the participant of each known and each test episode: fold k is of those whose number is k modulo 5."""
         return participants_of(self.known, self.test)
-
-    @property
-    def folds(self) -> NDArray[np.int64]:
-        """The fold of every known and every test episode; those of one participant are in one."""
-        return self.whose % N_FOLDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,20 +269,22 @@ class CrossFitted(Decoder):
 def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
     """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
     latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
-    others = [subject.samples.folds != k for k in range(N_FOLDS)]
+    fold = subject.samples.whose % N_FOLDS
+    others = [fold != k for k in range(N_FOLDS)]
     fits = [Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others]
-    return CrossFitted.of(fits, subject.samples.folds)
+    return CrossFitted.of(fits, fold)
 
 
 @remembered
 def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> Writer:
     """A writer of ``keys`` for the pool, cross-fitted."""
     run, values, writers = pooled(subject), pooled_values(algorithm, subject.samples), []
+    fold = subject.samples.whose % N_FOLDS
     for k in range(N_FOLDS):
-        others = subject.samples.folds != k
+        others = fold != k
         held = {key: values[key][others] for key in keys}
         writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
-    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], subject.samples.folds))
+    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], fold))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:

@@ -222,7 +222,7 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
 
 def _worst(
-    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array, whose: NDArray[np.int64]
+    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array, whose: Any = None
 ) -> tuple[Interval, tuple[int, int], str]:
     """The worst score of a band of those starts that count, the band, and what was seen; of all starts if none does."""
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
@@ -242,7 +242,7 @@ def _stitched(
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()
     about, rounds = ((0,), effort.at) if helped else ((0, 1), [0])
-    fold = torch.from_numpy(source.samples.folds)
+    fold = torch.from_numpy(source.samples.whose % N_FOLDS)
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         known, own = fold != k, fold == k

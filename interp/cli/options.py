@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
+from interp.algorithm import with_parameters
 from interp.checks import device_called
 from interp.cli.command import Say
 from interp.errors import InputError, require, require_known
@@ -137,8 +138,7 @@ def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Se
         say.line(
             f"{about['rounds']:,} rounds of {about['episodes']} recorded episodes, {about['participants']} participants"
         )
-    if algorithm:
-        say.line(f"held against {about['algorithm']}")
+    say.line(f"held against {with_parameters(interp.tasks.of(model).explains(model))}")
     return people
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -39,34 +38,18 @@ _GUESSED = {
 """What a column is called where the user does not say, in small letters: patterns."""
 
 
-@dataclass(frozen=True)
-class Trials:
-    """What a table says of each episode that was played, in the order of its rows.
-
-    Attributes:
-        values: by role, an array ``[trial]`` for each episode, ``[trial, column]`` where there are several columns; NaN
-            where nothing is said.
-        participants: whose each episode is.
-        labels: by kind, what 0, 1, ... are called in the table.
-        scale: what 1 of a reward is there.
-    """
-
-    values: Mapping[str, list[NDArray[Any]]]
-    participants: list[str]
-    labels: Mapping[str, tuple[str, ...]]
-    scale: float
-
-
 def trials(
     path: str | Path,
     named: Mapping[str, str | Sequence[str] | None],
     kinds: Mapping[str, str],
     scale: float | None = None,
     several: str = "",
-) -> Trials:
-    """The table of recorded trials at ``path``, a row a trial (commas, tabs or semicolons between its columns).
+) -> tuple[dict[str, list[NDArray[Any]]], list[str], dict[str, tuple[str, ...]], float]:
+    """What a table of recorded trials says, a row a trial (commas, tabs or semicolons between its columns).
 
-    A row that lacks a value is a missed trial. Trials are in the order of ``trial``, or of the rows without it.
+    That is for each episode that was played, by role, an array ``[trial]``, ``[trial, column]`` where there are several
+    columns, and NaN where nothing is said, which is a missed trial; whose each episode is; by kind, what 0, 1, ... are
+    called; and what 1 of a reward is. Trials are in the order of ``trial``, or of the rows without it.
 
     Args:
         named: role to the column that the user names. Roles are "participant", "block" and "trial", of which the last
@@ -135,7 +118,7 @@ def trials(
         role: [of.loc[rows].to_numpy(float)[..., 0 if role != several else slice(None)] for _, rows in played]
         for role, of in held.items()
     }
-    return Trials(values, [_named(who) for who, _ in played], labels, 1.0 if scale is None else scale)
+    return values, [_named(who) for who, _ in played], labels, 1.0 if scale is None else scale
 
 
 def _named(label: Any) -> str:

@@ -73,7 +73,12 @@ def sampled(context: Context) -> str:
     episodes = context.episodes
     sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
     sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
-    return ", ".join([*sampled, f"seed {episodes.seed}", *(["a quick report"] if context.quick else [])])
+    if "episodes" in (used := context.task.recorded):
+        those = f"{used['rounds']:,} rounds of {used['episodes']} episodes"
+        sampled[-1] = f"all of which count, from {those} that {used['participants']} participants played"
+    sampled += [f"held against {with_parameters(context.algorithm)}"] * bool(used)
+    sampled += [f"seed {episodes.seed}"] * (episodes.seed is not None) + ["a quick report"] * context.quick
+    return ", ".join(sampled)
 
 
 def _describe(model: Any) -> dict[str, str]:
@@ -143,6 +148,14 @@ def _draw_commands(computed: None, context: Context) -> Section:
         words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
     words += [f"--regime {context.regime}"] * bool(context.regime) + ["--quick"] * context.quick
     words.append(f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}")
+    used, task = context.task.recorded, "tasks.of(model)"
+    if "episodes" in used:
+        words.append("--recorded FILE")
+        task += ".of_recorded(people)"
+    if "algorithm" in used:
+        values = "".join(f" {name}={value:.4g}" for name, value in context.algorithm.parameters.items())
+        words.append(f"--hypothesis {context.algorithm.key}{values}")
+        task += ".held_against(algorithm)"
     if context.folder not in (None, Path("output")):
         words.append(f"--out {shlex.quote(str(context.folder))}")
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
@@ -151,7 +164,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
     model = loaded if context.source else "...  # the model that the report was given"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
-    given = {"model": model, "n_episodes": n_episodes, "n_rounds": n_rounds, "seed": seed, "axes": axes}
+    given = {"model": model, "n_episodes": n_episodes, "n_rounds": n_rounds, "seed": seed, "axes": axes, "task": task}
     python = TEXTS["overview"]["python"].format(**given, drawn=drawn_text)
     if probing.KEY in context.keys and probing.KEY not in context.failures:
         decoded = [result.target.key for result in context.result(probing.KEY)]

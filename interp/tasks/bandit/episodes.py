@@ -164,15 +164,9 @@ def read(
         scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
     named = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
-    found = trials(path, named, {"choice": "choice"}, scale)
-    return BanditEpisodes.of(
-        choices=found.values["choice"],
-        rewards=found.values["reward"],
-        participants=found.participants,
-        n_arms=len(found.labels["choice"]),
-        scale=found.scale,
-        arms=found.labels["choice"],
-    )
+    told, whose, labels, scale = trials(path, named, {"choice": "choice"}, scale)
+    rounds, arms = {"choices": told["choice"], "rewards": told["reward"]}, labels["choice"]
+    return BanditEpisodes.of(**rounds, participants=whose, n_arms=len(arms), scale=scale, arms=arms)
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:

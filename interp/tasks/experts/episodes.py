@@ -147,11 +147,11 @@ def read(
         participant, block, trial: as there.
     """
     named = {"participant": participant, "advice": advice, "outcome": outcome, "block": block, "trial": trial}
-    found = trials(path, named, {"advice": "label", "outcome": "label"}, several="advice")
-    labels, said = found.labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
-    require(len(labels) == 2, f"{said}, got {', '.join(labels)}; name their columns with advice= and outcome=")
-    rounds = {"advice": found.values["advice"], "labels": found.values["outcome"]}
-    return ExpertEpisodes.of(**rounds, participants=found.participants, regime="recorded")
+    told, whose, labels, _ = trials(path, named, {"advice": "label", "outcome": "label"}, several="advice")
+    two, said = labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
+    require(len(two) == 2, f"{said}, got {', '.join(two)}; name their columns with advice= and outcome=")
+    rounds = {"advice": told["advice"], "labels": told["outcome"]}
+    return ExpertEpisodes.of(**rounds, participants=whose, regime="recorded")
 
 
 def _stream(seed: int, stage: int) -> np.random.Generator:

@@ -265,11 +265,11 @@ def read(
     """
     named = {"participant": participant, "state": state, "action": action, "reward": reward}
     named |= {"next_state": next_state, "block": block, "trial": trial}
-    found = trials(path, named, {"state": "state", "next_state": "state", "action": "action"}, scale)
-    sizes = {"n_states": len(found.labels["state"]), "n_actions": len(found.labels["action"])}
-    rounds = {name: found.values[name.removesuffix("s")] for name in TRANSITIONS}
-    about = {"participants": found.participants, "regime": "recorded", "alpha": alpha, "gamma": gamma}
-    return MDPEpisodes.of(**rounds, **sizes, **about)
+    kinds = {"state": "state", "next_state": "state", "action": "action"}
+    told, whose, labels, _ = trials(path, named, kinds, scale)
+    rounds = {name: told[name.removesuffix("s")] for name in TRANSITIONS}
+    sizes = {f"n_{kind}s": len(names) for kind, names in labels.items()}
+    return MDPEpisodes.of(**rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma)
 
 
 def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
