@@ -108,7 +108,7 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
 
     Where one of them names nobody, each episode stands for itself.
     """
-    found = [getattr(episodes, "participants", None) for episodes in batches]
+    found: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
     if any(names is None for names in found):
         return np.arange(sum(map(len, batches)))
     return of_whom(np.concatenate(found))

@@ -175,7 +175,8 @@ def _of_pool(
     of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
     of_known = interchange(*of, outcome=Outcome("state", decode), rounds=effort.at)
     effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
-    return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)), whose=s.samples.whose)
+    missed, asked = (np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted))
+    return scored(missed, asked, s.samples.whose)
 
 
 def _interchanged(

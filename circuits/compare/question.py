@@ -126,7 +126,7 @@ class Samples:
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """The number of the participant of each known and each test episode: fold k is of those whose number is k modulo 5."""
+        """The number of the participant of each known and each test episode."""
         return participants_of(self.known, self.test)
 
 

@@ -233,7 +233,7 @@ def decoded(trial: Trial) -> Measure:
 
 def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)) -> Interval:
     features, memory = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2), memory[rows]
-    whose, how = trial.whose[rows], {"ridge": RIDGE, "seed": trial.effort.seed}
-    read = cross_fitted(features, memory, participants=whose, **how).numpy(force=True)
+    whose, seed = trial.whose[rows], trial.effort.seed
+    read = cross_fitted(features, memory, ridge=RIDGE, seed=seed, participants=whose).numpy(force=True)
     missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
     return ratio_interval(missed, varied, participants=whose).complement

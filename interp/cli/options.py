@@ -113,7 +113,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
     if reader is None:
         raise InputError(f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python")
     given, known = settings_of(recorded[1:], "--recorded"), inspect.signature(reader).parameters
-    for name in given:
+    for name in given if "columns" not in known else ():
         require_known("column of --recorded", name, [one for one in known if one != "path"])
     return reader(recorded[0], **given)
 

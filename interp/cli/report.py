@@ -18,7 +18,7 @@ from interp.files import folder_to_write
 
 @command(
     example="interp choices people.csv --participant subjID --choice choice --reward outcome",
-    of={"columns": interp.tasks.get("bandit").data.read},
+    of={"columns": interp.tasks.bandit.read},
     torch=True,
 )
 def _choices(

@@ -272,9 +272,9 @@ def tables(
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     task = catalog.of(model.eval())
-    draw = [model, n_episodes, t + 3]
-    others = (task.half(1).sample_for(*draw, s, regime, sizes) for s in (seed, seed + 1))
-    runs, episodes = paired_runs(model, *others, "interchange"), task.sample_for(*draw, seed, regime, sizes)
+    base, source = (task.half(1).sample_for(model, n_episodes, t + 3, s, regime, sizes) for s in (seed, seed + 1))
+    runs = paired_runs(model, base, source, "interchange")
+    episodes = task.sample_for(model, n_episodes, t + 3, seed, regime, sizes) if task.data.halves else base
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "patching": lambda: _patching_table(model, episodes, t),

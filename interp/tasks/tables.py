@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from interp import catalog
 from interp.checks import file_path, number
 from interp.display import lacks
-from interp.errors import InputError, require
+from interp.errors import InputError, require, require_known
 from interp.files import read_rows, reading
 from interp.machine import Machine
 
@@ -40,7 +40,8 @@ _GUESSED = {
 
 def trials(
     path: str | Path,
-    named: Mapping[str, str | Sequence[str] | None],
+    roles: Sequence[str],
+    named: Mapping[str, Any],
     kinds: Mapping[str, str],
     scale: float | None = None,
     several: str = "",
@@ -52,8 +53,8 @@ def trials(
     called; and what 1 of a reward is. Trials are in the order of ``trial``, or of the rows without it.
 
     Args:
-        named: role to the column that the user names. Roles are "participant", "block" and "trial", of which the last
-            two may be absent, and those of the task.
+        roles: what a row of the task says, beside "participant", "block" and "trial"; these last two may be absent.
+        named: role to the column that the user names.
         kinds: role to the kind of its labels, which become 0, 1, ... in sorted order; the other roles hold numbers.
         scale: what rewards are divided by; the largest magnitude if None.
         several: the role that takes every column of its name, or a list of columns.
@@ -66,7 +67,10 @@ def trials(
         lines = [i for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
     table.index, file = pd.Index(lines[1 : 1 + len(table)]), repr(str(path))
     columns, listed = dict[str, list[str]](), ", ".join(map(str, table.columns))
-    for role, given in named.items():
+    every = ("participant", *roles, "block", "trial")
+    for role in named:
+        require_known("column", role, every, limit=12)
+    for role, given in ((role, named.get(role)) for role in every):
         found = [one for word in _GUESSED[role] for one in table.columns if re.fullmatch(word, str(one).lower())]
         wanted = [given] if isinstance(given, str) else list(given or found[: None if role == several else 1])
         for name in wanted:
@@ -88,7 +92,7 @@ def trials(
         (order,) = columns["trial"]
         hint = "comes a second time; name the column of blocks, or leave the column of trials out"
         refuse(table.duplicated([*groups, order]), order, hint)
-    own = {role: names for role, names in columns.items() if role not in ("participant", "block", "trial")}
+    own = {role: columns[role] for role in roles}
     held, labels = dict[str, Any](), dict[str, tuple[str, ...]]()
     for role, names in own.items():
         if role not in kinds:
@@ -96,12 +100,12 @@ def trials(
             for name in names:
                 refuse(held[role][name].isna() & table[name].notna(), name, "must be a number")
     for kind in dict.fromkeys(kinds.values()):
-        roles = [role for role in own if kinds.get(role) == kind]
-        names = [name for role in roles for name in own[role]]
-        every = {label for name in names for label in table[name].dropna()}
-        seen = sorted(every, key=lambda label: (isinstance(label, str), label))
+        alike = [role for role in roles if kinds.get(role) == kind]
+        names = [name for role in alike for name in own[role]]
+        said = {label for name in names for label in table[name].dropna()}
+        seen = sorted(said, key=lambda label: (isinstance(label, str), label))
         require(len(seen) > 1, f"{' and '.join(names)} of {file} must hold two {kind}s or more, got {seen}")
-        held |= {role: table[own[role]].map({one: i for i, one in enumerate(seen)}.get) for role in roles}
+        held |= {role: table[own[role]].map({one: i for i, one in enumerate(seen)}.get) for role in alike}
         labels[kind] = tuple(_named(one) for one in seen)
     if "reward" in held:
         scale = float(held["reward"].abs().max(axis=None)) or 1.0 if scale is None else scale

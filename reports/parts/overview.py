@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.algorithm import with_parameters
 from interp.display import lacks
 from interp.files import read_rows
 from interp.library import SHIPPED

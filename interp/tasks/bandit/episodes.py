@@ -164,7 +164,7 @@ def read(
         scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
     named = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
-    told, whose, labels, scale = trials(path, named, {"choice": "choice"}, scale)
+    told, whose, labels, scale = trials(path, ("choice", "reward"), named, {"choice": "choice"}, scale)
     rounds, arms = {"choices": told["choice"], "rewards": told["reward"]}, labels["choice"]
     return BanditEpisodes.of(**rounds, participants=whose, n_arms=len(arms), scale=scale, arms=arms)
 

@@ -10,7 +10,7 @@ An episode of one regime is evidence about that regime only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -131,23 +131,15 @@ def sample(
 
 
 @checked
-def read(
-    path: str | Path,
-    participant: str | None = None,
-    advice: Sequence[str] | None = None,
-    outcome: str | None = None,
-    block: str | None = None,
-    trial: str | None = None,
-) -> ExpertEpisodes:
+def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
     """Recorded rounds from a table with a row a round, as of :func:`interp.tasks.bandit.read`.
 
-    Args:
-        advice: the columns of each expert's advice; those called advice_1, expert_1, ... if None.
-        outcome: column of the truth. Its two labels and those of the advice become 0 and 1, in sorted order.
-        participant, block, trial: as there.
+    Columns are named by ``participant``, ``block``, ``trial``, ``outcome`` (the truth) and ``advice``, a list of those
+    of each expert, which by default are called advice_1, expert_1, ... The two labels that advice and outcome have
+    together become 0 and 1, in sorted order.
     """
-    named = {"participant": participant, "advice": advice, "outcome": outcome, "block": block, "trial": trial}
-    told, whose, labels, _ = trials(path, named, {"advice": "label", "outcome": "label"}, several="advice")
+    kinds = {"advice": "label", "outcome": "label"}
+    told, whose, labels, _ = trials(path, tuple(kinds), columns, kinds, several="advice")
     two, said = labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
     require(len(two) == 2, f"{said}, got {', '.join(two)}; name their columns with advice= and outcome=")
     rounds = {"advice": told["advice"], "labels": told["outcome"]}

@@ -243,30 +243,16 @@ class MDPEpisodes(BaseEpisodes):
 
 @checked
 def read(
-    path: str | Path,
-    participant: str | None = None,
-    state: str | None = None,
-    action: str | None = None,
-    reward: str | None = None,
-    next_state: str | None = None,
-    block: str | None = None,
-    trial: str | None = None,
-    scale: float | None = None,
-    alpha: float = 0.1,
-    gamma: float = 0.9,
+    path: str | Path, *, scale: float | None = None, alpha: float = 0.1, gamma: float = 0.9, **columns: Any
 ) -> MDPEpisodes:
     """Recorded transitions from a table with a row a trial, as of :func:`interp.tasks.bandit.read`.
 
-    Args:
-        state, next_state: columns of the state before and after; their labels become 0, 1, ... in sorted order.
-        action: column of what was chosen.
-        alpha, gamma: learning rate and discount of the tables that the transitions make.
-        participant, reward, block, trial, scale: as there.
+    Columns are named by ``participant``, ``block``, ``trial``, ``state``, ``action``, ``reward`` and ``next_state``;
+    labels of states and of actions become 0, 1, ... in sorted order. ``alpha`` and ``gamma`` are those of the tables
+    that the transitions make, and rewards are divided by ``scale``, the largest magnitude if None.
     """
-    named = {"participant": participant, "state": state, "action": action, "reward": reward}
-    named |= {"next_state": next_state, "block": block, "trial": trial}
     kinds = {"state": "state", "next_state": "state", "action": "action"}
-    told, whose, labels, _ = trials(path, named, kinds, scale)
+    told, whose, labels, _ = trials(path, (*kinds, "reward"), columns, kinds, scale)
     rounds = {name: told[name.removesuffix("s")] for name in TRANSITIONS}
     sizes = {f"n_{kind}s": len(names) for kind, names in labels.items()}
     return MDPEpisodes.of(**rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma)
