@@ -98,5 +98,6 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "shortcuts": shortcuts.table(trial),
         }
         done(1)
-    settings = provenance(model, **vars(effort), thresholds={name: of.value for name, of in THRESHOLDS.items()})
+    about = {**vars(effort), "episodes": trial.shape[0]}
+    settings = provenance(model, **about, thresholds={name: of.value for name, of in THRESHOLDS.items()})
     return AuditResult(model.name, tuple(measures), tables, settings)

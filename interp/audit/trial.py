@@ -63,7 +63,7 @@ class Scope:
     """How much an audit runs.
 
     Attributes:
-        episodes: of each regime.
+        episodes: of each regime; at least one of each participant, where episodes are recorded.
         rounds: of an episode, at most; as many as the task has new things in, where these are fewer.
         writes: rounds, evenly spaced, in which what is carried is changed.
         away: how many regimes beside the sampler's default are run.
@@ -137,7 +137,8 @@ class Trial:
         task = catalog.of(model)
         n_rounds = n_rounds or rounds_for(model, effort)
         require(n_rounds >= 2, f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}")
-        return cls(model, task.sample_for(model, effort.episodes, n_rounds, effort.seed + seed, regime), effort)
+        n_episodes = max(effort.episodes, task.recorded.get("participants", 0))
+        return cls(model, task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime), effort)
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:

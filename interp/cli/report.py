@@ -69,11 +69,11 @@ def _explore(
 
     shown = View.of(view)
     shown, chosen = replace(shown, seed=seed or shown.seed), options.study(say, model, sizes, False, **how)
-    other = options.load(reference, {}, None, how["device"]).model if reference else None
+    other = options.load(reference, {}, None, how.get("device", "cpu")).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())
-    told += "".join(f" --set {pair}" for pair in how["arguments"] or ())
-    told += "".join(f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how[name])
+    told += "".join(f" --set {pair}" for pair in how.get("arguments") or ())
+    told += "".join(f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how.get(name))
     origin = f"interp.load({model!r}{given})"
     served = Served(Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
     address = served.address
@@ -89,7 +89,10 @@ def _report(
     how: Mapping[str, Any],
     model: options.ModelName,
     quick: bool = False,
-    episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
+    episodes: Annotated[
+        int | None,
+        options.number("Number of episodes; 64 by default, 16 with --quick, or one of each recorded participant", 5),
+    ] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
     regime: options.Regime = "",
     seed: int = 0,
@@ -104,7 +107,8 @@ def _report(
 
     folder_to_write(out)
     chosen = options.study(say, model, sizes, True, **how)
-    n_episodes = episodes or (16 if quick else 64)
+    people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
+    n_episodes = episodes or max(16 if quick else 64, people)
     of: dict[str, Any] = {"source": model, "regime": regime, "sizes": chosen.sizes, "arguments": chosen.arguments}
     written = write(chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of)
     say.wrote([written.path])

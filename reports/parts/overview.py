@@ -77,7 +77,8 @@ def sampled(context: Context) -> str:
     if "episodes" in (used := context.task.recorded):
         those = f"{used['rounds']:,} rounds of {used['episodes']} episodes"
         sampled[-1] = f"all of which count, from {those} that {used['participants']} participants played"
-    sampled += [f"held against {with_parameters(context.algorithm)}"] * bool(used)
+    if used:
+        sampled.append(f"held against {with_parameters(context.algorithm)}")
     sampled += [f"seed {episodes.seed}"] * (episodes.seed is not None) + ["a quick report"] * context.quick
     return ", ".join(sampled)
 

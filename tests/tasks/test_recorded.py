@@ -156,7 +156,7 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
     with interp.tasks.using(people, fitted) as task:
         target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
         assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
-        samples, trial = Samples.draw(machine, QUICK, {"n_arms": 2}), Trial.of(machine, SHORT)
+        samples, trial = Samples.draw(machine, QUICK, {"n_arms": 2}), Trial.of(machine, replace(SHORT, episodes=8))
         used = provenance(machine)
     assert not set(samples.known.participants) & set(samples.test.participants) and len(samples.known) == 6
     assert len(set(trial.episodes.participants)) == 12 and trial.algorithm.key == "two_rates"
