@@ -584,9 +584,8 @@ class Task:
             again = np.array([(whose[rows[:i]] == whose[row]).sum() for i, row in enumerate(rows)])
             rows = rows[again.argsort(kind="stable")]  # first one episode of each, then the second ones, ...
             if len(rows) < n_episodes:
-                few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (
-                    len(chosen) < len(names)
-                )
+                few = f"there are only {len(names)} {what}"
+                few += f", {len(chosen)} in this half" if len(chosen) < len(names) else ""
                 if few not in told:
                     told.add(few)
                     warnings.warn(f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)

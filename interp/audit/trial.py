@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -103,6 +103,7 @@ class Trial:
         channels: rows of what is carried by channel; all of them first, where there are several channels.
         grows: the first channel that grows; empty where none does.
         whose: the number of the participant of each episode, over which intervals are; of the episode, where nobody is.
+        first_half: which episodes are of the first half of these.
         algorithm: what the model is held against; None where its task registers nothing.
     """
 
@@ -114,6 +115,7 @@ class Trial:
         """What needs no run."""
         refuse_missing("an audit", self.episodes)
         self.whose = participants_of(self.episodes)
+        self.first_half = self.whose < (self.whose.max() + 1) // 2
         self.task, self.layout = catalog.of(self.model), self.model.layout.fit(self.episodes)
         self.shape, last = (len(self.episodes), self.episodes.n_rounds), self.episodes.n_rounds - 1
         evenly = np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist()
@@ -150,11 +152,6 @@ class Trial:
             return False
 
         return tuple(filter(serves, self.task.data.regimes()))
-
-    @cached_property
-    def first_half(self) -> Bool[np.ndarray, " episode"]:
-        """The episodes of one half of the participants, or one half of the episodes."""
-        return np.asarray(self.whose < (self.whose.max() + 1) // 2)
 
     @cached_property
     def run(self) -> Rollout:

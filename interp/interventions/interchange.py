@@ -75,18 +75,17 @@ class InterchangeResult(Found):
 
     def interval(self, seed: int = 0) -> Interval:
         """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
-        return self._ratio((self.correct & self.informative).sum(1), self.informative.sum(1), seed)
-
-    def _ratio(self, part: NDArray[Any], whole: NDArray[Any], seed: int) -> Interval:
-        return ratio_interval(part, whole, seed=seed, participants=self.participants)
+        sums = (self.correct & self.informative).sum(1), self.informative.sum(1)
+        return ratio_interval(*sums, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
-        return self._ratio(self._missed, self._asked, seed).complement
+        return ratio_interval(self._missed, self._asked, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
-        return self._ratio(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed)
+        along = np.einsum("btk,btk->b", self.effect, self.wanted)
+        return ratio_interval(along, self._asked, seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
