@@ -195,7 +195,8 @@ def cross_fitted(
     decoded by a map fitted on the others.
     """
     whose = np.arange(len(latents)) if participants is None else of_whom(participants)
-    n, what = len(np.unique(whose)), "episodes" if participants is None else "participants"
+    n = int(whose.max()) + 1
+    what = "episodes" if n == len(whose) else "participants"
     require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} {what}, got {n}")
     held = torch.as_tensor(np.asarray(states, dtype=np.float64))
     fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n)[whose] % n_folds)
