@@ -12,7 +12,7 @@ import interp
 from interp.audit import FULL, QUICK, audit, dynamics, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
 from interp.measure import UNTRAINED, Control
-from interp.statistics import Interval
+from interp.statistics import Interval, mean_interval
 from tests.audit.planted import SMALL, cached
 from tests.cases import cases
 
@@ -51,7 +51,7 @@ def losing(**by):
         return np.tile([0.0, by[name][0 if mine else 1]], (N, 1))
 
     run = SimpleNamespace(predictions=Predictions("own"))
-    return SimpleNamespace(run=run, shape=(N, 2), effort=SimpleNamespace(seed=0), losses=losses)
+    return SimpleNamespace(run=run, shape=(N, 2), effort=SimpleNamespace(seed=0), losses=losses, whose=np.arange(N))
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,8 @@ def test_a_machine_without_its_state_is_run_round_by_round():
     ],
 )
 def test_in_time(monkeypatch, model, algorithm, word, number):
-    copy = SimpleNamespace()
-    own = SimpleNamespace(
-        algorithm=SimpleNamespace(name="search"),
-        untrained=copied(copy),
-    )
+    copy, whose = SimpleNamespace(), np.arange(N)
+    own = SimpleNamespace(algorithm=SimpleNamespace(name="search"), untrained=copied(copy), whose=whose)
     monkeypatch.setattr(timing, "_readouts", lambda of: model if of is own else constant((1.0, 1.0, 1.0)))
     monkeypatch.setattr(timing, "of_algorithm", lambda of, _: algorithm)
     measure = timing.in_time(own)
@@ -119,7 +116,8 @@ def test_kept_over_more_rounds(losses, word, number):
     def running(curve):
         data = SimpleNamespace(first_asked=1)
         run, task = SimpleNamespace(predictions=None), SimpleNamespace(data=data)
-        return SimpleNamespace(run=run, losses=lambda of: constant(curve).T, task=task, shape=(N, len(curve)))
+        about = {"run": run, "task": task, "shape": (N, len(curve)), "whose": np.arange(N)}
+        return SimpleNamespace(losses=lambda of: constant(curve).T, **about)
 
     trial, copy = running(losses), running((2.0, 2.0, 1.99, 2.0))
     trial.untrained = copied(copy)
@@ -132,7 +130,7 @@ def rested(moved, before=0.5, since=3, n=N):
     """Episodes whose predictions move so far after rest; the row of the last round counts."""
     rows = [{"rounds_since": 1, "moved": 0.9}, {"rounds_since": since, "moved": moved}]
     common = {"apart": 0.3, "before": before}
-    return pd.DataFrame([{"episode": e, **row, **common} for e in range(n) for row in rows])
+    return pd.DataFrame([{"episode": e, "whose": e, **row, **common} for e in range(n) for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -166,8 +164,8 @@ def test_stays_at_rest(monkeypatch, frames, word, regime):
 )
 def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is_used, word):
     def adversarial(key, side):
-        taken = lambda model=None: np.full(N, side if model is None else 0.4)  # noqa: E731
-        return SimpleNamespace(name=f"rule {key}", sides=taken, algorithm=np.zeros(N), drawn=99)
+        taken = lambda model=None: mean_interval(np.full(N, side if model is None else 0.4))  # noqa: E731
+        return SimpleNamespace(name=f"rule {key}", side=taken, algorithm=np.zeros(N), drawn=99)
 
     found = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
     monkeypatch.setattr(shortcuts, "_found_for", lambda trial: found)
