@@ -17,6 +17,7 @@ import pandas as pd
 from interp.audit import content, dynamics, shortcuts, timing, used
 from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, rounds_for
 from interp.checks import checked
+from interp.interventions.sites import carried_mask
 from interp.library import load
 from interp.machine import Machine
 from interp.measure import Measure, Measured
@@ -25,6 +26,7 @@ from interp.session import session
 from interp.workers import bar, one_thread
 
 _SEED = 50  # of the regimes that are run with twice as many rounds
+_STARTS = 8  # visited states from which fixed points are looked for
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,13 +36,15 @@ class AuditResult(Measured):
     Attributes:
         measures: a measure of each claim, that of every channel last.
         tables: what they rest on, by name: "without", "used", "by_round", "presence", "directions", "doses",
-            "repeated", "turning", "timing", "cycles", "rest", "ends", "stretch", "groups" and "shortcuts"; those that
-            do not apply are empty.
+            "repeated", "turning", "timing", "cycles", "rest", "ends", "stretch", "points", "groups" and "shortcuts";
+            those that do not apply are empty.
+        points: fixed and slow points of a state of few numbers (``effort.solved``), with their picture.
     """
 
     model: str
     measures: tuple[Measure, ...]
     tables: Mapping[str, pd.DataFrame]
+    points: dynamics.FixedPoints | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -77,6 +81,8 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
         done(1)
+        narrow = not trial.grows and int(carried_mask(model).sum()) <= effort.solved
+        points = dynamics.fixed_points(model, trial.episodes, starts=_STARTS, seed=effort.seed) if narrow else None
         tables = {
             "without": used.without(trial),
             "used": used.table(trial),
@@ -94,10 +100,11 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "rest": timing.rest_table(longer),
             "ends": pd.DataFrame() if trial.grows else dynamics.ends(trial),
             "stretch": dynamics.stretch(trial),
+            "points": points.table if points else pd.DataFrame(),
             "groups": shortcuts.group_table(trial),
             "shortcuts": shortcuts.table(trial),
         }
         done(1)
     about = {**vars(effort), "episodes": trial.shape[0]}
     settings = provenance(model, **about, thresholds={name: of.value for name, of in THRESHOLDS.items()})
-    return AuditResult(model.name, tuple(measures), tables, settings)
+    return AuditResult(model.name, tuple(measures), tables, points, settings)

@@ -69,6 +69,7 @@ class Scope:
         away: how many regimes beside the sampler's default are run.
         held: rounds in which the inputs are held, to see where the state goes.
         jacobians: episodes whose Jacobian is computed; ``along`` how many rounds of theirs, for exponents.
+        solved: fixed points are looked for in states of at most so many numbers.
         copies: untrained copies that are put in the model's place; the best of them is a control of every claim.
     """
 
@@ -79,6 +80,7 @@ class Scope:
     held: int = 40
     jacobians: int = 3
     along: int = 4
+    solved: int = 64
     copies: int = 3
     seed: int = 0
 
@@ -90,7 +92,8 @@ class Scope:
             integer(name, value, least.get(name, 1))
 
 
-FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)
+FULL = Scope()
+QUICK = Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, solved=16, copies=2)
 
 
 @dataclass(eq=False)

@@ -42,5 +42,7 @@ def _draw(found: AuditResult, context: Context) -> list[object]:
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
             blocks.append(Table(found.tables[name], caption, collapsed=True))
+        if name == "points" and found.points is not None:
+            blocks.append(Figure(found.points.plot(), "Fixed and slow points", found.points.sentence))
     why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
     return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]

@@ -4,12 +4,16 @@ import json
 from dataclasses import replace
 from html import unescape
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from interp import audit as room
 from interp.audit import Scope
+from reports.build import write
+from reports.parts import audit as part
 from tests.audit import shipped
+from tests.audit.planted import moving
 from tests.refusals import refuses
 from tests.shell import invoked
 
@@ -46,6 +50,17 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     text = unescape(page.read_text("utf-8"))
     assert "What critics ask" in text and "Not computed" not in text
     assert all(one["claim"] in text for one in measures.values())
+
+
+def test_fixed_points_of_a_narrow_state_are_on_the_page(tmp_path):
+    """Two basins have two stable points; a state of more numbers than the effort solves has no such table."""
+    machine = moving([[1.0]], inputs=0.2, bend=3.0)
+    found = room.audit(machine, effort=TINY)
+    assert (found.tables["points"]["leaving"] == 0).sum() == 2
+    page = write(machine, tmp_path, n_episodes=16, parts=[part.part(found)], quick=True)
+    assert found.points.sentence in unescape(page.path.read_text("utf-8"))
+    wide = room.audit(moving(np.eye(2) / 2), effort=replace(TINY, solved=1))
+    assert wide.points is None and wide.tables["points"].empty
 
 
 def test_bad_efforts_are_refused_before_any_work():
