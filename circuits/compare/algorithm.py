@@ -287,8 +287,8 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
         return not score.memoryless and explained.low >= _EXPLAINED and ratio.high <= RATIO
 
     closest = next((score for score in group if score.key == score.group), group[0])
-    extended = next((score for score in group if score.key != score.group), None)
-    if extended is not None and extended.fitted < closest.fitted and judged(closest)[0].low < NEARLY_ALL:
+    extended = group[0]
+    if extended.fitted < closest.fitted and judged(closest)[0].low < NEARLY_ALL:
         left = _pooled_ratio(extended.divergences, closest.divergences, seed)
         if left.high <= EXTENDED or (explains(extended) and not explains(closest)):
             closest = extended
