@@ -92,9 +92,9 @@ class Bench:
     @classmethod
     def of(cls, machine: Machine, effort: compare.Effort) -> Bench:
         """Episodes of a machine's task and sizes."""
-        task = interp.tasks.of(machine)
-        sets = task.sets_for(machine.layout, effort.battery, effort.rounds, effort.seed, effort.scored)
-        return cls(effort, Samples.draw(machine, effort, shared_sizes([machine])), sets)
+        task, sizes = interp.tasks.of(machine), shared_sizes([machine])
+        sets = task.sets_for(effort.battery, effort.rounds, effort.seed, effort.scored, **sizes)
+        return cls(effort, Samples.draw(machine, effort, sizes), sets)
 
     def pair(self, one: Machine, other: Machine) -> Compared:
         """Two machines as ``compare.run`` has them, with untrained copies of both."""

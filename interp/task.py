@@ -556,7 +556,7 @@ class Task:
 
         >>> from interp.tasks import experts
         >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
-        >>> known, test = experts.TASK.of_recorded(played).sets_for(played, 3, 5, seed=0)["default"]
+        >>> known, test = experts.TASK.of_recorded(played).sets_for(3, 5, seed=0)["default"]
         >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
         (6, [])
         """
@@ -657,18 +657,12 @@ class Task:
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
 
     def sets_for(
-        self, layout: Any, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None
+        self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
         """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
 
         With ``n_scored`` so many are scored, the same ones for every seed: scores are then of one set of episodes.
-        Sizes are the task's defaults where the layout serves them, so that models of a range share sets, else the
-        nearest ones that it serves.
         """
-        sizes, own = {}, self.sizes_of(layout)
-        for size in self.sizes:
-            low, high = getattr(layout, f"{size.name}_range", None) or (own[size.name], own[size.name])
-            sizes[size.name] = int(np.clip(size.default, low, high))
 
         def drawn(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:

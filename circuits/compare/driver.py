@@ -175,14 +175,13 @@ def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict
     subject, peer = Participant(model, samples), None
     if other is not None:
         peer = Participant(other, samples, f"{subject.name} (reference)" if other.name == subject.name else "")
-    built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     return Compared(
         model=subject,
         reference=peer,
         untrained=list(_controls(model, samples, effort)),
         reference_untrained=[] if other is None else list(_controls(other, samples, effort)),
         effort=effort,
-        sets=tasks.of(model).sets_for(built, effort.battery, effort.rounds, effort.seed, effort.scored),
+        sets=tasks.of(model).sets_for(effort.battery, effort.rounds, effort.seed, effort.scored, **sizes),
     )
 
 

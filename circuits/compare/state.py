@@ -88,7 +88,7 @@ class StatePart:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
         both = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
         plain, helped = sorted(both, key=lambda s: len(s.supplied))
-        return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain
+        return helped if helped.score.estimate >= plain.score.estimate + 0.01 else plain
 
     @property
     def untrained(self) -> tuple[float, ...]:
@@ -187,7 +187,12 @@ def _is_hard(target: Participant) -> bool:
     """Whether the predictions of a machine with an exact readout of its state are choices, and show little of it."""
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
-    return bool((_distribution(target, pooled(target).predictions).max(-1) > _CERTAIN).mean() > _HARD)
+    return _are_choices(_distribution(target, pooled(target).predictions))
+
+
+def _are_choices(distributions: Array) -> bool:
+    """Whether nearly all of some distributions, ``[..., outcome]``, all but say which outcome it is."""
+    return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
 
 
 def _kind(target: Participant) -> Predicted:
@@ -228,7 +233,7 @@ def _worst(
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
     bands = np.array_split(starts, min(_BANDS, len(starts)))
     scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1), whose) for band in bands]
-    worst = min(range(len(bands)), key=lambda i: scores[i].low if scores[i].low == scores[i].low else -np.inf)
+    worst = int(np.argmin([score.low for score in scores]))  # the first that is no number, where one is none
     return scores[worst], (effort.at[bands[worst][0]], effort.at[bands[worst][-1]]), seen
 
 

@@ -19,23 +19,19 @@ from interp import tasks
 from interp.algorithm import Family, Searched
 from interp.errors import InputError
 from interp.task import Algorithms
-from interp.tasks.bandit.layout import BanditRound
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
-from interp.tasks.reachability.layout import ReachabilityRound
 from tests.conftest import FEW
 from tests.refusals import refuses
 
-LAYOUTS = {
-    "bandit": BanditRound(3),
-    "experts": ExpertRound(3),
-    "qlearning": QLearningRound(3, 2),
-    "reachability": ReachabilityRound(16, 24),
+SIZES = {
+    "bandit": {"n_arms": 3},
+    "experts": {"n_experts": 3},
+    "qlearning": {"n_states": 3, "n_actions": 2},
+    "reachability": {"n_nodes": 16, "n_edges": 24},
 }
 COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
           "alpha": (0.1, 0.3), "gamma": (0.5, 0.9), "temperature": (0.0, 0.05)}  # fmt: skip
@@ -61,7 +57,7 @@ def blend(first, second, weight=0.5):
 
 @pytest.fixture(scope="module")
 def sets():
-    every = TASK.sets_for(ExpertRound(4), 8, 20, seed=0)
+    every = TASK.sets_for(8, 20, seed=0, n_experts=4)
     return {key: every[key] for key in ("uniform", "graded")}
 
 
@@ -100,7 +96,7 @@ def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
 def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     """Three inverted predictions of 1,800 change the average by less than a name allows."""
     majority = predictor(experts.weighted_majority(1.0))
-    sets = {"uniform": TASK.sets_for(ExpertRound(4), 8, 20, seed=0, n_scored=90)["uniform"]}
+    sets = {"uniform": TASK.sets_for(8, 20, seed=0, n_scored=90, n_experts=4)["uniform"]}
 
     def lapsing(episodes):
         said = majority(episodes)
@@ -167,7 +163,7 @@ def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these
 def test_learners_are_told_apart_by_their_choices(subject, family):
     """Off- and on-policy, with and without bootstrapping; one that counts visits is not in the list."""
     task = tasks.get("qlearning")
-    every = task.sets_for(QLearningRound(4, 3), 4, 40, seed=0)
+    every = task.sets_for(4, 40, seed=0, n_states=4, n_actions=3)
     few = asked("qlearning", "q_learning", "no_bootstrap", "sarsa")
     part = explain(subject, task, {"delayed": every["delayed"]}, seed=0, families=few)
     assert part.family == family
@@ -177,7 +173,7 @@ def test_learners_are_told_apart_by_their_choices(subject, family):
 
 def test_a_search_is_breadth_first_whatever_its_spread():
     task = tasks.get("reachability")
-    sets = task.sets_for(LAYOUTS["reachability"], 4, 5, seed=0)
+    sets = task.sets_for(4, 5, seed=0, **SIZES["reachability"])
     families = asked("reachability", "breadth_first", "depth_limited", "depth_first", "more_ancestors", coarse=False)
     part = explain(search.breadth_first(0.5), task, {"prosqa": sets["prosqa"]}, seed=0, families=families)
     assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(0.5, abs=0.01)
@@ -200,7 +196,7 @@ def test_a_round_that_asks_for_nothing_does_not_count():
         ("experts", experts.weighted_majority(0.5), ("weighted_majority", "majority_vote", "follow_the_leader")),
     ):
         task = tasks.get(key)
-        name, pair = next(iter(task.sets_for(LAYOUTS[key], 4, 5, seed=0).items()))
+        name, pair = next(iter(task.sets_for(4, 5, seed=0, **SIZES[key]).items()))
         families = asked(key, *named, coarse=False)
         part = explain(but_for_the_first_round(algorithm), task, {name: pair}, seed=0, families=families)
         explained[key] = part.explained.estimate
@@ -211,7 +207,7 @@ def test_a_round_that_asks_for_nothing_does_not_count():
 def test_episodes_that_end_before_anything_is_asked_are_refused():
     task = tasks.get("reachability")
     with pytest.raises(InputError, match=r"no prediction before round 2.*have 1"):
-        explain(search.breadth_first(), task, task.sets_for(LAYOUTS["reachability"], 4, 1, seed=0), seed=0)
+        explain(search.breadth_first(), task, task.sets_for(4, 1, seed=0, **SIZES["reachability"]), seed=0)
 
 
 EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.rivals().values()]
@@ -220,7 +216,7 @@ EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.
 @pytest.mark.parametrize(("task", "family"), EVERY_FAMILY, ids=[f"{task}-{f.key}" for task, f in EVERY_FAMILY])
 def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family):
     """A fit computes again only what changed parameters enter: each step equals a run from the start."""
-    episodes, _ = next(iter(tasks.get(task).sets_for(LAYOUTS[task], 4, 5, seed=1).values()))
+    episodes, _ = next(iter(tasks.get(task).sets_for(4, 5, seed=1, **SIZES[task]).values()))
     members, rng = Distributions(family, [episodes]), np.random.default_rng(0)
     parameters = {s.name: s.grid[0] for s in family.searched}
     for searched in (*family.searched, *family.searched[::-1], None):
@@ -252,7 +248,7 @@ def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
 def test_a_task_without_families_is_asked_for_its_algorithms():
     bare = replace(TASK, algorithms=replace(TASK.algorithms, families=None, battery=None))
     assert [key for key, family in bare.rivals().items() if family.memoryless] == ["majority_vote"]
-    sets = bare.sets_for(ExpertRound(4), 4, 10, seed=0)
+    sets = bare.sets_for(4, 10, seed=0, n_experts=4)
     assert list(sets) == ["default"]
     assert explain(experts.follow_the_leader(), bare, sets, seed=0).family == "follow_the_leader"
 

@@ -14,16 +14,16 @@ from circuits.compare.fitting import (
     divergence,
     fit,
     predictor,
+    read_out,
     search,
     task_of,
 )
-from interp import tasks
+from interp import catalog, tasks
 from interp.algorithm import Algorithm, Searched
 from interp.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
-from interp.tasks.reachability.layout import ReachabilityRound
 from tests.cases import cases
 from tests.refusals import refuses
 
@@ -78,6 +78,27 @@ def test_predictions_that_are_no_probabilities_are_refused(episodes, pair):
         checked_distributions(_with_first(episodes, *pair), episodes)
 
 
+def test_a_refusal_says_the_sum_that_is_farthest_from_one(episodes):
+    given = _with_first(episodes, 0.4, 0.5)
+    refuses("a sum of 0.9", checked_distributions, given, episodes)
+    for far, said in ((0.75, "1.25"), (0.55, "0.9"), (0.25, "0.75")):
+        given[1, 2] = 0.5, far
+        refuses(f"a sum of {said}", checked_distributions, given, episodes)
+
+
+def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch):
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    level = tasks.series(
+        "level", lambda n, rounds, seed: (np.zeros((n, rounds, 3)), np.zeros((n, rounds))), inputs=3, outcomes="normal"
+    )
+    tasks.register(level)
+    batch = level.sample(2, 3, seed=0)
+    given = np.zeros((2, 3, 2))
+    assert np.array_equal(checked_distributions(given, batch), given)
+    for wrong in (given[..., :1], np.full_like(given, np.nan)):
+        refuses("of the kind 'normal' must be 2 finite numbers", checked_distributions, wrong, batch)
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2, 2), (2, 4, 2), (1, 3, 2), (2, 3, 2, 1)])
 def test_predictions_of_other_shapes_are_refused(episodes, shape):
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\] with \(2, 3\) first"):
@@ -87,11 +108,26 @@ def test_predictions_of_other_shapes_are_refused(episodes, shape):
 def test_only_asked_rounds_are_kept():
     """Reachability asks from its second round on."""
     task = tasks.get("reachability")
-    (batch, _), *_ = task.sets_for(ReachabilityRound(16, 24), 4, 2, seed=0).values()
+    (batch, _), *_ = task.sets_for(4, 2, seed=0, n_nodes=16, n_edges=24).values()
     values = np.arange(16.0).reshape(4, 2, 2)
     assert np.array_equal(asked_rounds(values, batch), values[:, 1:])
-    (batch, _), *_ = task.sets_for(ReachabilityRound(16, 24), 4, 1, seed=0).values()
+    (batch, _), *_ = task.sets_for(4, 1, seed=0, n_nodes=16, n_edges=24).values()
     refuses("no prediction before round 2, and these episodes have 1", asked_rounds, values[:, :1], batch)
+
+
+def test_of_a_read_out_only_what_enters_the_prediction_alone_is_free(family):
+    """Q-learning keeps its rates and is fitted in how it acts; Weighted Majority's gain enters its weights."""
+    fixed = {"alpha": 0.1, "gamma": 0.5}
+    every = {s.name: s.grid[0] for s in family.searched}
+    free = read_out(family, family.make(**{**every, **fixed}))
+    assert [s.name for s in free.searched] == ["after", "shared_ties", "temperature"]
+    at = {"after": False, "shared_ties": False, "temperature": 0.5}
+    assert free.make(**at).parameters == {**fixed, **at}
+    rivals = tasks.get("experts").rivals()
+    assert read_out(rivals["weighted_majority"], rivals["weighted_majority"].make(gain=0.1)) is None
+    assert read_out(family, rivals["weighted_majority"].make(gain=0.1)) is None
+    vote = read_out(rivals["sigmoid_vote"], rivals["sigmoid_vote"].make(gain=0.1))
+    assert [s.name for s in vote.searched] == ["gain"]
 
 
 def test_what_predicts_is_an_algorithm_or_a_function(episodes):
@@ -150,7 +186,7 @@ def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(fa
 
 def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     family = next(f for f in tasks.get("experts").rivals().values() if f.key == "sigmoid_vote")
-    batches = [experts.sample(2, 6, 2, seed=0), experts.sample(6, 6, 2, seed=1)]
+    batches = [experts.sample(2, 6, 2, seed=0), experts.sample(6, 5, 2, seed=1)]
     subject = [sigmoid_vote(gain) for gain in (0.2, 1.0)]
     predictions = [a.distribution(a.run(batch)) for a, batch in zip(subject, batches, strict=True)]
     nats, found = fit(family, batches, predictions)
@@ -246,6 +282,12 @@ def test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarte
     smaller = [tuple((g + s) / 2 for g, s in zip(goal, start, strict=True)) for start in starts]
     smaller[1] = (np.interp(QUARTER[goal], range(4), X.grid), goal[1])
     assert any(np.allclose(tried[i : i + 3], smaller) for i in range(11, len(tried) - 2))
+
+
+def test_a_second_simplex_near_a_bound_turns_inside_by_its_whole_size():
+    """The first one ends a tenth of a grid step before the last point: a quarter back is 3.3, mirrored it were 3.7."""
+    tried = searched((X,), lambda p: 1 + abs(p["x"] - 3.8))[2]
+    assert any(x == pytest.approx(3.3, abs=0.01) for (x,) in tried)
 
 
 def test_a_search_ends_after_thirty_tries_a_parameter_and_simplex():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import interp
+from circuits.compare.driver import _compared
 from circuits.compare.effects import _STATE as STATE
 from circuits.compare.effects import _located as where
 from circuits.compare.effects import effects
@@ -102,6 +103,17 @@ def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     )
     shown = part.to_frame()
     assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {wired.name, learned.name}
+
+
+def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
+    wide, narrow = interp.load("qlearning-learned"), interp.load("qlearning-gru")
+    assert shared_sizes([wide]) == {"n_states": 4, "n_actions": 3}
+    sizes = shared_sizes([wide, narrow])
+    assert sizes == shared_sizes([narrow, wide]) == {"n_states": 4, "n_actions": 2}
+    for pair in ((wide, narrow), (narrow, wide)):
+        compared = _compared(*pair, SMALL, sizes)
+        drawn = [episodes for part in compared.sets.values() for episodes in part]
+        assert {(one.n_states, one.n_actions) for one in (*drawn, compared.model.samples.test)} == {(4, 2)}
 
 
 def test_bad_efforts_and_pairs_are_refused():

@@ -55,9 +55,7 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
 def test_a_failure_can_be_replayed(found, readme):
     """The set, the episode and the round that it names give the prediction that it quotes."""
     worst, small = found.failures[0], readme["small"]
-    sets = experts.TASK.sets_for(
-        interp.load("wma-handwired", n_experts=4).layout, small.battery, small.rounds, 0, small.scored
-    )
+    sets = experts.TASK.sets_for(small.battery, small.rounds, 0, small.scored, n_experts=4)
     run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
     assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)
 

@@ -23,14 +23,13 @@ from circuits.compare.effects import _Effect as Effect
 from circuits.compare.fitting import divergence
 from circuits.compare.question import Effort
 from circuits.compare.response import Cell, ResponsePart
-from circuits.compare.state import StatePart, Stitching, _worst
+from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
 from circuits.compare.update import UpdatePart, _judged, judge
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
 from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
-from interp.tasks.reachability.layout import ReachabilityRound
 from tests.cases import cases
 
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
@@ -204,7 +203,7 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
 
 def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_first():
     """Reachability is asked from its second round on; each failure names its round in the episode."""
-    sets = dict(list(REACHABILITY.sets_for(ReachabilityRound(16, 24), 8, 6, seed=0).items())[:2])
+    sets = dict(list(REACHABILITY.sets_for(8, 6, seed=0, n_nodes=16, n_edges=24).items())[:2])
     rng = np.random.default_rng(0)
     drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
     model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
@@ -264,6 +263,11 @@ def test_state_is_the_score_of_the_worst_band_of_starts():
     score, band, seen = _worst(effort, "predictions", every, missed, asked)
     assert (score.estimate, band, seen) == (pytest.approx(0.5), (21, 24), "predictions")
     assert _worst(effort, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
+    one_of_three = _worst(effort, "", every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked)
+    assert one_of_three[0].estimate == pytest.approx(0.7)
+    unsure = np.where(np.arange(8) < 3, 0.3, 0.0) * asked  # a mean of .75 that spans more than .7 does
+    unsure[::2, 3:6] = 0.5
+    assert _worst(effort, "", every, unsure, asked)[0].estimate == pytest.approx(0.75)
     assert _worst(effort, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
     asked[:, :3] = math.nan
     assert math.isnan(_worst(effort, "", every, missed, asked)[0].estimate)
@@ -277,6 +281,16 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
     assert both.word == "yes" and both.note == "the round is given to b and a"
     assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""  # adds less than .01
+    for more, condition in ((0.51, "given the round number"), (0.5099, ""), (0.5102, "given the round number")):
+        assert _state(SURE, Interval(0.5, 0.45, 0.55), helped=Interval(more, 0.2, 0.8)).condition == condition
+
+
+def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_percent():
+    def given(certain, share):
+        return np.array([[certain, 1 - certain]] * share + [[0.5, 0.5]] * (1000 - share))
+
+    assert [_are_choices(given(0.9901, share)) for share in (899, 900, 901)] == [False, False, True]
+    assert [_are_choices(given(certain, 1000)) for certain in (0.99, 0.9901)] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,6 @@ def noisy(subject, noise):
 @pytest.mark.slow(reason="5 to 15 CPU seconds a machine; test_algorithm asks machines of few families by default")
 @pytest.mark.parametrize(("task", "family", "make"), FAMILIES)
 def test_a_machine_of_every_family_gets_its_algorithm(task, family, make):
-    layout, n_rounds = LAYOUTS[task]
-    part = explain(make(), interp.tasks.get(task), interp.tasks.get(task).sets_for(layout, 16, n_rounds, 0), seed=0)
+    (layout, n_rounds), of = LAYOUTS[task], interp.tasks.get(task)
+    part = explain(make(), of, of.sets_for(16, n_rounds, 0, **of.sizes_of(layout)), seed=0)
     assert (part.family or "") == family

@@ -123,7 +123,7 @@ def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_hal
     recorded = replace(WHOLE["experts"], participants=whose)
     source = experts.TASK.of_recorded(recorded)
     with pytest.warns(UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256") as told:
-        known, test = source.sets_for(recorded, 256, 99, seed=4, n_scored=256)["default"]
+        known, test = source.sets_for(256, 99, seed=4, n_scored=256)["default"]
     assert len(told) == 1 and known.n_rounds == 5 and not {*known.participants} & {*test.participants}
     assert sorted([*known.participants, *test.participants]) == whose
     with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):

@@ -18,6 +18,7 @@ from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import Item, changes, sides, values_of
 from circuits.compare.algorithm import explain
+from circuits.compare.question import shared_sizes
 from interp.algorithm import NEXT
 from interp.decoder import RIDGE, Affine, Decoder
 from interp.errors import require
@@ -133,7 +134,8 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
 def _nearest(subject: KnownMachine, material: Material) -> Answer:
     """Minus the divergence of every family; the family that explains the model, where one does."""
     effort, task = material.effort, subject.task
-    sets = task.sets_for(subject.model.layout, effort.episodes, effort.rounds, material.seed)
+    sizes = shared_sizes([subject.model])
+    sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **sizes)
     explained = explain(subject.model, task, sets, seed=material.seed)
     scores = {
         key: -float(np.mean([np.mean(each) for each in score.divergences.values()]))

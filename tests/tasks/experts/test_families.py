@@ -94,7 +94,7 @@ def test_the_battery_copies_turns_and_grades():
 
 
 def test_fits_and_scores_are_other_episodes(episodes):
-    for fitted, scored in TASK.sets_for(type(TASK.layout(4))(4), 4, 10, seed=0).values():
+    for fitted, scored in TASK.sets_for(4, 10, seed=0, n_experts=4).values():
         assert len(fitted) == len(scored) == 4 and (fitted.labels != scored.labels).any()
 
 

@@ -8,7 +8,6 @@ from interp.interventions.interchange import interchange
 from interp.tasks import mdp
 from interp.tasks.qlearning import TASK, MDPEpisodes, families
 from interp.tasks.qlearning.algorithms import q_learning
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.qlearning.sampling import battery
 from tests.refusals import refused, refuses
 
@@ -96,11 +95,9 @@ def test_the_battery_separates_what_looks_ahead_from_what_does_not():
     assert (hub.sum(-1) == 2).all()
 
 
-def test_sets_have_sizes_that_models_of_a_range_share():
-    layout = QLearningRound(8, 4, n_states_range=(2, 8), n_actions_range=(2, 4))
-    fitted, scored = TASK.sets_for(layout, 2, 10, seed=0)["grid"]
+def test_fits_and_scores_are_other_episodes():
+    fitted, scored = TASK.sets_for(2, 10, seed=0, n_states=4, n_actions=3)["grid"]
     assert (fitted.n_states, fitted.n_actions) == (4, 3) and (fitted.states != scored.states).any()
-    assert TASK.sets_for(QLearningRound(2, 2), 2, 10, seed=0)["grid"][0].n_states == 2
 
 
 # Lapses.
