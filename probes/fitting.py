@@ -304,7 +304,12 @@ def fit_targets(
     overflown = "" if usable or not blanks else "the activations of the untrained model overflow or are NaN"
     if overflown:
         warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
-    x = without_rounding(x)
+    varied, x = np.ptp(x, (0, 1)).astype(bool).sum(), without_rounding(x)
+    unread = varied - np.ptp(x, (0, 1)).astype(bool).sum()
+    hidden = f"{unread} of {varied} features vary by less than the rounding of the largest activation; scale them first"
+    hidden = hidden if 0 < varied <= 2 * unread else ""
+    if hidden:
+        warnings.warn(hidden, UserWarning, stacklevel=3)
     together = as_groups(groups, len(x), participants)
     n_groups = int(together.max()) + 1
     few = warn_of_few(n_groups)
@@ -336,9 +341,9 @@ def fit_targets(
         fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
-            options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i]}
+            options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i], "hidden": hidden}
             uncontrolled = overflown and f"{overflown}, so that it is no control"
-            notes = (few, only, _LEANS_LOW if n_features[i] else None, uncontrolled)
+            notes = (few, only, hidden, _LEANS_LOW if n_features[i] else None, uncontrolled)
             results[i] = ProbeResult(
                 target=targets[i],
                 method=kind.name,

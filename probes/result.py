@@ -18,7 +18,7 @@ from interp.algorithm import Episodes, counted_of
 from interp.checks import checked
 from interp.display import drawn
 from interp.errors import InputError, require, unknown_name
-from interp.measure import FEW, NOT_RUN, Control, Measure, Measured, Word
+from interp.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Word
 from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import ProbedSite, read
@@ -53,12 +53,13 @@ def measure_of(
     controls: Mapping[str, ControlScore],
     *,
     untrained: str = "",
+    hidden: str = "",
     n_features: int = 0,
 ) -> Measure:
     """The measure of a probe: its site holds the target, so that a linear map (or an estimator) can read it.
 
-    ``untrained`` says why no untrained copy was run, where none was; ``n_features`` is how many the probe reads, where
-    its score leans low.
+    ``untrained`` says why no untrained copy was run, where none was, and ``hidden`` why most features were not read;
+    ``n_features`` is how many the probe reads, where its score leans low.
     """
     key, _, moment = target.key.partition(":")
     name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
@@ -68,7 +69,9 @@ def measure_of(
         unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
     elif "inputs" not in controls and "inputs" not in target.implied_by:
         unless["yes"] = f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="
-    if n_features:
+    if hidden:
+        unless["no"] = f"{NOTHING}: {hidden}"
+    elif n_features:
         unless["no"] = f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
     elif score.detectable > _SMALLEST_EFFECT:
         n = ceil(len(score.losses) * (score.detectable / _SMALLEST_EFFECT) ** 2)

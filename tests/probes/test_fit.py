@@ -441,6 +441,17 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
 
 
+def test_a_no_is_not_said_of_features_that_were_not_read():
+    """Beside an activation of 1e29 two features of size 1 are below its rounding; alone they say all of the target."""
+    x = np.random.default_rng(0).normal(size=(16, 6, 3))
+    wide, target = x * [1, 1, 1e29], x[..., :1]
+    with pytest.warns(UserWarning, match="2 of 3 features vary by less than the rounding of the largest activation"):
+        found = probes.fit(wide, target)
+    assert found.word == "undecided" and "2 of 3 features" in found.reason and "2 of 3 features" in found.warning
+    assert probes.fit(wide / [1, 1, 1e29], target).r2 > 1 - 1e-9
+    assert probes.fit(wide[..., 1:], target).word == "undecided" and probes.fit(x[..., 1:], target).word == "no"
+
+
 def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     """What stands in the list is fitted by its name, beside the others; a name that does not is refused with them."""
     monkeypatch.setitem(_KINDS, "mine", replace(RIDGE, name="mine"))
