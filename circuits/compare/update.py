@@ -153,14 +153,12 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         if set(writer.shapes) <= set(_made(family, {}).state)
     ]
     left = {rule.key: missed for missed, rule in found}
+    return [r for m, r in sorted(found, key=lambda one: _rank(one[0], left.get(families[one[1].key].extends, np.inf)))]
 
-    def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
-        """By what it leaves; an extension that leaves hardly less than what it extends comes after that."""
-        missed, rule = pair
-        base = left.get(families[rule.key].extends, float("inf"))
-        return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
-    return [rule for _, rule in sorted(found, key=rank)]
+def _rank(missed: float, base: float) -> tuple[float, float]:
+    """By what a rule leaves; an extension that leaves hardly less than ``base``, what it extends, comes after that."""
+    return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
 
 def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:

@@ -9,7 +9,7 @@ import torch
 import interp
 from circuits.compare import update
 from circuits.compare.question import Effort, Participant, Samples, pooled, pooled_values, scored
-from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _made, strange, updates
+from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _made, _rank, strange, updates
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
@@ -88,6 +88,7 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
     assert {rule.key for rule in part.rules} == carrying and len(part.rules) == len(carrying) > 1
     assert all(rule.state == ("log_weights",) and rule.name == families[rule.key].name for rule in part.rules)
     first = part.rules[0]
+    assert first.parameters == {"gain": pytest.approx(0.3, rel=0.01)}  # no point of its grid
     assert first.r2.low > 0.99 and first.r2.estimate == pytest.approx(
         max(rule.r2.estimate for rule in part.rules), abs=1e-6
     )
@@ -170,13 +171,16 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
 def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
     """One variable is in the latents, the other is noise."""
     rng = np.random.default_rng(0)
-    held = {key: np.cumsum(rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
-    latents = torch.from_numpy(np.concatenate([held["held"], held["held"][:, -1:]], 1)).unsqueeze(2)
+    held = {key: np.cumsum(1 + rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
+    held["still"] = np.ones((60, 6, 1))
+    carried = np.stack([held["held"], rng.normal(size=(60, 6, 1))], 2)
+    latents = torch.from_numpy(np.concatenate([carried, carried[:, -1:]], 1))
     monkeypatch.setattr(update, "pooled", lambda subject: SimpleNamespace(latents=latents))
     monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: held)
     subject = SimpleNamespace(samples=SimpleNamespace(known=range(40)))
     scores = [_bent(subject, None, keys) for keys in (("held",), ("noise",), ("held", "noise"), ("noise", "held"))]
-    assert scores[0] > 0.9 and scores[1] < 0.2 and scores[2:] == [scores[1]] * 2
+    assert 0.9 < scores[0] <= 1 and -2 < scores[1] < 0.2 and scores[2:] == [scores[1]] * 2
+    assert _bent(subject, None, ("still",)) == 1
 
 
 def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
@@ -194,7 +198,13 @@ def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
     subject = SimpleNamespace(model=None, samples=samples, writer=lambda made, keys: None)
     base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
     left, rule = _extended(subject, family, base, ("q",), under, SMALL)
-    assert (left, rule.parameters["trace"]) == (0, grid[1])
+    assert left == 0 and rule.parameters == {"alpha": 0.1, "gamma": 0.9, "trace": grid[1]}
+
+
+def test_an_extension_that_leaves_hardly_less_than_what_it_extends_comes_after_it():
+    """More than half of what that leaves; one that leaves half, or more than it, stands by what it leaves."""
+    assert [_rank(missed, 1.0) for missed in (0.5, 0.6, 1.0, 1.1)] == [(0.5, 0), (1.0, 0.6), (1.0, 1.0), (1.1, 0)]
+    assert _rank(0.6, np.inf) == (0.6, 0)
 
 
 def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_each_rule():

@@ -449,6 +449,7 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there."""
     measure = _update([_step(Interval(0.5, 0.4, 0.6), bent=bent), _step(BELOW, bent=bent, horizon=5)])
     assert measure.word == word and measure.reason.startswith(NOTHING if word == "undecided" else "")
+    assert word == "no" or measure.reason.endswith("affine maps read R2 0.50 of its steps, others 0.88")
 
 
 @pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
@@ -461,7 +462,7 @@ def test_an_update_that_arrives_late_is_another_one(high, word):
 @pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")])
 def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
     """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
-    measure = _update([_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low)))
+    measure = _update([_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low + 0.1)))
     assert measure.word == word and ("state of the round after" in measure.about) == (word == "undecided")
     assert _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word == "no"
 
