@@ -34,7 +34,7 @@ from interp.errors import InputError
 from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
-from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged
+from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged, leader, noisy
 from tests.cases import cases
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
@@ -169,6 +169,26 @@ def test_a_player_is_held_against_a_machine() -> None:
         explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
     with pytest.raises(InputError, match="'none' has no predictions"):
         explain_choices(EPISODES, likeliest, families=asked, beside={"none": (None, blank)})
+
+
+def test_a_player_is_told_by_the_families_that_lose_least_with_and_without_a_memory() -> None:
+    """A player who follows the leader but in one round of ten: every number of the part, from its scores."""
+    known = {family.key: family for family in player_families(4)}
+    asked = [known[key] for key in ("follow_the_leader", "bayes", "majority_vote", "follow_previous_winners")]
+    played = choices(Player(noisy(leader, 0.1)), EPISODES)
+    part = explain_choices(EPISODES, played, families=asked)
+    ranked, floor = list(part.scores.values()), part.scores[part.floor]
+    best = part.scores[part.closest]
+    assert (part.closest, best) == ("follow_the_leader", ranked[0])
+    assert floor == next(one for one in ranked if one.memoryless) and floor.memoryless
+    rival = next(one for one in ranked if one.group != best.group and not one.memoryless)
+    assert part.runner_up == rival.key and part.lead.estimate == pytest.approx((rival.losses - best.losses).mean())
+    assert part.over_floor.estimate == pytest.approx((floor.losses - best.losses).mean())
+    telling = (best.prefers != floor.prefers) & (best.prefers >= 0)
+    assert part.telling.estimate == pytest.approx((best.prefers == played)[telling].mean())
+    assert part.agreement.estimate == pytest.approx((best.prefers == played)[best.prefers >= 0].mean())
+    assert part.own.lapse.low == best.link.lapse == 0 < part.own.lapse.high < 0.1  # a soft chooser explains as much
+    assert part.algorithm is not None
 
 
 def test_intervals_cover_where_a_parameter_moves_choices_one_by_one() -> None:
