@@ -187,7 +187,8 @@ def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
     """Of the points of its grid, by what each leaves of the steps."""
     family = interp.tasks.get("qlearning").update_families()["trace_q"]
     grid = next(s.grid for s in family.searched if s.name == "trace")
-    under = SimpleNamespace(missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6))
+    sums = {"missed": np.ones((4, 1)), "varied": np.ones((4, 1)), "participants": None}
+    under = SimpleNamespace(**sums, r2=lambda seed: Interval(0.5, 0.4, 0.6))
 
     def steps(model, episodes, writer, starts):
         left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
