@@ -87,10 +87,15 @@ class Location:
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
         maps = as_tensor(rearrange(vectors[order], "(position read) d -> position read d", position=len(groups)))
         back = sorted(range(len(order)), key=order.__getitem__)
-        in_order = order == list(range(len(order)))
+        in_order, axes = order == list(range(len(order))), maps.abs().argmax(-1)
+        alone = int(maps.count_nonzero(dim=-1).max()) == 1  # every element is one coordinate
 
         def read(activation: Tensor) -> Tensor:
-            elements = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation)).flatten(-2)
+            if alone:
+                elements = activation[..., as_tensor(positions)[:, None], axes] * maps.sum(-1).to(activation)
+            else:
+                elements = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation))
+            elements = elements.flatten(-2)
             return elements if in_order else elements[..., back]
 
         return read

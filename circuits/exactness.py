@@ -121,12 +121,18 @@ def check(
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan
+    # A model that chooses runs some rounds twice, and is read in a replay, where every round is a row.
+    replays = circuit.layout.choice_position is not None
+
+    def rows_of(truth: np.ndarray) -> Tensor:
+        return torch.from_numpy(truth.reshape(-1, 1, *truth.shape[2:]) if replays else truth)
+
     meters = []
     for key, location in ((key, location) for key, several in circuit.sites.items() for location in several):
         labels = list(dict.fromkeys(location.labels))
         where = f"{location.hook} at {labels[0]}" + (f" ... {labels[-1]}" if len(labels) > 1 else "")
         unit = plan.unit(circuit, values, key)
-        meters.append(_Meter(key, location.hook, where, location.reader(circuit), truths[key], unit))
+        meters.append(_Meter(key, location.hook, where, location.reader(circuit), rows_of(truths[key]), unit))
     if circuit.layout.prediction_axes == 0:
         # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
         position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
@@ -137,19 +143,15 @@ def check(
             return read[..., : circuit.layout.n_outputs].cpu()
 
         truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
-        meters.append(_Meter("distribution", hook, where, outcomes, truth, 1.0))
-    model, hooks = model.to(device), [(meter.at, meter.compare) for meter in meters]
-    if model.layout.choice_position is None:
-        with model.hooks(fwd_hooks=hooks):
-            run = rollout(model, episodes)
-    else:  # a model that chooses runs some rounds twice, and is read in a replay
+        meters.append(_Meter("distribution", hook, where, outcomes, rows_of(truth), 1.0))
+    model, hooks = model.to(device), [(meter.at, meter.note) for meter in meters]
+    with model.hooks(fwd_hooks=() if replays else hooks):
         run = rollout(model, episodes)
-        for meter in meters:
-            meter.truth = meter.truth.reshape(-1, 1, *meter.truth.shape[2:])
+    if replays:
         replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
     model = model.cpu()
     run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
-    measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
+    measured = [(one.key, one.where, *_errors(one.values, one.truth, one.unit)) for one in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
         (CARRIED, "latents", model.read_state(run.latents), _carried_by(circuit.algorithm, values)),
@@ -293,24 +295,23 @@ def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
 
 @dataclass
 class _Meter:
-    """Largest difference between what is read at a hook and its true value: some episodes' rounds, then the next's."""
+    """What is read at a hook, beside its true value: the rounds of some episodes one by one, then those of the next."""
 
     key: str
     at: str
     where: str
     read: Callable[[Tensor], Tensor]
-    truth: np.ndarray
+    truth: Tensor
     unit: float
-    error: float = 0.0
-    relative: float = 0.0
     first: int = 0
     round: int = 0
 
-    def compare(self, activation: Tensor, hook: object) -> None:
+    def __post_init__(self) -> None:
+        self.values = torch.full_like(self.truth, torch.nan)
+
+    def note(self, activation: Tensor, hook: object) -> None:
         last = self.first + len(activation)
-        truth = torch.from_numpy(self.truth[self.first : last, self.round])
-        error, relative = _errors(self.read(activation.cpu()), truth, self.unit)
-        self.error, self.relative = max(self.error, error), max(self.relative, relative)
+        self.values[self.first : last, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
         self.first = self.first if self.round else last
 
