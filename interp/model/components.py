@@ -23,6 +23,7 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.model.config import LatentTransformerConfig
 
+_LARGE = 2**14  # numbers in a matrix from which on a sparse form saves time
 _CPU_LANES = 16  # float32 numbers in the widest vector register of a CPU
 
 
@@ -175,8 +176,9 @@ def _softmax(scores: Tensor) -> Tensor:
 
 
 def _hard(scores: Tensor) -> Tensor:
-    is_max = (scores == scores.amax(-1, keepdim=True)).to(scores.dtype)
-    return is_max / is_max.sum(-1, keepdim=True)
+    scores = scores.detach()  # a maximum's place has no gradient
+    is_max = torch.eq(scores, scores.amax(-1, keepdim=True), out=torch.empty_like(scores))
+    return is_max.div_(is_max.sum(-1, keepdim=True))
 
 
 _RULES = {"softmax": _softmax, "hard": _hard, "linear": lambda scores: scores.masked_fill(scores == float("-inf"), 0.0)}
@@ -211,7 +213,6 @@ class Block(nn.Module):
         self.runtime = runtime
         self.ln1 = normalization(config, runtime.eps)
         self.attn = Attention(config, runtime, layer)
-        self.rules = self.attn.rules
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
         self.hook_resid_post = HookPoint()
         self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
@@ -315,16 +316,23 @@ class PlainBlock:
         writes = attn.W_O.flatten(1).any(1).tolist() if self.narrow else [True] * len(attn.rules)
         writing = [head for head, does in enumerate(writes) if does] or [0]
         heads = slice(None) if all(writes) else writing
-        self.rules, self.d_head = tuple(attn.rules[head] for head in writing), attn.W_Q.shape[-1]
-        self.q, self.k, self.v = (
-            (_stored(weight[heads].transpose(0, 1).flatten(1), sparse), bias[heads].flatten())
-            for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
-        )
+        self.rules, (d_model, d_head) = tuple(attn.rules[head] for head in writing), attn.W_Q.shape[1:]
+        self.sparse = sparse = sparse and len(writing) * d_model * d_head > _LARGE and attn.W_Q.device.type == "cpu"
         self.n_scored, self.n_moved = (  # columns that heads use, of queries and of values
-            1 + int(weight.any(1).any(0).nonzero().max()) if matrix.is_sparse and not bias.any() else self.d_head
-            for weight, (matrix, bias) in ((attn.W_Q, self.q), (attn.W_V, self.v))
+            1 + int(weight.any(1).any(0).nonzero().amax()) if sparse and not bias.any() else d_head
+            for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_V, attn.b_V))
         )
-        self.out, self.bias = _stored(attn.W_O[heads][:, : self.n_moved].flatten(0, 1), sparse), attn.b_O
+        self.kept = (self.n_scored, self.n_moved) if self.narrow else (d_head, d_head)  # of keys and of values
+        maps = (
+            (attn.W_Q, attn.b_Q, self.n_scored),
+            (attn.W_K, attn.b_K, self.kept[0]),
+            (attn.W_V, attn.b_V, self.kept[1]),
+        )
+        self.q, self.k, self.v = (
+            (_stored(weight[heads, :, :n].transpose(0, 1).flatten(1), sparse), bias[heads, :n].flatten())
+            for weight, bias, n in maps
+        )
+        self.out, self.bias = _stored(attn.W_O[heads, : self.n_moved].flatten(0, 1), sparse), attn.b_O
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -335,11 +343,19 @@ class PlainBlock:
         if past is not None:
             keys, values = past.append(keys, values)
         n_queries, n, used = resid.shape[1], keys.shape[1], slice(self.n_scored)
-        queries = self._project(normalized, self.q)[..., used].transpose(1, 2)
-        scores = (queries @ keys[..., used].permute(0, 2, 3, 1)).div_(self.scale)
-        scores.masked_fill_(self.mask[n - n_queries : n, :n], float("-inf"))
-        pattern = _attention(scores if self.narrow else self.attn.hook_attn_scores(scores), self.rules)
-        z = (pattern @ values[..., : self.n_moved].transpose(1, 2)).transpose(1, 2)
+        queries = self._project(normalized, self.q).transpose(1, 2)
+        keys, values = keys[..., used].permute(0, 2, 3, 1), values[..., : self.n_moved].transpose(1, 2)
+        # Many positions of a few columns: what one head computes stays in the processor's cache.
+        n_alone, parts = 1 if self.narrow and self.sparse else len(self.rules), []
+        for first in range(0, len(self.rules), n_alone):
+            heads = slice(first, first + n_alone)
+            scores = queries[:, heads] @ keys[:, heads]
+            if self.scale != 1.0:
+                scores.div_(self.scale)
+            scores.masked_fill_(self.mask[n - n_queries : n, :n], float("-inf"))
+            scores = scores if self.narrow else self.attn.hook_attn_scores(scores)
+            parts.append(_attention(scores, self.rules[heads]) @ values[:, heads])
+        z = (torch.cat(parts, 1) if parts[1:] else parts[0]).transpose(1, 2)
         resid = resid + _times(z.reshape(*resid.shape[:2], -1), self.out).add_(self.bias)
         if (mlp := self.mlp) is not None:
             post = mlp.act((self._normalize(resid) @ mlp.W_in).add_(mlp.b_in))
@@ -361,13 +377,12 @@ class PlainBlock:
     def _project(self, x: Tensor, weights: tuple[Tensor, Tensor]) -> Float[Tensor, "batch pos head d_head"]:
         """Queries, keys or values of every head."""
         matrix, bias = weights
-        return _times(x, matrix).add_(bias).view(*x.shape[:2], len(self.rules), self.d_head)
+        return _times(x, matrix).add_(bias).unflatten(-1, (len(self.rules), -1))
 
 
 def _stored(matrix: Tensor, sparse: bool) -> Tensor:
-    """A matrix; on a CPU its transpose, sparse, where that is asked and it is large and almost all 0."""
-    large = sparse and matrix.numel() > 2**14 and matrix.device.type == "cpu"
-    return matrix.T.to_sparse() if large and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel() else matrix
+    """A matrix; its transpose, sparse, where that is asked and it is almost all 0."""
+    return matrix.T.to_sparse() if sparse and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel() else matrix
 
 
 def _times(x: Tensor, stored: Tensor) -> Tensor:

@@ -176,16 +176,18 @@ class HookedLatentTransformer(LensSurface):
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
             if n_read is not None and not left:
-                known = known or self.nothing_past(len(resid), len(block.rules))
+                known = known or self.nothing_past(len(resid), block)
                 block.pass_by(resid[:, :-n_read], known)
                 resid = resid[:, -n_read:]
             resid = block(resid, known)
         return resid
 
-    def nothing_past(self, n_rows: int, n_heads: int | None = None) -> KeyValues:
-        """What a block of so many heads, all when None, knows before the first position: no keys and no values."""
-        nothing = self.W_E.new_empty(n_rows, 0, n_heads or self.config.n_heads, self.config.d_head)
-        return KeyValues(nothing, nothing)
+    def nothing_past(self, n_rows: int, block: Block | PlainBlock | None = None) -> KeyValues:
+        """What a block, one with hooks when None, knows before the first position: no keys and no values."""
+        n_heads, kept = self.config.n_heads, (self.config.d_head,) * 2
+        if isinstance(block, PlainBlock):
+            n_heads, kept = len(block.rules), block.kept
+        return KeyValues(*(self.W_E.new_empty(n_rows, 0, n_heads, width) for width in kept))
 
     def read_out(
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
@@ -245,7 +247,7 @@ class HookedLatentTransformer(LensSurface):
             n = fed.tokens.shape[1]
             layout, start, past, n_read, prediction = self.layout_of_length[n], 0, None, None, None
             if is_quiet and layout.choice_position is not None:
-                past, n_read = [self.nothing_past(len(carried), len(block.rules)) for block in blocks], layout.n_read
+                past, n_read = [self.nothing_past(len(carried), block) for block in blocks], layout.n_read
                 if last is not None and carried is last[0] and fed.values is last[1].values:
                     start, n_read = min(layout.choice_position, layout.update_position), layout.n_after
                     past = [KeyValues(one.past_keys[:, :start], one.past_values[:, :start]) for one in last[2]]
