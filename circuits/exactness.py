@@ -121,18 +121,12 @@ def check(
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan
-    # A model that chooses runs some rounds twice, and is read in a replay, where every round is a row.
-    replays = circuit.layout.choice_position is not None
-
-    def rows_of(truth: np.ndarray) -> Tensor:
-        return torch.from_numpy(truth.reshape(-1, 1, *truth.shape[2:]) if replays else truth)
-
     meters = []
     for key, location in ((key, location) for key, several in circuit.sites.items() for location in several):
         labels = list(dict.fromkeys(location.labels))
         where = f"{location.hook} at {labels[0]}" + (f" ... {labels[-1]}" if len(labels) > 1 else "")
         unit = plan.unit(circuit, values, key)
-        meters.append(_Meter(key, location.hook, where, location.reader(circuit), rows_of(truths[key]), unit))
+        meters.append(_Meter(key, location.hook, where, location.reader(circuit), torch.from_numpy(truths[key]), unit))
     if circuit.layout.prediction_axes == 0:
         # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
         position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
@@ -143,11 +137,15 @@ def check(
             return read[..., : circuit.layout.n_outputs].cpu()
 
         truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
-        meters.append(_Meter("distribution", hook, where, outcomes, rows_of(truth), 1.0))
+        meters.append(_Meter("distribution", hook, where, outcomes, torch.from_numpy(truth), 1.0))
     model, hooks = model.to(device), [(meter.at, meter.note) for meter in meters]
-    with model.hooks(fwd_hooks=() if replays else hooks):
+    if circuit.layout.choice_position is None:
+        with model.hooks(fwd_hooks=hooks):
+            run = rollout(model, episodes)
+    else:  # a model that chooses runs some rounds twice, and is read in a replay, where every round is a row
         run = rollout(model, episodes)
-    if replays:
+        for meter in meters:
+            meter.truth, meter.values = (x.flatten(0, 1).unsqueeze(1) for x in (meter.truth, meter.values))
         replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
     model = model.cpu()
     run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))

@@ -51,7 +51,7 @@ from probes.values import (
 _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
-_N_UNTRAINED = 3  # untrained copies by default, of which the best counts (why several: docs/method/probes.md)
+_N_UNTRAINED, _N_QUICK = 3, 2  # untrained copies, and of a quick probe; the best counts (why: docs/method/probes.md)
 
 _MORE = 3
 
@@ -157,7 +157,8 @@ def probe(
     site: str = "latents",
     method: str | Any | None = None,
     seed: int = 0,
-    n_untrained: int = _N_UNTRAINED,
+    n_untrained: int | None = None,
+    quick: bool = False,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
     """:func:`fit` of a machine's rollout over ``episodes`` and of several targets, by their keys.
@@ -165,8 +166,11 @@ def probe(
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
             task's record names as ``probed``, or every variable where it names none.
+        n_untrained: untrained copies of the machine; when None, three, and two where ``quick``.
         run: the rollout of the model over the episodes, with what the site needs cached, where it is known.
     """
+    if n_untrained is None:
+        n_untrained = _N_QUICK if quick else _N_UNTRAINED
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
     about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}

@@ -124,7 +124,7 @@ class Attention(_Drawn):
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n = scores.shape[-2:]
         scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
-        pattern = self.hook_pattern(self.pattern(scores))
+        pattern = self.hook_pattern(_attention(scores, self.rules))
         z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
         if self.runtime.use_attn_result:
             result = self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O))
@@ -135,13 +135,9 @@ class Attention(_Drawn):
         """What later positions read of these ones, ``[batch, pos, head, d_head]`` each."""
         return self.hook_k(_per_head(k_in, self.W_K) + self.b_K), self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
 
-    def pattern(self, scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
-        """Masked scores to attention, each head by its rule."""
-        return _attention(scores, self.rules)
-
 
 def _attention(scores: Tensor, rules: tuple[str, ...]) -> Float[Tensor, "batch head query key"]:
-    """Masked scores of heads with these rules to attention."""
+    """Masked scores ``[batch, head, query, key]`` to attention, each head by its rule."""
     by_rule, order = _by_rule(rules)
     if len(by_rule) == 1:
         return _RULES[rules[0]](scores)

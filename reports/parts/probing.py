@@ -38,7 +38,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def compute(context: Context) -> list[ProbeResult]:
         wanted = [(key, *parse(key, context.task)) for key in asked(context)]
         keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
-        how: dict[str, Any] = {"run": context.run, "n_untrained": 2 if context.quick else 3}
+        how: dict[str, Any] = {"run": context.run, "quick": context.quick}
         return probes.probe(context.model, context.episodes, keys, seed=context.seed, **how) if keys else []
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
