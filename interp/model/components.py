@@ -11,7 +11,7 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -138,19 +138,10 @@ class Attention(_Drawn):
 
 def _attention(scores: Tensor, rules: tuple[str, ...]) -> Float[Tensor, "batch head query key"]:
     """Masked scores ``[batch, head, query, key]`` to attention, each head by its rule."""
-    by_rule, order = _by_rule(rules)
-    if len(by_rule) == 1:
-        return _RULES[rules[0]](scores)
-    parts = [_RULES[rule](scores[:, heads]) for rule, heads in by_rule.items()]
-    return torch.cat(parts, dim=1)[:, order]
-
-
-@cache
-def _by_rule(rules: tuple[str, ...]) -> tuple[dict[str, list[int]], list[int]]:
-    """The heads of each rule, and where each head stands when these follow one another."""
-    by_rule = {rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)}
-    order = [head for heads in by_rule.values() for head in heads]
-    return by_rule, sorted(range(len(order)), key=order.__getitem__)
+    runs = [(rule, len(list(heads))) for rule, heads in groupby(rules)]
+    parts = zip(runs, scores.split([n for _, n in runs], dim=1), strict=True)
+    patterns = [_RULES[rule](part) for (rule, _), part in parts]
+    return torch.cat(patterns, dim=1) if patterns[1:] else patterns[0]
 
 
 def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "batch pos head d_head"]:
