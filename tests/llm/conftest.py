@@ -1,186 +1,21 @@
-"""Real servers on loopback: one that puts an agent behind the OpenAI chat protocol, and llama.cpp with a tiny model."""
+"""A server for a test, and how work is planned and played on it."""
 
-from __future__ import annotations
-
-import json
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from interp.llm.backend import AGENTS, Connection, Settings
+from interp.llm.plan import Job, instances, plan
 from interp.llm.protocol import Session
-from tests.cases import cases
+from interp.llm.runner import RunSummary, run
+from interp.llm.schemes import Condition, built_in_prompts
+from tests.llm.server import Server
 
-
-@dataclass
-class Status:
-    """Answer with an HTTP error."""
-
-    code: int
-    body: dict[str, Any] = field(default_factory=lambda: {"error": {"message": "no"}})
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Raw:
-    """Answer 200 with these bytes."""
-
-    data: bytes
-    content_type: str = "application/json"
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Plain:
-    """Answer with an HTTP error whose body is no JSON."""
-
-    code: int
-    data: bytes
-    content_type: str = "text/plain"
-
-
-@dataclass
-class Message:
-    """Answer with a completion whose message has these fields (and whose top level these)."""
-
-    fields: dict[str, Any]
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Completion:
-    """Answer with a completion that has this text and more fields."""
-
-    text: str | None
-    finish_reason: str = "stop"
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Hang:
-    """Wait before answering."""
-
-    seconds: float
-    then: Any = "{}"
-
-
-CUT = object()
-"""Close the connection in the middle of the answer."""
-
-
-class _Quiet(ThreadingHTTPServer):
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are killed reset their connections; that is what some tests do."""
-
-
-class Server:
-    """``answer(number, request body) -> text | Status | Raw | Completion | Hang | CUT`` behind /v1/chat/completions."""
-
-    def __init__(self, answer: Callable[[int, dict[str, Any]], Any]):
-        self.answer = answer
-        self.requests: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.in_flight = self.most_in_flight = 0
-        self.lock = threading.Lock()
-        self.http = _Quiet(("127.0.0.1", 0), self._handler())
-        self.http.daemon_threads = True
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self.thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-
-    def _handler(server: Server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            # Headers and body leave as two packets; with Nagle's algorithm that costs 40 ms a call.
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with server.lock:
-                    number = len(server.requests)
-                    server.requests.append(body)
-                    server.keys.append(self.headers.get("Authorization"))
-                    server.in_flight += 1
-                    server.most_in_flight = max(server.most_in_flight, server.in_flight)
-                try:
-                    self._send(server.answer(number, body), body)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass
-                finally:
-                    with server.lock:
-                        server.in_flight -= 1
-
-            def _send(self, said: Any, body: dict[str, Any]) -> None:
-                if isinstance(said, Hang):
-                    time.sleep(said.seconds)
-                    said = said.then
-                if said is CUT:
-                    self.send_response(200)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", "5000")
-                    self.end_headers()
-                    self.wfile.write(b'{"id": "cut')
-                    self.close_connection = True
-                    return
-                if isinstance(said, str) or said is None:
-                    said = Completion(said)
-                if isinstance(said, Message):
-                    whole = completion(Completion("", extra=said.extra), body)
-                    whole["choices"][0]["message"] = {"role": "assistant", **said.fields}
-                    said = Raw(json.dumps(whole).encode())
-                if isinstance(said, Completion):
-                    said = Raw(json.dumps(completion(said, body)).encode())
-                code = said.code if isinstance(said, (Status, Plain)) else 200
-                data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
-                kind = "application/json" if isinstance(said, Status) else said.content_type
-                self.send_response(code)
-                for name, value in (said.headers if isinstance(said, (Status, Raw)) else {}).items():
-                    self.send_header(name, value)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler
-
-
-def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
-    """A chat completion with the fields a real server sends; tokens are counted by words."""
-    prompt = sum(len(message["content"].split()) for message in body["messages"])
-    answer = len((said.text or "").split())
-    return {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": f"{body['model']}-served",
-        "system_fingerprint": "fp_test",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
-        ],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": answer,
-            "total_tokens": prompt + answer,
-            "prompt_tokens_details": {"cached_tokens": prompt // 2},
-        },
-        **said.extra,
-    }
+Serve = Callable[..., Any]
+SETTINGS = Settings("tester")
+NO_NOTE, NOTE_ONLY = [Condition("online", "no-note")], [Condition("online", "note-only")]
 
 
 @pytest.fixture
@@ -197,74 +32,23 @@ def serve() -> Iterator[Callable[[Callable[[int, dict[str, Any]], Any]], Server]
         server.close()
 
 
-# ------------------------------------------------------------------------------------- llama.cpp, tiny model
+def agent(name: str) -> Callable[[int, dict[str, Any]], str]:
+    """What a scripted agent answers to a request."""
+    return lambda number, body: AGENTS[name](body["messages"])
 
 
-def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
-    """A Qwen3-architecture model with random weights and a byte-level vocabulary: real inference, no knowledge."""
-    import gguf
-
-    rng = np.random.default_rng(seed)
-    settings = cases(__file__, "a tiny GGUF")
-    sizes = ("embedding_length", "head_count", "key_length", "feed_forward_length", "block_count")
-    d, heads, d_head, d_ff, layers = (settings[name] for name in sizes)
-    # GPT-2's byte alphabet: printable bytes stand for themselves, the others are shifted above 255.
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    shifted = iter(range(256, 512))
-    alphabet = [chr(b) if b in printable else chr(next(shifted)) for b in range(256)]
-    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    tokens = [*alphabet, "Ġt", *special]
-    writer = gguf.GGUFWriter(path, "qwen3")
-    for name, value in settings.items():
-        getattr(writer, f"add_{name}")(value)
-    writer.add_token_list(tokens)
-    normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
-    writer.add_token_types([normal] * (len(tokens) - len(special)) + [control] * len(special))
-    writer.add_token_merges(["Ġ t"])
-    writer.add_eos_token_id(len(tokens) - 2)
-    writer.add_pad_token_id(len(tokens) - 1)
-    writer.add_bos_token_id(len(tokens) - 1)
-    writer.add_add_bos_token(False)
-
-    def weights(name: str, *shape: int, ones: bool = False) -> None:
-        data = np.ones(shape) if ones else rng.normal(0, 0.3, shape)
-        writer.add_tensor(name, data.astype(np.float32))
-
-    weights("token_embd.weight", len(tokens), d)
-    weights("output_norm.weight", d, ones=True)
-    weights("output.weight", len(tokens), d)
-    for layer in range(layers):
-        block = f"blk.{layer}"
-        weights(f"{block}.attn_norm.weight", d, ones=True)
-        weights(f"{block}.ffn_norm.weight", d, ones=True)
-        for name in ("attn_q", "attn_k", "attn_v"):
-            weights(f"{block}.{name}.weight", heads * d_head, d)
-        weights(f"{block}.attn_q_norm.weight", d_head, ones=True)
-        weights(f"{block}.attn_k_norm.weight", d_head, ones=True)
-        weights(f"{block}.attn_output.weight", d, heads * d_head)
-        weights(f"{block}.ffn_gate.weight", d_ff, d)
-        weights(f"{block}.ffn_up.weight", d_ff, d)
-        weights(f"{block}.ffn_down.weight", d, d_ff)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+good = agent("counter")
 
 
-@pytest.fixture(scope="session")
-def raw() -> Any:
-    """The answers a server can give other than a text."""
-    from types import SimpleNamespace
-
-    return SimpleNamespace(
-        Status=Status, Plain=Plain, Raw=Raw, Message=Message, Completion=Completion, Hang=Hang, CUT=CUT
-    )
+def jobs(
+    n: int = 1, rounds: int = 5, conditions: Any = NO_NOTE, settings: Settings = SETTINGS, regime: str = "flat"
+) -> list[Job]:
+    return plan(settings, built_in_prompts(), instances((regime,), n, rounds, 4, seed=1), conditions)
 
 
-@pytest.fixture(scope="session")
-def tiny_gguf() -> Callable[[Path], Path]:
-    return write_tiny_gguf
+def go(url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **connection: Any) -> RunSummary:
+    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, "concurrency": 1, **connection})
+    return run(work, folder, connected, malformed_limit=malformed_limit)
 
 
 def play(session: Session, agent: Callable[[Any], str]) -> Session:

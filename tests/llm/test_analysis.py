@@ -24,6 +24,7 @@ from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
 from lab import players as known
+from tests.llm import server as raw
 from tests.llm.conftest import play
 from tests.refusals import refuses
 
@@ -156,7 +157,7 @@ def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., 
     assert behaviour(runs) == []
 
 
-def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], raw: Any, tmp_path: Path) -> None:
+def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], tmp_path: Path) -> None:
     """Their curve goes on to where they stopped; the final table is of complete runs, and says how many."""
     full = {"error": {"code": "context_length_exceeded", "message": "full"}}
 

@@ -5,7 +5,6 @@ import gzip
 import json
 import resource
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,12 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
-from interp.llm.plan import Job, Prices, instances, plan
+from interp.llm.plan import Job, Prices
 from interp.llm.protocol import read_lines
-from interp.llm.runner import RunSummary, run
-from interp.llm.schemes import Condition, built_in_prompts
+from tests.llm import server as raw
+from tests.llm.conftest import NO_NOTE, NOTE_ONLY, Serve, go, good, jobs
 from tests.refusals import refuses
-
-Serve = Callable[..., Any]
-NO_NOTE = [Condition("online", "no-note")]
-NOTE_ONLY = [Condition("online", "note-only")]
-
-
-def jobs(n: int = 1, rounds: int = 5, conditions: Any = NO_NOTE) -> list[Job]:
-    return plan(Settings("tester"), built_in_prompts(), instances(("flat",), n, rounds, 4, seed=1), conditions)
-
-
-def go(url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **connection: Any) -> RunSummary:
-    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, "concurrency": 1, **connection})
-    return run(work, folder, connected, malformed_limit=malformed_limit)
-
-
-def good(body: dict[str, Any]) -> str:
-    return AGENTS["counter"](body["messages"])
 
 
 def first_message(job: Job) -> dict[str, Any]:
@@ -56,7 +37,7 @@ def is_victim(body: dict[str, Any], job: Job, at_round: int) -> bool:
 
 
 @pytest.mark.parametrize(("code", "asked"), [(401, 1), (402, 1), (404, 1), (400, 3), (403, 3), (422, 3)])
-def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Serve, tmp_path: Path) -> None:
     """Key, balance and model name: after one request. Parameters and rights look like a refused message, so three
     episodes are tried where nothing was answered yet."""
     server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
@@ -66,9 +47,7 @@ def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Ser
 
 @pytest.mark.parametrize("code", [400, 403, 413, 422])
 @pytest.mark.parametrize("at_round", [0, 2])
-def test_a_refused_message_sets_its_episode_aside(
-    code: int, at_round: int, serve: Serve, tmp_path: Path, raw: Any
-) -> None:
+def test_a_refused_message_sets_its_episode_aside(code: int, at_round: int, serve: Serve, tmp_path: Path) -> None:
     """One message that is refused for good costs its own episode, in the first run and in every later one; the trace
     says what the server said, the prefix is kept, and the episode goes on once the server takes the message."""
     work = jobs(n=5, rounds=4)
@@ -78,7 +57,7 @@ def test_a_refused_message_sets_its_episode_aside(
     def answer(number: int, body: dict[str, Any]) -> Any:
         if broken["on"] and is_victim(body, work[1], at_round):
             return raw.Status(code, {"error": {"message": words}})
-        return good(body)
+        return good(number, body)
 
     server = serve(answer)
     for _ in range(2):
@@ -101,22 +80,20 @@ def test_a_refused_message_sets_its_episode_aside(
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (lambda raw: raw.Status(400, {"error": {"message": "temperature is not supported"}}), "temperature is not"),
-        (lambda raw: raw.Status(400, {"message": "odd field top_k", "object": "error"}), "odd field top_k"),
-        (lambda raw: raw.Status(403, {"error": {"message": "no rights", "code": "model_blocked"}}), "[model_blocked]"),
-        (lambda raw: raw.Status(422, {"detail": [{"loc": ["body", "seed"], "msg": "x" * 400}]}), '"seed"'),
-        (lambda raw: raw.Plain(400, b"upstream says no"), "upstream says no"),
-        (lambda raw: raw.Raw(b'{"error": {"message": "quota used up", "code": 403}}'), "quota used up"),
-        (lambda raw: raw.Raw(b'{"object": "error", "message": "model is loading"}'), "model is loading"),
-        (lambda raw: raw.Raw(b"<html>bad gateway</html>", "text/html"), "bad gateway"),
-        (lambda raw: raw.Status(503, {"error": {"message": "overloaded till noon"}}), "overloaded till noon"),
+        (raw.Status(400, {"error": {"message": "temperature is not supported"}}), "temperature is not"),
+        (raw.Status(400, {"message": "odd field top_k", "object": "error"}), "odd field top_k"),
+        (raw.Status(403, {"error": {"message": "no rights", "code": "model_blocked"}}), "[model_blocked]"),
+        (raw.Status(422, {"detail": [{"loc": ["body", "seed"], "msg": "x" * 400}]}), '"seed"'),
+        (raw.Plain(400, b"upstream says no"), "upstream says no"),
+        (raw.Raw(b'{"error": {"message": "quota used up", "code": 403}}'), "quota used up"),
+        (raw.Raw(b'{"object": "error", "message": "model is loading"}'), "model is loading"),
+        (raw.Raw(b"<html>bad gateway</html>", "text/html"), "bad gateway"),
+        (raw.Status(503, {"error": {"message": "overloaded till noon"}}), "overloaded till noon"),
     ],
 )
-def test_the_servers_own_words_are_told(
-    said: Callable[[Any], Any], words: str, serve: Serve, tmp_path: Path, raw: Any
-) -> None:
+def test_the_servers_own_words_are_told(said: Any, words: str, serve: Serve, tmp_path: Path) -> None:
     """Whatever the status, also 200 with an error for a body, the message holds what the server said."""
-    server = serve(lambda n, body: said(raw))
+    server = serve(lambda n, body: said)
     with pytest.raises(InputError) as caught:
         go(server.url, tmp_path, jobs(n=3), max_retries=0)
     assert words in str(caught.value)
@@ -133,12 +110,12 @@ def test_a_run_whose_first_answers_are_all_malformed_stops(serve: Serve, tmp_pat
     ):
         go(server.url, tmp_path, jobs(n=5, rounds=20))
     assert len(server.requests) == 20
-    late = serve(lambda n, body: good(body) if n == 19 else "hm")
+    late = serve(lambda n, body: good(n, body) if n == 19 else "hm")
     assert go(late.url, tmp_path / "late", jobs(n=2, rounds=10)).complete
     assert go(server.url, tmp_path / "off", jobs(n=2, rounds=5), malformed_limit=0).malformed == 30
 
 
-def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path) -> None:
     """Reasoning, a refusal, tool calls, parts of the content and unknown fields: nothing is left out of the trace, and
     text in parts is read."""
     extra = {
@@ -170,9 +147,7 @@ def whole(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("location", [None, "http://[", "//\x00", "http://elsewhere.example/v1"])
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
-def test_a_redirect_to_nowhere_is_a_refusal(
-    location: str | None, code: int, serve: Serve, tmp_path: Path, raw: Any
-) -> None:
+def test_a_redirect_to_nowhere_is_a_refusal(location: str | None, code: int, serve: Serve, tmp_path: Path) -> None:
     headers = {} if location is None else {"Location": location}
     server = serve(lambda n, body: raw.Status(code, headers=headers))
     refuses(r"redirect|refused the request|gave no answer", go, server.url, tmp_path, jobs(n=3), max_retries=0)
@@ -182,7 +157,7 @@ def test_a_redirect_to_nowhere_is_a_refusal(
     "usage",
     ["NaN", "1e400", "-1", "1" + "0" * 400, '"many"', "[1]", '{"cached_tokens": NaN}', "null", "true", "1.5"],
 )
-def test_counts_that_are_none_do_not_stop_a_run(usage: str, serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_counts_that_are_none_do_not_stop_a_run(usage: str, serve: Serve, tmp_path: Path) -> None:
     """And the traces, which hold what was said as far as JSON can say it, are scored."""
     names = ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "prompt_cache_hit_tokens", "x")
     said = json.dumps(whole(usage="USAGE", created="USAGE"))
@@ -210,7 +185,7 @@ def bombs() -> dict[str, tuple[bytes, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("kind", ["large", "gzip", "gzip twice", "unknown", "broken"])
-def test_the_size_of_an_answer_is_bounded(kind: str, serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_the_size_of_an_answer_is_bounded(kind: str, serve: Serve, tmp_path: Path) -> None:
     """.4 MB that unpacked to 400 MB filled the memory; what is honestly packed is read."""
     data, headers = bombs()[kind]
     server = serve(lambda n, body: raw.Raw(data, headers=headers))
@@ -232,13 +207,13 @@ def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Pat
     assert all(len(one or "") <= 20_000 for one in one.notes)
 
 
-def test_a_finish_reason_that_is_no_word_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_a_finish_reason_that_is_no_word_is_no_answer(serve: Serve, tmp_path: Path) -> None:
     message = {"choices": [{"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}]}
     server = serve(lambda n, body: raw.Raw(json.dumps(message).encode()))
     refuses("not a chat completion", go, server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
-def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path: Path) -> None:
     said = json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900)
     server = serve(lambda n, body: raw.Raw(said.encode()))
     refuses(r"nested too deeply|not a chat completion", go, server.url, tmp_path, jobs(n=3), max_retries=0)
@@ -247,7 +222,7 @@ def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path
 # ------------------------------------------------------------------------------------------------ pace, locks
 
 
-def test_retries_are_paced_like_any_request(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_retries_are_paced_like_any_request(serve: Serve, tmp_path: Path) -> None:
     """A server that always says 429 is asked no more often than --requests-per-minute allows."""
     times: list[float] = []
 
@@ -264,7 +239,7 @@ def test_retries_are_paced_like_any_request(serve: Serve, tmp_path: Path, raw: A
 
 def test_a_trace_that_another_process_writes_is_left_to_it(serve: Serve, tmp_path: Path) -> None:
     """The other episodes are played; the run says which one was left."""
-    server = serve(lambda n, body: good(body))
+    server = serve(good)
     work = jobs(n=3, rounds=2)
     held_path = tmp_path / work[0].place
     held_path.parent.mkdir(parents=True)
@@ -283,10 +258,10 @@ def test_a_trace_that_another_process_writes_is_left_to_it(serve: Serve, tmp_pat
 def test_more_rounds_extend_a_run(conditions: Any, serve: Serve, tmp_path: Path) -> None:
     """The rounds that were played are not played again, the longer run is the one that would have been played at once,
     and its traces load as one episode."""
-    server = serve(lambda n, body: good(body))
+    server = serve(good)
     first, second = jobs(2, 3, conditions), jobs(2, 7, conditions)
     go(server.url, tmp_path / "a", first)
-    other = serve(lambda n, body: good(body))
+    other = serve(good)
     summary = go(other.url, tmp_path / "a", second)
     calls = 1 + conditions[0].has_note
     assert (summary.resumed_calls, summary.calls) == (2 * 3 * calls, 2 * 4 * calls)

@@ -1,38 +1,31 @@
 """Keys and prompts go to the server they were given for, and to no file, proxy or other host."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interp.errors import InputError
-from interp.llm.backend import AGENTS, Connection, Settings
-from interp.llm.plan import Job, instances, plan
+from interp.llm.backend import Connection, Settings
+from interp.llm.plan import Job
 from interp.llm.runner import run
-from interp.llm.schemes import Condition, built_in_prompts
+from interp.llm.schemes import Condition
+from tests.llm import conftest
+from tests.llm import server as raw
+from tests.llm.conftest import Serve, go, good
 from tests.refusals import refuses
 
-Serve = Callable[..., Any]
 KEY = "sk-test-4711-very-secret"
 
 
-def jobs(rounds: int = 2, **settings: Any) -> list[Job]:
+def jobs(**settings: Any) -> list[Job]:
     conditions = [Condition("online", "no-note"), Condition("weather", "note-only")]
-    return plan(Settings("m", **settings), built_in_prompts(), instances(("flat",), 1, rounds, 4), conditions)
-
-
-def go(url: str, folder: Path, work: list[Job], **connection: Any) -> Any:
-    return run(work, folder, Connection(url, **{"max_retries": 0, "timeout": 5.0, "concurrency": 1, **connection}))
-
-
-def good(number: int, body: dict[str, Any]) -> str:
-    return AGENTS["counter"](body["messages"])
+    return conftest.jobs(1, 2, conditions, Settings("m", **settings))
 
 
 def test_the_key_is_sent_and_never_written(
-    serve: Serve, tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """A server that repeats the key in answers, errors and every other field cannot get it into a file or message."""
     monkeypatch.setenv("TEST_KEY", KEY)
@@ -61,7 +54,7 @@ def test_the_key_is_sent_and_never_written(
 
 
 def test_a_server_on_this_machine_is_reached_without_proxies_and_without_keys_of_others(
-    serve: Serve, tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy in the environment sees nothing of a local run, and the local server sees no key of a provider."""
     proxy = serve(lambda n, body: raw.Status(500))
@@ -95,16 +88,12 @@ def test_a_key_goes_to_the_host_it_was_given_for_only(monkeypatch: pytest.Monkey
     assert Connection("http://127.0.0.1:8000/v1").key() == Connection("http://[::1]:8000/v1").key() == ""
     assert Connection("https://models.example/v1", key_env="MY_KEY").key() == "mine"
     for url in ("https://models.example/v1", "https://api.openai.com.evil.example/v1", "http://10.0.0.7:8000/v1"):
-        with pytest.raises(InputError, match=r"no key was given for .*--key-env.*other providers are not sent"):
-            Connection(url).key()
+        refuses(r"no key was given for .*--key-env.*other providers are not sent", Connection(url).key)
     monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(InputError, match="environment variable OPENAI_API_KEY is not set"):
-        Connection("https://api.openai.com/v1").key()
+    refuses("environment variable OPENAI_API_KEY is not set", Connection("https://api.openai.com/v1").key)
 
 
-def test_redirects_to_another_server_are_refused(
-    serve: Serve, tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redirects_to_another_server_are_refused(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither prompt nor key follows a redirect; the sentence says where it leads."""
     monkeypatch.setenv("TEST_KEY", KEY)
     thief = serve(good)

@@ -13,15 +13,16 @@ from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
+from tests.llm.tiny import write_tiny_gguf
 
 Start = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Callable[[Path], Path]) -> Iterator[Start]:
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start a llama.cpp server; all stop with the module."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="the llama.cpp server comes with the dev extra")
-    model = tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+    model = write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
     servers = []
 
     def start(context: int, keys: tuple[str, ...] = ()) -> str:

@@ -5,7 +5,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,48 +15,26 @@ import pytest
 from interp.errors import InputError
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
-from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
+from interp.llm.plan import Instance, Prices, estimate, instances, plan
 from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
 from interp.tasks import experts
 from tests.cases import cases
-from tests.llm.conftest import play
+from tests.llm import server as raw
+from tests.llm.conftest import NOTE_ONLY, SETTINGS, Serve, agent, go, good, jobs, play
 from tests.refusals import refuses
-
-Serve = Callable[..., Any]
-SETTINGS = Settings("tester")
-
-
-def agent(name: str) -> Callable[[int, dict[str, Any]], str]:
-    return lambda number, body: AGENTS[name](body["messages"])
-
-
-def jobs(
-    n: int = 1, rounds: int = 5, conditions: Any = CONDITIONS, settings: Settings = SETTINGS, regime: str = "stratified"
-) -> list[Job]:
-    return plan(settings, built_in_prompts(), instances((regime,), n, rounds, 4, seed=1), conditions)
-
-
-def go(url: str, folder: Path, work: list[Job], **connection: Any) -> RunSummary:
-    limit = connection.pop("malformed_limit", 20)
-    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, **connection})
-    return run(work, folder, connected, malformed_limit=limit)
 
 
 def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return {str(path.relative_to(folder)): read_lines(path)[0] for path in sorted(folder.rglob("*.jsonl"))}
 
 
-NO_NOTE = [Condition("online", "no-note")]
-NOTE_ONLY = [Condition("online", "note-only")]
-
-
 @pytest.mark.parametrize("name", sorted(AGENTS))
 def test_every_scripted_agent_plays_every_condition_over_http(name: str, serve: Serve, tmp_path: Path) -> None:
     """Over HTTP an agent does exactly what it does without: the runner adds nothing and loses nothing."""
     server = serve(agent(name))
-    work = jobs(rounds=4)
+    work = jobs(rounds=4, conditions=CONDITIONS)
     summary = go(server.url, tmp_path, work, malformed_limit=0)
     assert summary.complete and summary.calls == len(server.requests)
     for job in work:
@@ -72,7 +49,7 @@ def test_every_scripted_agent_plays_every_condition_over_http(name: str, serve: 
 
 def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Path) -> None:
     """Served model, fingerprint, raw usage, finish reason and seed are in the trace, and the prompt with its digest."""
-    server = serve(agent("counter"))
+    server = serve(good)
     work = jobs(rounds=2, conditions=NOTE_ONLY)
     summary = run(work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0))
     header, *calls, _ = read_lines(tmp_path / work[0].place)[0]
@@ -117,8 +94,8 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
 ) -> None:
     """In tokens or money, over all its runs: never passed, every paid answer on disk; with a larger
     budget the rest is played, as if it had never stopped."""
-    server = serve(agent("counter"))
-    work = jobs(n=6, rounds=10, conditions=NO_NOTE, settings=Settings("tester", max_tokens=100))
+    server = serve(good)
+    work = jobs(n=6, rounds=10, settings=Settings("tester", max_tokens=100))
 
     def spent(folder: Path) -> float:
         usage = [line["usage"] for lines in records(folder).values() for line in lines if "reply" in line]
@@ -141,12 +118,12 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
 
 def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
     """Under either name; without one nothing bounds a call. The old field is not sent where it is left out."""
-    server = serve(agent("counter"))
+    server = serve(good)
     with pytest.raises(InputError, match="a budget needs a longest answer"):
         run(jobs(settings=Settings("m", max_tokens=None)), tmp_path, Connection(server.url), budget=1e6)
     refuses("a budget must be above 0, got 0", run, jobs(), tmp_path, Connection(server.url), budget=0)
     settings = Settings("m", None, max_tokens=None, extra_body={"max_completion_tokens": 50})
-    run(jobs(rounds=1, conditions=NO_NOTE, settings=settings), tmp_path, Connection(server.url), budget=1e6)
+    run(jobs(rounds=1, settings=settings), tmp_path, Connection(server.url), budget=1e6)
     sent = server.requests[-1]
     assert sent["max_completion_tokens"] == 50 and not {"max_tokens", "temperature"} & sent.keys()
 
@@ -161,7 +138,7 @@ def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, 
 # ------------------------------------------------------------------------------------------ transient trouble
 
 
-def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Path) -> None:
     """429, 500, a cut connection, a timeout and a body that is no completion: each costs a retry, none a prediction."""
     trouble = [
         raw.Status(429, headers={"retry-after-ms": "10"}),
@@ -175,23 +152,20 @@ def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Pa
     ]
 
     def answer(number: int, body: dict[str, Any]) -> Any:
-        return trouble[number // 2] if number % 2 == 0 and number // 2 < len(trouble) else good(body)
-
-    def good(body: dict[str, Any]) -> str:
-        return AGENTS["counter"](body["messages"])
+        return trouble[number // 2] if number % 2 == 0 and number // 2 < len(trouble) else good(number, body)
 
     server = serve(answer)
-    work = jobs(rounds=10, conditions=NO_NOTE)
+    work = jobs(rounds=10)
     summary = go(server.url, tmp_path, work, timeout=0.4, concurrency=1)
     assert summary.complete and summary.calls == 10 and summary.malformed == 0
     assert len(server.requests) == 10 + len(trouble)
 
 
-def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, tmp_path: Path) -> None:
     """Retries are bounded; the run says so, and the same call goes on from where it was."""
     down = {"after": 7}
     server = serve(lambda n, body: raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"]))
-    work = jobs(n=6, rounds=5, conditions=NO_NOTE)
+    work = jobs(n=6, rounds=5)
     with pytest.raises(InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"):
         go(server.url, tmp_path, work, max_retries=1, concurrency=1)
     assert len(server.requests) <= 7 + 2 * 4
@@ -202,9 +176,9 @@ def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, 
     assert summary.complete and summary.resumed_calls == 7 and summary.calls == 30 - 7
 
 
-def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path) -> None:
     """An episode without an answer is reported and left for the next run."""
-    victim = jobs(n=5, rounds=3, conditions=NO_NOTE)[2]
+    victim = jobs(n=5, rounds=3)[2]
     first = json.loads(victim.session().next().messages[1]["content"])  # type: ignore[union-attr]
     broken = {"on": True}
 
@@ -213,7 +187,7 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, 
         return raw.Status(503) if mine and broken["on"] else AGENTS["counter"](body["messages"])
 
     server = serve(answer)
-    work = jobs(n=5, rounds=3, conditions=NO_NOTE)
+    work = jobs(n=5, rounds=3)
     summary = go(server.url, tmp_path, work, max_retries=0, concurrency=2)
     assert not summary.complete and summary.unfinished and "503" in summary.unfinished[0][1]
     broken["on"] = False
@@ -221,16 +195,14 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("body", cases(__file__, "test_context_overflow_ends_the_episode_with_its_prefix"))
-def test_context_overflow_ends_the_episode_with_its_prefix(
-    body: dict[str, Any], serve: Serve, tmp_path: Path, raw: Any
-) -> None:
+def test_context_overflow_ends_the_episode_with_its_prefix(body: dict[str, Any], serve: Serve, tmp_path: Path) -> None:
     """OpenAI's, vLLM's and llama.cpp's words for a full context end that episode only, and are not asked again."""
 
     def answer(number: int, sent: dict[str, Any]) -> Any:
         return raw.Status(400, body) if len(sent["messages"]) > 8 else AGENTS["counter"](sent["messages"])
 
     server = serve(answer)
-    work = jobs(n=2, rounds=5, conditions=NO_NOTE)
+    work = jobs(n=2, rounds=5)
     summary = go(server.url, tmp_path, work)
     assert summary.complete and summary.overflowed == 2 and summary.calls == 6
     before = len(server.requests)
@@ -240,7 +212,7 @@ def test_context_overflow_ends_the_episode_with_its_prefix(
     assert lines[-1]["end"] == "overflow" and lines[-1]["round"] == 3
 
 
-def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path: Path) -> None:
     """Too large a max_tokens looks like a full context from the first call on; it must not pass for empty episodes."""
     full = {"error": {"message": "maximum context length is 2048 tokens, you requested 2600"}}
     server = serve(lambda n, body: raw.Status(400, full))
@@ -249,10 +221,10 @@ def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path:
     assert len(server.requests) == 1 and not any("end" in line for line in records(tmp_path).popitem()[1])
 
 
-def test_concurrency_is_bounded(serve: Serve, tmp_path: Path, raw: Any) -> None:
+def test_concurrency_is_bounded(serve: Serve, tmp_path: Path) -> None:
     """At most `concurrency` calls are in flight."""
     server = serve(lambda n, body: raw.Hang(0.02, AGENTS["majority"](body["messages"])))
-    go(server.url, tmp_path, jobs(n=12, rounds=2, conditions=NO_NOTE), concurrency=3)
+    go(server.url, tmp_path, jobs(n=12, rounds=2), concurrency=3)
     assert server.most_in_flight == 3
 
 
@@ -276,7 +248,7 @@ NEEDED = 3 * 6 * (1 + 2 + 2) * 2
     ],
 )
 def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
-    kills: tuple[int, ...], serve: Serve, tmp_path: Path, raw: Any
+    kills: tuple[int, ...], serve: Serve, tmp_path: Path
 ) -> None:
     """Kills early and late, then a run to the end: the predictions are those of an undisturbed run, and the calls made
     exceed the calls needed by at most the three in flight at each kill."""
@@ -303,7 +275,7 @@ def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
 def test_a_torn_last_line_is_cut_and_asked_again(cut: int, serve: Serve, tmp_path: Path) -> None:
-    server = serve(agent("counter"))
+    server = serve(good)
     work = jobs(rounds=3, conditions=NOTE_ONLY)
     go(server.url, tmp_path, work)
     path = tmp_path / work[0].place
@@ -318,8 +290,8 @@ def test_a_torn_last_line_is_cut_and_asked_again(cut: int, serve: Serve, tmp_pat
 
 
 def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
-    server = serve(agent("counter"))
-    work = jobs(rounds=1, conditions=NO_NOTE)
+    server = serve(good)
+    work = jobs(rounds=1)
     path = tmp_path / work[0].place
     path.parent.mkdir(parents=True)
     path.write_bytes(b'{"format": "interp-llm')
@@ -329,8 +301,8 @@ def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
 
 def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, tmp_path: Path) -> None:
     """A file size limit stands for the full disk (the same error path): whole lines stay, and resuming finishes."""
-    server = serve(agent("counter"))
-    work = jobs(n=2, rounds=8)
+    server = serve(good)
+    work = jobs(2, 8, CONDITIONS)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
@@ -348,7 +320,7 @@ def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, t
 
 
 def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -> None:
-    server = serve(agent("counter"))
+    server = serve(good)
     (tmp_path / "file").write_text("")
     refuses("cannot write the trace", go, server.url, tmp_path / "file", jobs())
     assert not server.requests
@@ -356,14 +328,14 @@ def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -
 
 def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Path) -> None:
     """A trace is resumed only as what it is; the first thing that differs is named."""
-    server = serve(agent("counter"))
+    server = serve(good)
     work = jobs(rounds=2, conditions=NOTE_ONLY)
     go(server.url, tmp_path, work)
     with pytest.raises(InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"):
         go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)))
     refuses("has 2 rounds, more than the 1 asked for", go, server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY))
     with pytest.raises(InputError, match=r"begun with another instance\.accuracies"):
-        other = instances(("stratified",), 1, 2, 4, seed=2)
+        other = instances(("flat",), 1, 2, 4, seed=2)
         go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
     path = tmp_path / work[0].place
     text = path.read_text()
@@ -381,7 +353,7 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
 
 def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
     """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
-    every = estimate(jobs(n=2, rounds=6)).frame.set_index("condition")
+    every = estimate(jobs(2, 6, CONDITIONS)).frame.set_index("condition")
     assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * (1 + c.has_note) for c in CONDITIONS]
     long = [c for c in CONDITIONS if c.protocol != "note"]
     frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index("condition")

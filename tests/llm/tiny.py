@@ -1,9 +1,12 @@
-"""Chat models with a byte vocabulary: one has random weights (real inference, no knowledge), one reads a count."""
+"""Models with a byte vocabulary: two have random weights (real inference, no knowledge), one reads a count."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from tests.cases import cases
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
@@ -93,3 +96,55 @@ def write_count_reader(folder: Path, count: int, answer: int) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
+    """A Qwen3-architecture model with random weights and a byte-level vocabulary: real inference, no knowledge."""
+    import gguf
+
+    rng = np.random.default_rng(seed)
+    settings = cases(__file__, "a tiny GGUF")
+    sizes = ("embedding_length", "head_count", "key_length", "feed_forward_length", "block_count")
+    d, heads, d_head, d_ff, layers = (settings[name] for name in sizes)
+    # GPT-2's byte alphabet: printable bytes stand for themselves, the others are shifted above 255.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    shifted = iter(range(256, 512))
+    alphabet = [chr(b) if b in printable else chr(next(shifted)) for b in range(256)]
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tokens = [*alphabet, "Ġt", *special]
+    writer = gguf.GGUFWriter(path, "qwen3")
+    for name, value in settings.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_token_list(tokens)
+    normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
+    writer.add_token_types([normal] * (len(tokens) - len(special)) + [control] * len(special))
+    writer.add_token_merges(["Ġ t"])
+    writer.add_eos_token_id(len(tokens) - 2)
+    writer.add_pad_token_id(len(tokens) - 1)
+    writer.add_bos_token_id(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+
+    def weights(name: str, *shape: int, ones: bool = False) -> None:
+        data = np.ones(shape) if ones else rng.normal(0, 0.3, shape)
+        writer.add_tensor(name, data.astype(np.float32))
+
+    weights("token_embd.weight", len(tokens), d)
+    weights("output_norm.weight", d, ones=True)
+    weights("output.weight", len(tokens), d)
+    for layer in range(layers):
+        block = f"blk.{layer}"
+        weights(f"{block}.attn_norm.weight", d, ones=True)
+        weights(f"{block}.ffn_norm.weight", d, ones=True)
+        for name in ("attn_q", "attn_k", "attn_v"):
+            weights(f"{block}.{name}.weight", heads * d_head, d)
+        weights(f"{block}.attn_q_norm.weight", d_head, ones=True)
+        weights(f"{block}.attn_k_norm.weight", d_head, ones=True)
+        weights(f"{block}.attn_output.weight", d, heads * d_head)
+        weights(f"{block}.ffn_gate.weight", d_ff, d)
+        weights(f"{block}.ffn_up.weight", d_ff, d)
+        weights(f"{block}.ffn_down.weight", d, d_ff)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,176 @@
+"""A real server on loopback that puts an agent behind the OpenAI chat protocol, and what it can answer but a text."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class Status:
+    """Answer with an HTTP error."""
+
+    code: int
+    body: dict[str, Any] = field(default_factory=lambda: {"error": {"message": "no"}})
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Raw:
+    """Answer 200 with these bytes."""
+
+    data: bytes
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Plain:
+    """Answer with an HTTP error whose body is no JSON."""
+
+    code: int
+    data: bytes
+    content_type: str = "text/plain"
+
+
+@dataclass
+class Message:
+    """Answer with a completion whose message has these fields (and whose top level these)."""
+
+    fields: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Completion:
+    """Answer with a completion that has this text and more fields."""
+
+    text: str | None
+    finish_reason: str = "stop"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Hang:
+    """Wait before answering."""
+
+    seconds: float
+    then: Any = "{}"
+
+
+CUT = object()
+"""Close the connection in the middle of the answer."""
+
+
+class _Quiet(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that are killed reset their connections; that is what some tests do."""
+
+
+class Server:
+    """``answer(number, request body) -> text | Status | Raw | Completion | Hang | CUT`` behind /v1/chat/completions."""
+
+    def __init__(self, answer: Callable[[int, dict[str, Any]], Any]):
+        self.answer = answer
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.in_flight = self.most_in_flight = 0
+        self.lock = threading.Lock()
+        self.http = _Quiet(("127.0.0.1", 0), self._handler())
+        self.http.daemon_threads = True
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    def _handler(server: Server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Headers and body leave as two packets; with Nagle's algorithm that costs 40 ms a call.
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with server.lock:
+                    number = len(server.requests)
+                    server.requests.append(body)
+                    server.keys.append(self.headers.get("Authorization"))
+                    server.in_flight += 1
+                    server.most_in_flight = max(server.most_in_flight, server.in_flight)
+                try:
+                    self._send(server.answer(number, body), body)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                finally:
+                    with server.lock:
+                        server.in_flight -= 1
+
+            def _send(self, said: Any, body: dict[str, Any]) -> None:
+                if isinstance(said, Hang):
+                    time.sleep(said.seconds)
+                    said = said.then
+                if said is CUT:
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", "5000")
+                    self.end_headers()
+                    self.wfile.write(b'{"id": "cut')
+                    self.close_connection = True
+                    return
+                if isinstance(said, str) or said is None:
+                    said = Completion(said)
+                if isinstance(said, Message):
+                    whole = completion(Completion("", extra=said.extra), body)
+                    whole["choices"][0]["message"] = {"role": "assistant", **said.fields}
+                    said = Raw(json.dumps(whole).encode())
+                if isinstance(said, Completion):
+                    said = Raw(json.dumps(completion(said, body)).encode())
+                code = said.code if isinstance(said, (Status, Plain)) else 200
+                data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
+                kind = "application/json" if isinstance(said, Status) else said.content_type
+                self.send_response(code)
+                for name, value in (said.headers if isinstance(said, (Status, Raw)) else {}).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion with the fields a real server sends; tokens are counted by words."""
+    prompt = sum(len(message["content"].split()) for message in body["messages"])
+    answer = len((said.text or "").split())
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": f"{body['model']}-served",
+        "system_fingerprint": "fp_test",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
+        ],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": prompt // 2},
+        },
+        **said.extra,
+    }
