@@ -6,10 +6,8 @@ import pytest
 
 import circuits
 import interp
-from interp import library
 from interp.errors import InputError
 from interp.interventions.interchange import Claim
-from interp.model import checkpoints
 from interp.model.adapted import AdaptedMachine
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
@@ -75,9 +73,7 @@ def test_what_cannot_be_verified_is_refused():
 
 
 @pytest.fixture
-def registered(monkeypatch):
-    monkeypatch.setattr(library, "_BUILT", {})
-    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+def registered(builders):
     interp.register_machine("my-majority", handmade.majority, description="a GRU by hand", task="experts")
 
     def another() -> AdaptedMachine:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import interp
-from interp import library
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
@@ -18,7 +17,6 @@ from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.evaluation.reachability import codec, controlled, exact_sets, moved, reading
 from interp.interventions.steering import has_state_direction
-from interp.model import checkpoints
 from interp.tasks import experts, reachability
 from reports.evaluation import draw
 from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
@@ -166,9 +164,7 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
 
 
-def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "_BUILT", {})
-    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, builders, tmp_path):
     interp.register_machine("own-leader", leader, description="follows its leaders", task="experts")
     ran = invoked("evaluate", "own-leader", "--episodes", "30", "--out", tmp_path)
     assert ran.exit_code == 0, ran.output

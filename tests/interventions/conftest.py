@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import circuits
-from circuits.compiler import places
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
@@ -106,12 +105,6 @@ def napkin_pair() -> tuple[experts.ExpertEpisodes, experts.ExpertEpisodes]:
     votes = np.array([[[1], [1]]]), np.array([[[0], [1]]])
     clean, corrupted = (experts.ExpertEpisodes(v, np.zeros((1, 2), int), np.full((1, 1), 0.5)) for v in votes)
     return clean, corrupted
-
-
-@pytest.fixture(scope="session")
-def places_of():
-    """``(circuit, location) -> places``: where the ground truth is, as subspaces to interchange."""
-    return places
 
 
 @pytest.fixture(scope="session")

@@ -58,23 +58,14 @@ def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
         assert (result.fractions()[lit] - 1).abs().max() < 1e-9  # one path: each site on it carries everything
 
 
-UPDATE = "attn_out[3] resid_post[3]"
-Q = {
-    ("change-reward", "state"): _path(
-        ("r", f"{UNTIL_2} resid_post[2] resid_pre[3]"),
-        ("Update", UPDATE),
-    )
-    | {"4.2@Update"},
-}
-
-
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     circuit, model = qlearning
     pair = q_corruptions._change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
     result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
-    assert lit == Q["change-reward", "state"]
+    path = _path(("r", f"{UNTIL_2} resid_post[2] resid_pre[3]"), ("Update", "attn_out[3] resid_post[3]"))
+    assert lit == path | {"4.2@Update"}
 
 
 def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import interp
+from circuits.compiler import places as places_at
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Place, Site
 from interp.session import session
@@ -35,10 +36,10 @@ def is_exact(result):
 
 
 @pytest.mark.parametrize(("variable", "where", "outcome"), WMA)
-def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, variable, where, outcome):
+def test_wma_every_variable_is_where_the_circuit_says(wma, pair, variable, where, outcome):
     """Accuracy 1.00 at the right site, equal to the algorithm's counterfactual to rounding; doing nothing scores 0."""
     circuit, model = wma
-    places = places_of(circuit, circuit.location(variable, where))
+    places = places_at(circuit, circuit.location(variable, where))
     result = interchange(model, *pair, circuit.algorithm, variable, places, outcome=outcome)
     assert is_exact(result) and result.iia_informative == 1.0 and result.error.max() < 1e-14
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
@@ -47,10 +48,10 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, vari
         assert instead.score().estimate <= 0.05
 
 
-def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
+def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
     """Each vote's knowledge of its expert, taken from another episode, changes no bit; another expert's does."""
     circuit, model = wma
-    places = places_of(circuit, circuit.location("binding", "votes"))
+    places = places_at(circuit, circuit.location("binding", "votes"))
     base, source = (interp.rollout(model, episodes) for episodes in pair)
     plain = intervened(model, base, base, [], range(12))
     for patched, own in zip(intervened(model, base, source, places, range(12)), plain, strict=True):
@@ -78,12 +79,10 @@ def q_pair():
 
 
 @pytest.mark.parametrize(("variable", "held_as", "where", "outcome"), Q)
-def test_q_learning_every_variable_is_where_the_circuit_says(
-    qlearning, places_of, q_pair, variable, held_as, where, outcome
-):
+def test_q_learning_every_variable_is_where_the_circuit_says(qlearning, q_pair, variable, held_as, where, outcome):
     """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
     circuit, model = qlearning
-    places = [place for name in where for place in places_of(circuit, circuit.location(held_as, name))]
+    places = [place for name in where for place in places_at(circuit, circuit.location(held_as, name))]
     result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14))
     assert is_exact(result)
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
@@ -105,7 +104,7 @@ def test_q_learning_td_error(qlearning, q_pair):
         assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() > 100
 
 
-def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qlearning, places_of, q_pair):
+def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qlearning, q_pair):
     """From its token the action drives the update; at Update it names the column written, and changes nothing else.
 
     A column under another action's name is lost to its own: next round its action reads 0, the other one the mean of
@@ -116,7 +115,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    places = places_of(circuit, circuit.location("action", "Update"))
+    places = places_at(circuit, circuit.location("action", "Update"))
     policy, latents = intervened(model, base, source, places, [9])
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
@@ -139,7 +138,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     torch.testing.assert_close(values, expected, atol=1e-12, rtol=0)
 
 
-def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_of, q_pair):
+def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
     """s_t at Select says where the bootstrapped value goes, the column at Update what the change is added to."""
     circuit, model = qlearning
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
@@ -153,7 +152,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_o
     }
     slots = torch.as_tensor(q_pair[0].actions[:, rounds])[..., None, None].expand(-1, -1, 3, 1)
     for (variable, where), expected in cases.items():
-        places = places_of(circuit, circuit.location(variable, where))
+        places = places_at(circuit, circuit.location(variable, where))
         policy, latents = intervened(model, base, source, places, range(5, 14))
         written = model.read_state(latents).gather(-1, slots).squeeze(-1)
         np.testing.assert_allclose(written, expected, atol=1e-12, err_msg=variable)
@@ -191,10 +190,10 @@ def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, wher
     assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()
 
 
-def test_wma_driving_only_one_outcome(wma, places_of, pair):
+def test_wma_driving_only_one_outcome(wma, pair):
     """The copy of z at p? drives the prediction only, the one at w? the update only, as the table says."""
     circuit, model = wma
-    at_prediction, at_update = (places_of(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?"))
+    at_prediction, at_update = (places_at(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?"))
     for places, still in ((at_prediction, "state"), (at_update, "prediction")):
         result = interchange(model, *pair, weighted_majority(0.5), "log_weights", places, outcome=still)
         assert result.iia_informative == 0.0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp import catalog
 from interp.display import lacks
 from interp.errors import InputError
 from interp.interventions import sites
@@ -27,7 +23,7 @@ from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
-from tests.machines import gru, loop, lstm
+from tests.machines import gru, lstm
 
 GAIN = 0.5
 
@@ -97,7 +93,9 @@ def doubling():
 
 def test_shares_on_a_napkin(doubling, pair):
     """The loop carries 4 of 5 parts of the effect, at whatever cycle it is asked; the copy beside it, 1."""
-    frame = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3]).to_frame()
+    effects = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3])
+    frame = effects.to_frame()
+    assert effects.positions == ("",) and [str(site) for site in paths(doubling, "b")] == ["b[0]", "b[1]"]
     assert frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"] and frame.index.name == "point"
     assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
     result = mediate(
@@ -185,14 +183,6 @@ def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
         mediate(untrained_q, *pair, cause, paths(untrained_q, "z", "Select"), **options) for cause in ("latent", joined)
     )
     assert share(whole) == pytest.approx((1, 1)) == share(named)
-
-
-def test_every_cycle_is_a_path(pair):
-    machine = loop()
-    assert [str(site) for site in paths(machine, "block")] == ["block[0]", "block[1]", "block[2]"]
-    effects = effect_map(machine, *pair, "latent", outcome="latents")
-    assert effects.points == ("block[0]", "block[1]", "block[2]") and effects.to_frame().index.name == "point"
-    assert np.isfinite(effects.shares).all() and effects.positions == ("",)
 
 
 def test_a_transformers_map_names_its_layers(wma):
@@ -355,17 +345,3 @@ def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
     with pytest.raises(InputError, match=message) as refused:
         align(vote, *votes, weighted_majority(GAIN), "log_weights", **given)
     assert isinstance(refused.value, AlignmentError) == (options.get("site") == "write")
-
-
-def test_a_machine_that_predicts_a_real_number_has_no_choice_to_align(monkeypatch):
-    """Of the Kalman filter by hand: alignment says what to use, and mediation takes its numbers as they are."""
-    spec = importlib.util.spec_from_file_location("tracker", Path(__file__).parents[2] / "examples" / "tracker.py")
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "tracker", example)
-    spec.loader.exec_module(example)
-    monkeypatch.setitem(catalog._REGISTERED, "tracker", example.TRACKER)
-    machine, episodes = example.handwired(), [example.sample(6, 5, seed=seed) for seed in (0, 1)]
-    with pytest.raises(AlignmentError, match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)"):
-        align(machine, *episodes, example.kalman(), "mean", "latent@mean")
-    with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
-        effect_map(machine, *episodes, "latent@mean")

@@ -1,7 +1,5 @@
 """Mediation: shares worked out on a napkin, the handwired circuit's own routes, and mediators that cannot be."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -24,11 +22,6 @@ def pair():
 
 def both(model, pair):
     return interp.rollout(model, pair[0]), interp.rollout(model, pair[1])
-
-
-def first_of(episodes, n):
-    """The first ``n`` episodes."""
-    return replace(episodes, **{key: getattr(episodes, key)[:n] for key in ("advice", "labels", "accuracies")})
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +100,7 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     chunked = mediate(untrained, *runs, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0))
     first = mediate(
         untrained,
-        *(first_of(episodes, 1) for episodes in pair),
+        *(episodes.select([0]) for episodes in pair),
         "latent@<z>",
         through,
         rounds=[3, 6],
@@ -199,5 +192,5 @@ def test_results_name_their_mediators(untrained, pair, through_patterns):
     with pytest.raises(InputError, match=r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'"):
         through_patterns.blocked("pattern[0.0]@p")
     with pytest.raises(InputError, match="base and source must pair up"):
-        mediate(untrained, pair[0], first_of(pair[1], 3), "latent@<z>", "z[0.0]@p?")
+        mediate(untrained, pair[0], pair[1].select([0, 1, 2]), "latent@<z>", "z[0.0]@p?")
     assert {"model", "digest", "rounds", "seed", "versions"} <= through_patterns.settings.keys()

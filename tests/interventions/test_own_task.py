@@ -1,9 +1,7 @@
 """A task that the package does not know is patched, interchanged and steered by what its record says."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
+import own_task
 import pytest
 import torch
 
@@ -22,14 +20,8 @@ from tests.machines import transformer
 @pytest.fixture
 def pulls(monkeypatch):
     """The example's pulls, registered for one test."""
-    path = Path(__file__).parents[2] / "examples" / "own_task.py"
-    spec = importlib.util.spec_from_file_location("own_task", path)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "own_task", example)
-    spec.loader.exec_module(example)
-    monkeypatch.setitem(catalog._REGISTERED, "pulls", example.PULLS)
-    return example
+    monkeypatch.setitem(catalog._REGISTERED, "pulls", own_task.PULLS)
+    return own_task
 
 
 @pytest.fixture

@@ -95,8 +95,7 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
         (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
         (lambda m: m.cell, "draw cell.weight"),
     ):
-        with pytest.raises(interp.InputError, match=sentence):
-            adapted(reset=reset).fresh(0)
+        refuses(sentence, adapted(reset=reset).fresh, 0)
     with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
         adapted(nn.Module(), lambda m, c, f: (c["h"][:, :2], c), check=False).fresh(0)
 

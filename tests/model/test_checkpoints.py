@@ -165,9 +165,8 @@ class ForeignEpisodes(ExpertEpisodes):
     task: ClassVar[str] = "foreign"
 
 
-def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
+def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     model = transformer(ForeignRound(3), **SIZES)
     with pytest.raises(interp.InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
         save_checkpoint(model, tmp_path / "m")

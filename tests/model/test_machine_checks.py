@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -115,13 +116,18 @@ class _Passes(nn.Module):
         return self.inner.read(torch.cat([self.norm(x[:, :16]), x[:, 16:]], 1))
 
 
+def cell(step=_good, **options):
+    torch.manual_seed(0)
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, **{"check": False, **options})
+
+
 def _silent_point():
     def step(m, carried, fed):
         advice, truth = read_round(fed)
         h = m.cell.forward(torch.cat([advice, truth], 1), carried["h"])  # past the module's own call, and so its hooks
         return m.read(torch.cat([carried["h"], advice], 1)), {"h": h}
 
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, points={"cell": "cell"}, check=False)
+    return cell(step, points={"cell": "cell"})
 
 
 def _twice():
@@ -129,11 +135,11 @@ def _twice():
         m.read(torch.cat([carried["h"], read_round(fed)[0]], 1))
         return _good(m, carried, fed)
 
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, points={"read": "read"}, check=False)
+    return cell(step, points={"read": "read"})
 
 
 def _starts_at_random():
-    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine = cell()
     machine.start = lambda module: {"h": torch.randn(16)}
     return machine
 
@@ -145,13 +151,13 @@ def _copies_move_the_generator():
             if hasattr(part, "reset_parameters"):
                 part.reset_parameters()
 
-    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine = cell()
     machine.reset = reset
     return machine
 
 
 def _digest_of_some_weights():
-    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine = cell()
     machine._digest = lambda: f"{float(machine.module.cell.weight_ih.sum()):.6f}"
     return machine
 
@@ -161,7 +167,7 @@ def _wrong_numbers(shift):
         scores, after = _good(m, carried, fed)
         return 0 * scores + shift, after
 
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False, output="probability")
+    return cell(step, output="probability")
 
 
 def _writes_into_the_round(m, carried, fed):
@@ -172,7 +178,7 @@ def _writes_into_the_round(m, carried, fed):
 
 def _given(change):
     """A good cell of which one method gives something else."""
-    machine = cell(_good)
+    machine = cell()
     change(machine)
     return machine
 
@@ -209,11 +215,6 @@ def _predicts_as(shape):
     return change
 
 
-def _point_with_other_axes():
-    points = {"cell": interp.Point("cell", axes="pos")}
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points=points, check=False)
-
-
 def _looking_changes(part):
     """A machine that notices that it is looked at."""
 
@@ -241,11 +242,6 @@ def _sees_what_comes_later(machine):
     step, prepare = machine.step, machine.prepare
     machine.prepare = lambda fed: _Rounds(**prepare(fed).tensors(), truth=fed.tokens[..., -2].float())
     machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(prediction=fed.truth.sigmoid())
-
-
-def cell(step):
-    torch.manual_seed(0)
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False)
 
 
 def _fails(m, carried, fed):
@@ -287,7 +283,7 @@ FAULTS = {
     "a prediction of another shape": (lambda: _given(_predicts_as((4, 5))), "not that of its layout's outcomes"),
     "fewer predictions than episodes": (lambda: _given(_predicts_as((3,))), "not that of its layout's outcomes"),
     "a point with other axes": (
-        _point_with_other_axes,
+        lambda: cell(points={"cell": interp.Point("cell", axes="pos")}),
         r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
     ),
     "looking changes the prediction": (lambda: _given(_looking_changes("prediction")), "changes nothing moves"),
@@ -315,44 +311,21 @@ def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_ep
         scores = m.read(torch.cat([carried["h"], advice], 1)) + 5 * m.hidden[: len(advice)]
         return scores * torch.tensor([1.0, 0.0]), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3}
 
-    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False)
-    with pytest.raises(interp.InputError, match="the channels are not all that passes between rounds"):
-        interp.check_machine(machine, only=["channels_are_all_that_passes"])
+    only = ["channels_are_all_that_passes"]
+    refuses("the channels are not all that passes between rounds", interp.check_machine, cell(step), only=only)
 
 
 def test_hostile_arguments_are_refused():
     machine = gru()
     refuses("check of a machine", interp.check_machine, machine, only=["steps_are_pur"])
-    with pytest.raises(interp.InputError, match=r"submodule.*'cell.rest'"):
-        adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"gate": "cell.rest"})
-    with pytest.raises(interp.InputError, match="an identifier but 'latent'"):
-        adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"latent": "cell"})
-    with pytest.raises(interp.InputError, match="at least one Channel"):
-        interp.adapt(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[])
-    with pytest.raises(interp.InputError, match="names of their own, got h, h"):
-        interp.adapt(
-            RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[interp.Channel("h", (16,))] * 2
-        )
+    refuses(r"submodule.*'cell.rest'", cell, check=True, points={"gate": "cell.rest"})
+    refuses("an identifier but 'latent'", cell, check=True, points={"latent": "cell"})
+    adapt = partial(interp.adapt, RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good)
+    refuses("at least one Channel", adapt, channels=[])
+    refuses("names of their own, got h, h", adapt, channels=[interp.Channel("h", (16,))] * 2)
     for name, shape in (("h", ()), ("h", (0,)), ("h", (2.5,)), ("h", (3, 0)), ("h", 3), ("h t", (3,)), (None, (3,))):
         refuses("an identifier and sizes from 1 on", interp.Channel, name, shape)
     refuses("has no exact state readout", machine.read_state, machine.initial(2))
-
-
-@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_open_cell_is_the_fused_one_to_rounding(kind, dtype):
-    from interp.model.adapted import _Open
-
-    torch.manual_seed(0)
-    fused = kind(5, 16).to(dtype)
-    opened = _Open(fused)
-    x, h = torch.randn(64, 5, dtype=dtype), torch.randn(64, 16, dtype=dtype)
-    state = h if kind is nn.GRUCell else (h, torch.randn(64, 16, dtype=dtype))
-    one, other, nothing = fused(x, state), opened(x, state), (fused(x), opened(x))
-    assert list(opened.parameters()) == []  # the weights are the cell's
-    for a, b in ((one, other), nothing):
-        for left, right in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
-            torch.testing.assert_close(left, right, rtol=0, atol=8 * torch.finfo(dtype).eps)
 
 
 def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
@@ -396,8 +369,7 @@ def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone
             self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
             self.cell, self.read, self.bias = self.inner.cell, self.inner.read, nn.Parameter(torch.zeros(1))
 
-    with pytest.raises(interp.InputError, match="nothing says how to draw bias of 'Bare' anew"):
-        adapted(Bare(), _good, name="").fresh(0)
+    refuses("nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").fresh, 0)
 
 
 def test_a_machine_in_another_dtype_is_one():
@@ -446,8 +418,8 @@ def test_only_the_checks_that_are_asked_for_run():
     interp.check_machine(machine, cheap=True)
     interp.check_machine(machine, only=["steps_are_pure", "starts_are_repeatable"])
     interp.check_machine(machine, experts.sample(2, 2, N_EXPERTS), only=["rows_do_not_touch"])
-    with pytest.raises(interp.InputError, match="digest_moves_with_every_weight"):
-        interp.check_machine(machine, only=["digest_moves_with_every_weight"], cheap=True)
+    dear = "digest_moves_with_every_weight"
+    refuses(dear, interp.check_machine, machine, only=[dear], cheap=True)
     for n_episodes, n_rounds in ((1, 2), (2, 1)):
-        with pytest.raises(interp.InputError, match="at least 2 episodes of at least 2 rounds"):
-            interp.check_machine(machine, experts.sample(n_episodes, n_rounds, N_EXPERTS))
+        episodes = experts.sample(n_episodes, n_rounds, N_EXPERTS)
+        refuses("at least 2 episodes of at least 2 rounds", interp.check_machine, machine, episodes)

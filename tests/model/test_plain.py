@@ -73,17 +73,14 @@ def in_parts(model, round_, layer, start, n_read):
 
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     model.float()
-    episodes = interp.tasks.of(model).sample(3, 6, seed=0, **sizes_of(model))
+    task = interp.tasks.of(model)
+    episodes = task.sample(3, 6, seed=0, **{size.name: getattr(model.layout, size.name) for size in task.sizes})
     plain = interp.rollout(model, episodes)
     watched = interp.rollout(model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)])
     # A round in which the model chose otherwise goes on from its choice, in matrices of another shape.
     same = torch.equal if model.layout.choice_position is None else partial(torch.allclose, rtol=1e-5, atol=1e-5)
     assert same(plain.predictions, watched.predictions) and same(plain.latents, watched.latents)
     assert torch.equal(plain.tokens, watched.tokens)
-
-
-def sizes_of(model):
-    return {size.name: getattr(model.layout, size.name) for size in interp.tasks.of(model).sizes}
 
 
 @pytest.fixture

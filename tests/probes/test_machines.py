@@ -9,7 +9,6 @@ from torch import nn
 
 import interp
 import probes
-from interp import library
 from interp.interventions.sites import resolve
 from interp.model import checkpoints
 from interp.tasks import experts
@@ -258,10 +257,8 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
 # The command.
 
 
-def test_a_registered_machine_is_probed_from_the_shell(monkeypatch, tmp_path):
+def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
     """By name at one site, and from a checkpoint folder everywhere."""
-    monkeypatch.setattr(library, "_BUILT", {})
-    monkeypatch.setattr(checkpoints, "BUILDERS", {})
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
     folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
     words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]

@@ -13,21 +13,18 @@ from interp import tasks
 from interp.evaluation.experts import plan as evaluation
 from interp.library import load
 from interp.training import card
-from interp.training.config import Stage, TrainingConfig, merge, override, parse_assignment
+from interp.training.config import Stage, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
 from tests.refusals import refuses
+from tests.training.test_trainer import small
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     """An unfinished run of 6 of 10 batches."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    config = TrainingConfig(
-        task="experts", stages=({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), d_model=16, n_layers=1,
-        n_heads=2, d_mlp=16, batch_size=4, eval_every=2, eval_episodes=4, eval_rounds=3, checkpoint_every=3,
-    )  # fmt: skip
-    train(config, folder, name="tiny", stop_at=6)
+    train(small(eval_every=2), folder, name="tiny", stop_at=6)
     return folder
 
 

@@ -3,19 +3,16 @@
 import pandas as pd
 import pytest
 
-from interp.training.config import TrainingConfig
 from interp.training.runs import learning_curves, over_seeds, shipped_curves
 from interp.training.trainer import train
 from reports.parts.learning import learning
 from tests.refusals import refuses
 from tests.shell import invoked
-
-TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
+from tests.training.test_trainer import small
 
 
 def run(folder, task="experts", **changes):
-    config = TrainingConfig(task=task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **TINY, **changes)
-    train(config, folder, name="tiny")
+    train(small(task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **changes), folder, name="tiny")
     return folder
 
 

@@ -14,12 +14,10 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.training import card
 from interp.training.batches import EpisodeSource, watched
-from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal, goal_of, preset
 from interp.training.trainer import train
 from tests.refusals import refuses
-
-TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
+from tests.training.test_trainer import small
 
 
 @pytest.fixture
@@ -33,18 +31,14 @@ def with_goal(monkeypatch):
     return change
 
 
-def config(task="experts", **changes):
-    return TrainingConfig(task=task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **{**TINY, **changes})
-
-
 def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
     """The loss numbers is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
     with_goal("experts", TrainingGoal(lambda episodes: np.eye(2)[episodes.labels]))
-    train(config(), tmp_path / "run", name="tiny")
+    train(small(eval_every=2), tmp_path / "run", name="tiny")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"cross_entropy", "excess"} <= set(rows[1])
     torch.manual_seed(0)
-    model, episodes = HookedLatentTransformer(config().model_config("m")), experts.sample(20, 5, 4, seed=0)
+    model, episodes = HookedLatentTransformer(small().model_config("m")), experts.sample(20, 5, 4, seed=0)
     said = rollout(model, episodes).predictions.double().numpy(force=True)
     own = {"targets": np.stack([1 - said, said], -1), "labels": np.eye(2)[episodes.labels]}
     numbers = {}
@@ -57,7 +51,7 @@ def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
 
 
 def test_held_out_batches_fix_the_sizes_that_the_goal_names(with_goal):
-    given = config("qlearning", sizes={"n_states": (2, 6), "n_actions": (2, 4)}, eval_episodes=9)
+    given = small("qlearning", sizes={"n_states": (2, 6), "n_actions": (2, 4)}, eval_episodes=9)
     source = EpisodeSource(given, given.model_config("m").layout)
     assert [e.n_actions for e in source.evaluation()] == [2, 3, 4]
     with_goal("qlearning", replace(goal_of(tasks.get("qlearning")), held_out=None))
@@ -69,11 +63,11 @@ def test_what_a_record_lacks_is_said(with_goal):
     goal = goal_of(tasks.get("experts"))
     with_goal("experts", replace(goal, drawn=("n_experts", "n_arms")))
     with pytest.raises(InputError, match="draws n_experts, n_arms, but its record has sizes n_experts"):
-        EpisodeSource(config(), config().model_config("m").layout)
+        EpisodeSource(small(), small().model_config("m").layout)
     with_goal("experts", TrainingGoal(goal.targets))
     refuses("unknown preset of 'experts' 'laptop'", preset, "experts", "laptop")
-    refuses("task 'experts' has no preset, so no command trains it", card.command, config(), "tiny")
+    refuses("task 'experts' has no preset, so no command trains it", card.command, small(), "tiny")
     with_goal("experts", None)
     with pytest.raises(InputError, match="task 'experts' cannot be trained: its record names no goal"):
-        EpisodeSource(config(), config().model_config("m").layout)
+        EpisodeSource(small(), small().model_config("m").layout)
     refuses("unknown task to train 'experts'", preset, "experts", "laptop")

@@ -11,25 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from interp.training.config import TrainingConfig
 from interp.training.runs import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
 from interp.training.trainer import taken, this_machine, train
 from tests.shell import invoked
+from tests.training.test_trainer import losses, small
 
 WITH, WITHOUT = {"cpu_name": "x", "amx_bf16": True, "avx2": True}, {"cpu_name": "x", "amx_bf16": False, "avx2": True}
 
 
-def small(precision):
-    return TrainingConfig(
-        task="experts", stages=({"n_rounds": 3, "steps": 6},), d_model=16, n_layers=1, n_heads=2, d_mlp=16,
-        batch_size=4, eval_every=6, eval_episodes=4, eval_rounds=3, checkpoint_every=3, precision=precision,
-    )  # fmt: skip
-
-
 def run(folder, precision, stop_at=0):
-    train(small(precision), folder, name="m", stop_at=stop_at, device="cpu")
-    lines = map(json.loads, (folder / METRICS_FILE).read_text().splitlines())
-    return [line["loss"] for line in lines]
+    config = small(stages=({"n_rounds": 3, "steps": 6},), precision=precision)
+    train(config, folder, name="m", stop_at=stop_at, device="cpu")
+    return losses(folder)
 
 
 @pytest.mark.parametrize(("units", "precision"), [(WITH, "bfloat16"), (WITHOUT, "float32"), ({}, "float32")])
@@ -52,7 +45,7 @@ def test_no_stopwatch_decides(tmp_path, monkeypatch):
     for clock in (lambda: 0.0, iter(range(10**6)).__next__, lambda: 1e9 - time.monotonic()):
         for name in ("perf_counter", "monotonic", "time", "process_time"):
             monkeypatch.setattr(time, name, clock)
-        answers.add(taken(small("auto"), tmp_path, "cpu"))
+        answers.add(taken(small(precision="auto"), tmp_path, "cpu"))
         monkeypatch.undo()
     assert len(answers) == 1
 
@@ -97,5 +90,5 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
         kept.append((named, (folder / RECORD_FILE).read_bytes(), tensors, state.progress, state.config, lines))
         said.append(next(line for line in done.stdout.splitlines() if line.startswith("precision: ")))
     assert kept[0] == kept[1] and len(kept[0][0]) >= 2
-    precision, why = taken(small("auto"), tmp_path / "none", "cpu")
+    precision, why = taken(small(precision="auto"), tmp_path / "none", "cpu")
     assert said == [f"precision: {precision} ({why})"] * 2

@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 import sys
-from unittest.mock import patch
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,6 @@ from torch import nn
 
 import interp
 import interp.machines.learners  # its own builders are registered outside the tests
-from interp import library
 from interp.errors import InputError
 from interp.evaluation.experts import regret
 from interp.files import digest_of
@@ -30,7 +29,8 @@ from interp.training.trainer import train
 from tests import machines
 from tests.refusals import refuses
 from tests.shell import invoked
-from tests.training.test_trainer import check_loss
+from tests.training.test_trainer import check_loss, losses
+from tests.training.test_trainer import small as of_trainer
 
 
 def wide(width=12, rate=0.0):
@@ -88,25 +88,15 @@ BUILDERS = {
 
 
 @pytest.fixture(autouse=True)
-def registered():
+def registered(builders):
     """The builders of this file, known for one test."""
-    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS, clear=True):
-        for name, (build, task) in BUILDERS.items():
-            interp.register_machine(name, build, description=f"a {name} of the tests", task=task)
-        yield
+    for name, (build, task) in BUILDERS.items():
+        interp.register_machine(name, build, description=f"a {name} of the tests", task=task)
 
 
 def small(task="experts", **changes):
-    sizes = {"n_experts": (4, 4)} if task == "experts" else {"n_states": (2, 2), "n_actions": (2, 2)}
-    own = {
-        "stages": ({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), "sizes": sizes, "batch_size": 4,
-        "warmup_steps": 2, "eval_every": 4, "eval_episodes": 4, "eval_rounds": 3, "checkpoint_every": 3,
-    }  # fmt: skip
-    return TrainingConfig(task=task, **{**own, **changes})
-
-
-def losses(folder):
-    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    sizes = {} if task == "experts" else {"sizes": {"n_states": (2, 2), "n_actions": (2, 2)}}
+    return of_trainer(task, **{**sizes, **changes})
 
 
 # Training.
@@ -130,16 +120,21 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
 
 @pytest.mark.parametrize(
     ("machine", "changes"),
-    [("gru", {}), ("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})],
+    [
+        *product([None], [{}, {"muon_lr": 1e-3, "window": 2}, {"task": "qlearning"}]),
+        (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2}),
+        *(("gru", {}), ("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})),
+    ],
 )
 def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_path):
+    """A transformer's, by either optimizer, and those of machines."""
     config = small(**changes)
     train(config, tmp_path / "whole", name="m", machine=machine)
     for stop_at in (4, 8, 0):
-        train(config, tmp_path / "parts", name="m", machine=interp.load(machine), stop_at=stop_at)
+        train(config, tmp_path / "parts", name="m", machine=machine and interp.load(machine), stop_at=stop_at)
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
-    assert whole.digest() == parts.digest() != interp.load(machine).digest()
+    assert whole.digest() == parts.digest() and (not machine or parts.digest() != interp.load(machine).digest())
 
 
 def test_dropout_and_buffers_are_resumed(tmp_path):

@@ -14,27 +14,13 @@ from safetensors.torch import load_file, save_file
 from interp.errors import InputError
 from interp.files import _MACHINE, locked
 from interp.training import trainer
-from interp.training.config import TrainingConfig, override, read_toml
+from interp.training.config import override, read_toml
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
 from tests.refusals import refused, refuses
+from tests.training.test_trainer import small
 
-CONFIG = TrainingConfig(
-    task="experts",
-    stages=({"n_rounds": 2, "steps": 4},),
-    sizes={"n_experts": (2, 2)},
-    d_model=8,
-    n_layers=1,
-    n_heads=1,
-    d_mlp=8,
-    batch_size=2,
-    warmup_steps=1,
-    eval_every=4,
-    eval_episodes=2,
-    eval_rounds=2,
-    checkpoint_every=2,
-    precision="float32",
-)
+CONFIG = small(stages=({"n_rounds": 2, "steps": 4},), sizes={"n_experts": (2, 2)}, checkpoint_every=2)
 
 
 @pytest.fixture

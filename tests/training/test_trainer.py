@@ -48,19 +48,6 @@ def losses(folder):
     return {r["step"]: r["loss"] for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
 
 
-@pytest.mark.parametrize("task", ["experts", "qlearning"])
-@pytest.mark.parametrize("changes", [{}, {"muon_lr": 1e-3, "window": 2}], ids=["adamw", "muon"])
-def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, changes, tmp_path):
-    config = small(task, **changes)
-    train(config, tmp_path / "whole", name="m")
-    train(config, tmp_path / "parts", name="m", stop_at=4)
-    train(config, tmp_path / "parts", name="m", stop_at=8)
-    train(config, tmp_path / "parts", name="m")
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
-    whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
-    assert whole.digest() == parts.digest()
-
-
 def test_kill_9_loses_nothing(tmp_path):
     """Steps after the last checkpoint are made again, with the same losses."""
     config = small(stages=({"n_rounds": 3, "steps": 60},))
