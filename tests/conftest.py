@@ -3,17 +3,20 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
+from interp import catalog, library, tasks
+from interp.model import checkpoints
 from interp.task import Task
 from interp.workers import one_thread
 
 
 @pytest.fixture(autouse=True, scope="session")
 def in_one_thread() -> Iterator[None]:
-    with one_thread(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with one_thread(), pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OMP_NUM_THREADS", "1")
         yield
 
 
@@ -29,12 +32,12 @@ def early(rules: bool = True, few: bool = False) -> Iterator[None]:
     only the families :data:`FEW` are asked.
     """
     every = Task.rivals
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
         if few:
-            patch.setattr(Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW})
+            patched.setattr(Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW})
         if not rules:
-            patch.setattr("circuits.compare.update._rules", lambda *of: [])
+            patched.setattr("circuits.compare.update._rules", lambda *of: [])
         yield
 
 
@@ -49,6 +52,20 @@ def few_steps() -> Iterator[None]:
 def few_fits() -> Iterator[None]:
     """A test whose fits stop :func:`early`, of few families."""
     with early(few=True):
+        yield
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that a test registers are forgotten after it."""
+    tasks.every()
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+
+
+@pytest.fixture
+def builders() -> Iterator[None]:
+    """Builders of machines that a test registers are forgotten after it, and it knows no others."""
+    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS, clear=True):
         yield
 
 

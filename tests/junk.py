@@ -6,7 +6,6 @@ of any module. :func:`spoiled` makes a call of one of them: right arguments, som
 
 import importlib
 import inspect
-import pkgutil
 import random
 import signal
 import sys
@@ -23,8 +22,9 @@ import pandas as pd
 import torch
 
 from interp.checks import FREE, NO, fitted, kind_of
+from tests.census import PACKAGES
+from tests.test_architecture import MODULES
 
-PACKAGES = ("interp", "circuits", "probes", "reports")
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 LEFT_OUT = TABLES["left out"]
 """Functions that no junk is thrown at, and why."""
@@ -38,16 +38,14 @@ SHORT = 0.5
 def surface() -> dict[str, Callable[..., Any]]:
     """Every public function and class, by its full name."""
     found: dict[str, Callable[..., Any]] = {}
-    for name in PACKAGES:
-        package = importlib.import_module(name)
-        for module_name in [name, *(m.name for m in pkgutil.walk_packages(package.__path__, f"{name}."))]:
-            if module_name.endswith("__main__"):
-                continue
-            module = importlib.import_module(module_name)
-            named = [_held(module, public) for public in getattr(module, "__all__", ())]
-            for one in [*named, *_checked(module)]:
-                if callable(one) and str(getattr(one, "__module__", "")).split(".")[0] in PACKAGES:
-                    found[f"{one.__module__}.{one.__qualname__}"] = one
+    for module_name in MODULES:
+        if module_name.endswith("__main__"):
+            continue
+        module = importlib.import_module(module_name)
+        named = [_held(module, public) for public in getattr(module, "__all__", ())]
+        for one in [*named, *_checked(module)]:
+            if callable(one) and str(getattr(one, "__module__", "")).split(".")[0] in PACKAGES:
+                found[f"{one.__module__}.{one.__qualname__}"] = one
     return {name: found[name] for name in sorted(found) if name not in LEFT_OUT and _takes_arguments(found[name])}
 
 

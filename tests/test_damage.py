@@ -4,21 +4,19 @@ import json
 import random
 from datetime import date
 
-import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import interp
 from interp.files import digest_of
-from interp.llm.backend import AGENTS, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import from_trace
 from interp.llm.plan import instances, plan
-from interp.llm.protocol import line_of
+from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
-from interp.session import Finished
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.runs import STATE_FILE, Progression, read_state, write_state
@@ -46,26 +44,20 @@ def state(folder):
 
 def trace(folder):
     (job,) = plan(Settings("m"), built_in_prompts(), instances(("flat",), 1, 3), [Condition("online", "no-note")])
-    session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
-    while (request := session.next()) is not None:
-        reply = AGENTS["counter"](request.messages)
-        session.feed(reply)
-        at = {"round": request.round, "messages_sha256": request.sha256, "reply": reply}
-        lines.append({**at, "finish_reason": "stop", "seconds": 0.1, "model": "m", "usage": None})
-    path = folder / "t.jsonl"
-    path.write_bytes(b"".join(map(line_of, [*lines, {"end": "complete"}])))
+    run([job], folder, AgentBackend("counter", AGENTS["counter"]))
+    path = folder / job.place
 
     def read():
-        run = from_trace(path)
-        return run.predictions.tolist(), run.labels.tolist(), run.advice.tolist(), run.model, run.prompt
+        found = from_trace(path)
+        return found.predictions.tolist(), found.labels.tolist(), found.advice.tolist(), found.model, found.prompt
 
     return path, read
 
 
 def rollout(folder):
     model = interp.load("wma-handwired", n_experts=2)
-    run = interp.rollout(model, experts.sample(2, 3, 2, seed=0), names_filter=["hook_embed"])
-    path = saved.save(run, folder / "run.safetensors")
+    ran = interp.rollout(model, experts.sample(2, 3, 2, seed=0), names_filter=["hook_embed"])
+    path = saved.save(ran, folder / "run.safetensors")
 
     def read():
         found = saved.load(path)
@@ -76,25 +68,8 @@ def rollout(folder):
     return path, read
 
 
-def part(folder):
-    """A part is computed again where it is not believed: that is its refusal."""
-    finished, value = Finished(folder, {"seed": 0}), ({"a": 0.25, "b": float("inf")}, np.arange(6.0).reshape(2, 3))
-    kind = tuple[dict[str, float], np.ndarray]
-    finished.save("scores", kind, value)
-
-    def read():
-        found = finished.load("scores", kind)
-        if found is None:
-            raise interp.InputError("computed again")
-        return found[0], found[1].tolist()
-
-    (path,) = folder.iterdir()
-    return path, read
-
-
 KINDS = {
     "rollout": rollout,
-    "part": part,
     "weights": lambda folder: checkpoint(folder, "model.safetensors"),
     "configuration": lambda folder: checkpoint(folder, "config.json"),
     "training state": state,

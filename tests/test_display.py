@@ -35,12 +35,6 @@ def test_a_long_table_says_what_is_left_out() -> None:
     assert html.count("<tr") == 1 + _MOST_ROWS and f"of {len(result.scores())} rows" in html
 
 
-def test_a_rollout_lists_what_it_holds() -> None:
-    """Names and shapes, never thousands of numbers."""
-    run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(2, 5, 2, seed=0))
-    assert "2 x 6 x 1 x" in run._repr_html_() and len(run._repr_html_()) < 1000
-
-
 def test_a_dataclass_keeps_the_short_line() -> None:
     """A mixed-in dataclass would otherwise write its own, with every array in it: what was found comes first."""
     for result, base in ((Evaluation, Tabled), (Result, Tabled), (InterchangeResult, Found), (PatchingResult, Found)):
@@ -58,6 +52,8 @@ def test_nothing_fills_the_screen() -> None:
     assert repr(episodes) == "ExpertEpisodes(6 episodes of 12 rounds, 2 experts, uniform regime, seed 0)"
     assert "latent [" in repr(model) and "2.1 update" in repr(model)
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
+    held = interp.rollout(model, episodes)._repr_html_()
+    assert "6 x 13 x 1 x" in held and len(held) < 1000, "names and shapes, never thousands of numbers"
 
 
 def test_a_plot_shows_in_a_notebook() -> None:

@@ -3,28 +3,18 @@
 import ast
 import doctest
 import importlib
-import pkgutil
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from tests.cases import cases
+from tests.census import ROOT
 from tests.shell import commands
-
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("interp", "circuits", "probes", "reports")
+from tests.test_architecture import MODULES
 
 
-def modules():
-    for package in PACKAGES:
-        yield package
-        for found in pkgutil.walk_packages([str(ROOT / package)], prefix=f"{package}."):
-            yield found.name
-
-
-@pytest.mark.parametrize("name", list(modules()))
+@pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_hold(name):
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0

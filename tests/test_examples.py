@@ -13,7 +13,6 @@ import pytest
 
 import interp
 import probes
-from interp import catalog
 from interp.audit import Scope
 from interp.tasks import mdp
 from tests.reports.test_build import titles
@@ -21,10 +20,9 @@ from tests.reports.test_build import titles
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, monkeypatch, capsys):
+def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, registry, capsys):
     """A task that says nothing of reports gets every part that its record allows."""
     assert len((EXAMPLES / "own_task.py").read_text().splitlines()) <= 150
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     page = example("own_task").main(tmp_path, steps=4, n_episodes=8).read_text()
     expected = ["What was found", "Compared with other machines", "The state over time", "Probes", "Patching"]
     expected += ["Attention", "What the heads do", "How to reproduce"]
@@ -36,9 +34,8 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, monkeypatch, 
     assert about["config"]["layout"]["task"] == "pulls"
 
 
-def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):
+def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(registry):
     assert len((EXAMPLES / "tracker.py").read_text().splitlines()) <= 150
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     tracker = example("tracker")
     found = tracker.main()
     assert found["state error"] < 1e-9 and found["interchange"].estimate == pytest.approx(1)
@@ -109,10 +106,9 @@ def published(folder):
     return folder / "g2p.whl"
 
 
-def test_a_published_gru_is_read_into_a_machine(tmp_path, monkeypatch):
+def test_a_published_gru_is_read_into_a_machine(tmp_path, registry):
     """With arrays of the published shapes: 834,890 weights; a word is said as its own greedy unroll in NumPy."""
     assert all(len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 150 for name in ("g2p", "speaker"))
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     of = example("speaker")
     speaker = of.Speaker(published(tmp_path))
     # Random weights say no word in five phonemes: any five are as good here.
@@ -146,12 +142,11 @@ def test_letters_to_come_are_held_and_used_in_a_model_that_others_trained(tmp_pa
 
 
 @pytest.mark.slow(reason="fetches a wheel of 11 MB, probes and audits an LSTM of 128: a minute of one core")
-def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, monkeypatch):
+def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, registry):
     fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "silero-vad==6.2.3", "-d", str(tmp_path)]
     if subprocess.run(fetch, capture_output=True, check=False).returncode:
         pytest.skip("the wheel silero-vad 6.2.3 cannot be fetched here: no package index answers")
     assert len((EXAMPLES / "foreign_lstm.py").read_text().splitlines()) <= 150
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     found = example("foreign_lstm").main(str(next(tmp_path.glob("silero_vad*.whl"))))
     assert found["from the vendor"] < 1e-5 > found["patch from hand-made hooks"] and found["patch moves by"] > 0.5
     assert found["audit"]["used"].word == "yes"

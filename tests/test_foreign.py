@@ -15,9 +15,9 @@ import pytest
 import interp
 from interp import foreign
 from interp.files import file_to_write, write_figure, write_text
-from interp.llm.backend import AGENTS, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.plan import instances, plan
-from interp.llm.protocol import line_of
+from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
@@ -144,15 +144,9 @@ def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_pat
 def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     """`[/red]x` killed `llm score`, and `llama[q4]` was shown as `llama`."""
     name = " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)
-    for i, one in enumerate([name, "llama[q4]", "[/red]x"]):
-        (job,) = plan(Settings(one), built_in_prompts(), instances(("flat",), 1, 4), [Condition("online", "note-only")])
-        session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
-        while (request := session.next()) is not None:
-            reply = AGENTS["counter"](request.messages)
-            session.feed(reply)
-            at = {"round": request.round, "turn": request.turn, "messages_sha256": request.sha256, "reply": reply}
-            lines.append({**at, "finish_reason": "stop", "seconds": 0.1, "model": one, "usage": None})
-        (tmp_path / f"{i}.jsonl").write_bytes(b"".join(map(line_of, [*lines, {"end": "complete"}])))
+    for one in (name, "llama[q4]", "[/red]x"):
+        work = plan(Settings(one), built_in_prompts(), instances(("flat",), 1, 4), [Condition("online", "note-only")])
+        run(work, tmp_path, AgentBackend(one, AGENTS["counter"]))
     done = invoked("llm", *command, tmp_path, "--out", tmp_path / "out")
     assert done.exit_code == 0, (done.output, done.exception)
     no_commands(done.output)

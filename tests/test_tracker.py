@@ -17,8 +17,9 @@ from circuits.compare.question import Effort
 from interp import catalog
 from interp.algorithm import Algorithm, Family, Searched
 from interp.errors import InputError
-from interp.interventions.alignment import align
+from interp.interventions.alignment import AlignmentError, align
 from interp.interventions.interchange import interchange
+from interp.interventions.mediation import effect_map
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
 from interp.task import exchanged
@@ -54,11 +55,6 @@ def of_means(tracker, monkeypatch):
     task = replace(catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses))
     monkeypatch.setitem(catalog._REGISTERED, "tracker", task)
     return MeanRound()
-
-
-def only_means(tracker: Any) -> Algorithm:
-    filter_ = tracker.kalman()
-    return replace(filter_, distribution=lambda v: v["mean"][..., None])
 
 
 def transformer(layout: Any, **options: Any) -> Any:
@@ -165,7 +161,8 @@ def test_interchange_grades_numbers(tracker, of_means):
         InputError, match=r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2"
     ):
         interchange(_means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean")
-    machine, exact = _means(tracker, of_means), only_means(tracker)
+    machine = _means(tracker, of_means)
+    exact = replace(tracker.kalman(), distribution=lambda v: v["mean"][..., None])
     found = interchange(machine, base, source, exact, "mean", "latent@mean")
     assert found.score().estimate == pytest.approx(1) and found.iia == 1 and found.error.max() < 1e-9
     wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
@@ -193,8 +190,11 @@ def test_interchange_grades_means_and_variances(tracker):
 
 def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
     base, source = (tracker.sample(8, 6, seed=seed) for seed in (0, 1))
-    with pytest.raises(InputError, match=r"a basis is learned from choices, and 'kalman' predicts a real number"):
-        align(tracker.handwired(), base, source, tracker.kalman(), "mean", "latent")
+    machine = tracker.handwired()
+    with pytest.raises(AlignmentError, match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)"):
+        align(machine, base, source, tracker.kalman(), "mean", "latent@mean")
+    with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
+        effect_map(machine, base, source, "latent@mean")
 
 
 def smoothing(tracker: Any, gain: float) -> Algorithm:

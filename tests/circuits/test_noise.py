@@ -143,14 +143,12 @@ def recorded() -> MDPEpisodes:
 def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
     told, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
     refuses(r"no noise, the draw of every round that this model reads at 'n'", interp.rollout, told, recorded())
-    with pytest.raises(interp.InputError, match=r"no noise, which q_learning\(noise=True\) is given"):
-        algorithms.q_learning(noise=True).run(recorded())
+    refuses(r"no noise, which q_learning\(noise=True\) is given", algorithms.q_learning(noise=True).run, recorded())
     with pytest.raises(interp.InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
         replace(recorded(), noise=np.full((3, 5), 4))
     refuses(r"noise must be \[episode, round\] = \(3, 5\)", replace, recorded(), noise=np.zeros((3, 4), int))
     # A machine without the position has no place and no variable for a draw; episodes that have one, it reads without.
-    with pytest.raises(interp.InputError, match="unknown variable"):
-        interp.tasks.of(plain).explains(plain).variable("noise")
+    refuses("unknown variable", interp.tasks.of(plain).explains(plain).variable, "noise")
     refuses("'n'", plain.layout.position, "n")
     episodes = mdp.sample(3, 5, 4, 3, seed=5)
     assert torch.equal(interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions)

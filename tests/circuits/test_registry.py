@@ -13,13 +13,12 @@ from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction
 from interp import library
 from interp.checks import unique
-from interp.errors import InputError
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def test_two_records_of_one_name_are_refused() -> None:
-    with pytest.raises(InputError, match="handwired model 'wma-handwired' reuses"):
-        unique((*RECORDS.values(), RECORDS["wma-handwired"]), "handwired model")
+    twice = (*RECORDS.values(), RECORDS["wma-handwired"])
+    refuses("handwired model 'wma-handwired' reuses", unique, twice, "handwired model")
 
 
 def test_tasks_and_machines_name_each_other() -> None:

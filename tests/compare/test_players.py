@@ -11,7 +11,7 @@ from interp.errors import InputError
 from interp.machines.learners import learner
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import choice_kernel, families, fixed_bias, rescorla_wagner
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 RATES = np.linspace(0.1, 0.9, 12)
 FAMILY = bandit.TASK.rivals()["rescorla_wagner"]
@@ -47,12 +47,10 @@ def test_a_row_is_that_of_its_participant_alone_and_missing_rounds_count_nowhere
 
 
 def test_what_cannot_be_fitted_to_one_is_refused(played):
-    with pytest.raises(InputError, match=r"choices must be \[episode, round\] = \(24, 100\)"):
-        by_participant(FAMILY, played, played.choices[:, :5])
+    refuses(r"choices must be \[episode, round\] = \(24, 100\)", by_participant, FAMILY, played, played.choices[:, :5])
     with pytest.raises(InputError, match="has 0 parameters; participants are fitted by 1 to 3"):
         by_participant(replace(FAMILY, searched=()), played, played.choices)
-    with pytest.raises(InputError, match="name no participants"):
-        explain_each(replace(played, participants=None), played.choices)
+    refuses("name no participants", explain_each, replace(played, participants=None), played.choices)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import torch
 
 import interp
 from lab.known import edits
+from tests.refusals import refuses
 
 GAIN = 0.5
 
@@ -67,8 +68,7 @@ def test_a_head_that_is_cut_writes_nothing_and_must_exist(wired, episodes):
     votes = interp.rollout(model, episodes).predictions.numpy()
     np.testing.assert_allclose(votes, episodes.advice.mean(-1), atol=1e-9)
     np.testing.assert_allclose(state(model, episodes), state(wired, episodes), atol=1e-9)
-    with pytest.raises(interp.InputError, match=r"no head '2.1'; its heads are .*2.1 fetch z"):
-        edits.without_head(wired, "2.1")
+    refuses(r"no head '2.1'; its heads are .*2.1 fetch z", edits.without_head, wired, "2.1")
 
 
 def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
@@ -77,5 +77,4 @@ def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
     assert not fresh.is_handwired and model.is_handwired and model.name == "leaky 0.5"
     episodes = interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0)
     assert interp.rollout(fresh, episodes).latents[:, 2].any()
-    with pytest.raises(interp.InputError, match="'wma-learned' is a learned model; edit a handwired one"):
-        edits.leaky(interp.load("wma-learned"), 0.9)
+    refuses("'wma-learned' is a learned model; edit a handwired one", edits.leaky, interp.load("wma-learned"), 0.9)

@@ -12,6 +12,7 @@ from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
 from tests.cases import cases
+from tests.refusals import refuses
 
 FEW = cases(__file__, "gallery FEW")
 """Machines of each task that the default tests run."""
@@ -149,7 +150,5 @@ def test_searches_from_both_ends_meet_half_way():
 
 
 def test_an_unknown_task_is_refused_with_those_known():
-    with pytest.raises(interp.InputError, match="experts"):
-        known.gallery("expert")
-    with pytest.raises(interp.InputError, match="experts"):
-        known.reference("chess")
+    refuses("experts", known.gallery, "expert")
+    refuses("experts", known.reference, "chess")

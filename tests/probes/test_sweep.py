@@ -131,7 +131,6 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
     from probes.sweeping import _of_windows
-    from probes.targets import compute
 
     other, whole = interp.load("wma-handwired", n_experts=2, log_gamma=0.7), [(0, episodes.n_rounds)]
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))

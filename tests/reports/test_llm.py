@@ -1,15 +1,17 @@
 """The page on language models: both worlds on the same instances, the paper's numbers beside ours, nothing missing."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from interp.evaluation.experts.regret import regret
-from interp.llm.backend import AGENTS, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
-from interp.llm.protocol import line_of
+from interp.llm.runner import run
 from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
@@ -17,24 +19,21 @@ from reports.llm import transformer, write
 from tests.refusals import refuses
 
 
+class Served(AgentBackend):
+    """A scripted agent whose calls have their price, as a server's have."""
+
+    async def ask(self, *asked: Any) -> Any:
+        return replace(await super().ask(*asked), usage={"prompt_tokens": 10, "completion_tokens": 5})
+
+
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Traces of two scripted agents, written record by record as the runner writes them."""
+    """Traces of two scripted agents."""
     folder = tmp_path_factory.mktemp("traces")
     conditions = [Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only")]
     for name in ("counter", "last-step"):
-        for job in plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 12), conditions):
-            session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
-            while (request := session.next()) is not None:
-                reply = AGENTS[name](request.messages)
-                session.feed(reply)
-                record = {"round": request.round, "messages_sha256": request.sha256, "reply": reply}
-                usage = {"prompt_tokens": 10 + request.round, "completion_tokens": 5}
-                lines.append({**record, "finish_reason": "stop", "seconds": 0.1, "model": "served", "usage": usage})
-            lines.append({"end": "complete"})
-            path = folder / job.place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(map(line_of, lines)))
+        work = plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 12), conditions)
+        run(work, folder, Served("served", AGENTS[name]))
     return folder
 
 

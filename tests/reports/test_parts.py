@@ -13,7 +13,7 @@ import pytest
 
 import interp
 from circuits.compiler import wired
-from interp import catalog, tasks
+from interp import tasks
 from interp.measure import Control, Measure
 from interp.statistics import Interval
 from interp.tasks import Task
@@ -163,9 +163,8 @@ def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: 
 
 
 @pytest.fixture
-def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
+def own_task(registry: None) -> Any:
     """The module of the example's task, registered for one test."""
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     return importlib.import_module("own_task")
 
 

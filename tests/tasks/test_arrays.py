@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 import interp
-from interp import InputError, catalog, machines
+from interp import machines
 from interp.tasks import register, series
+from tests.refusals import refuses
 
 
 def sounds(n_episodes, n_rounds, seed):
@@ -27,8 +28,7 @@ LEVEL = series("level", lambda *of: (sounds(*of)[0], sounds(*of)[0][..., 0]), in
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+def _registered(registry):
     for task in (VOICE, ARMS, LEVEL):
         register(task)
 
@@ -88,7 +88,5 @@ def late(n_episodes, n_rounds, seed):
     ],
 )
 def test_what_is_no_task_or_no_data_of_it_is_refused(given, why):
-    with pytest.raises(InputError, match=why):
-        series("a", **{"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}).sample(20, 3)
-    with pytest.raises(InputError, match="reads the episodes of its own task"):
-        VOICE.layout().encode(LEVEL.sample(2, 3))
+    refuses(why, series("a", **{"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}).sample, 20, 3)
+    refuses("reads the episodes of its own task", VOICE.layout().encode, LEVEL.sample(2, 3))

@@ -23,13 +23,6 @@ from interp.training.goal import TrainingGoal
 from tests.refusals import refuses
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    """What is registered in a test is forgotten after it."""
-    tasks.every()
-    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-
-
 def own(key="pulls", **parts):
     sizes = (Size("n_arms", "arms", "number of arms"),)
     return Task(key, f"the {key}", "", Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes), **parts)

@@ -21,7 +21,7 @@ from interp.evaluation.experts.regret import (
 from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def score_predictors(episodes, keys):
@@ -94,8 +94,7 @@ def test_excess_needs_a_reference_that_is_finite():
     episodes = by_hand()
     flat = np.full((1, 3), 0.5)
     assert excess_log_loss(np.array([[0.25, 0.5, 0.5]]), flat, episodes).tolist() == [[np.log(2), 0, 0]]
-    with pytest.raises(InputError, match="certain and wrong"):
-        excess_log_loss(flat, np.array([[0.0, 0.5, 0.5]]), episodes)
+    refuses("certain and wrong", excess_log_loss, flat, np.array([[0.0, 0.5, 0.5]]), episodes)
 
 
 def test_scores_order_the_predictors_and_know_their_uncertainty():

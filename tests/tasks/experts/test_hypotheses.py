@@ -6,8 +6,6 @@ import torch
 import interp
 from interp.tasks import experts
 from interp.tasks.experts import analysis
-from interp.tasks.experts.algorithms import bayes
-from interp.tasks.experts.predictors import bayes as predictor
 
 
 def test_a_model_is_held_against_its_own_algorithm_or_bayes():
@@ -37,10 +35,3 @@ def test_steering_raises_the_first_experts_weight():
     steering, episodes = analysis.steering(), experts.sample(2, 3, 2, seed=0)
     assert steering.change((2,)).tolist() == [1, 0]
     assert steering.outcome(episodes, 1).tolist() == episodes.advice[:, 1, 0].tolist()
-
-
-def test_bayes_predicts_as_the_predictor_that_baselines_use():
-    episodes = experts.sample(6, 12, 4, seed=1)
-    np.testing.assert_allclose(
-        bayes().run(episodes)["prediction"], predictor(episodes, (0.3, 0.9)).predictions, atol=1e-12
-    )

@@ -116,13 +116,6 @@ def test_permuting_states_and_actions_permutes_the_table(n_states, n_actions, al
         assert (p.mdps.transitions[b][states[b]][:, actions[b]][..., states[b]] == e.mdps.transitions[b]).all()
 
 
-def test_greedy_by_the_table_before_differs_only_on_self_transitions():
-    """CONSTRUCTIONS erratum: a* by Q_t and by Q_{t+1} differ only where s' = s."""
-    e = mdp.sample(400, 50, 2, 3, seed=0)
-    differs = e.greedy != e.next_values_before.argmax(-1)
-    assert differs.any() and (e.states == e.next_states)[differs].all()
-
-
 def test_ties_are_found_with_a_tolerance_and_go_to_the_lowest_index():
     values = np.array([[0.1 + 0.2, 0.3, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
     assert bellman.greedy_sets(values).tolist() == [[True, True, False], [True] * 3, [False, True, True]]

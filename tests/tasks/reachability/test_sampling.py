@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from prosqa import read_prosqa
 
-from interp.errors import InputError
 from interp.tasks.reachability import REGIMES, graphs, sample
 from tests.refusals import refuses
 
@@ -63,8 +62,8 @@ def test_depths_that_do_not_exist_are_refused_or_replaced() -> None:
 
 def test_episodes_refuse_what_is_no_graph() -> None:
     episodes = sample(4, 5, 16, 24, seed=0)
-    with pytest.raises(InputError, match="edges must be whole numbers from 0 to 15, got 16"):
-        replace(episodes, edges=np.where(episodes.edges == 15, 16, episodes.edges))
+    off = np.where(episodes.edges == 15, 16, episodes.edges)
+    refuses("edges must be whole numbers from 0 to 15, got 16", replace, episodes, edges=off)
     refuses("must differ", replace, episodes, candidates=episodes.candidates[:, :1].repeat(2, 1))
     refuses("of 5 rounds, got shape", replace, episodes, roots=np.zeros((4, 3), int))
     assert len(episodes.select([2, 0])) == 2
