@@ -109,5 +109,5 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     refuses("the variable has shape", move, model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
     with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
-    refuses("the last start is 5", transition(model, episodes, writer, starts=[6]).under, circuit.algorithm)
+    refuses("the last start is 5", transition, model, episodes, writer, starts=[6])
     refuses("a change of shape", writer.decoder.move, torch.zeros(1, model.config.d_model), torch.zeros(2))

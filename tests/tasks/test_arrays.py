@@ -88,5 +88,6 @@ def late(n_episodes, n_rounds, seed):
     ],
 )
 def test_what_is_no_task_or_no_data_of_it_is_refused(given, why):
-    refuses(why, series("a", **{"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}).sample, 20, 3)
+    made = {"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}
+    refuses(why, lambda: series("a", **made).sample(20, 3))
     refuses("reads the episodes of its own task", VOICE.layout().encode, LEVEL.sample(2, 3))
