@@ -272,7 +272,7 @@ class Algorithm:
             later[key] = values[NEXT + key]
         return after, values
 
-    def run(self, episodes: Any, do: Values | None = None) -> Values:
+    def run(self, episodes: Episodes, do: Values | None = None) -> Values:
         """Every variable at every round, ``[episode, round, ...]``; ``do`` sets some, in that shape.
 
         State variables stand under their key before the round and under ``next_<key>`` after it. A missing round
@@ -282,14 +282,14 @@ class Algorithm:
             return once("values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes)))
         return self._kept(episodes, self.carried(episodes, do), do)
 
-    def _kept(self, episodes: Any, carried: tuple[Values, Values], do: Values | None = None) -> Values:
+    def _kept(self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None) -> Values:
         """Every variable, the state after a missing round being that before it."""
         values, missing = dict(self.step(*carried, do)[1]), missing_rounds(episodes)
         if missing is not None:
             values |= {NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state}
         return values
 
-    def carried(self, episodes: Any, do: Values | None = None) -> tuple[Values, Values]:
+    def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
         inputs = self.read(episodes)
         sizes = len(episodes), episodes.n_rounds
@@ -329,17 +329,17 @@ class Algorithm:
             state = after
         return {key: np.stack(steps, 1) for key, steps in before.items()}
 
-    def start(self, episodes: Any) -> dict[str, NDArray[Any]]:
+    def start(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
         """The state before the first round, ``[episode, ...]``."""
         self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
-    def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
+    def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
         """The inputs of every round."""
         self._refuse_others(episodes)
         return self._given("inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds))
 
-    def _refuse_others(self, episodes: Any) -> None:
+    def _refuse_others(self, episodes: Episodes) -> None:
         if getattr(episodes, "task", None) != self.task:
             raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
 

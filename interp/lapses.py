@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import NEXT, Algorithm, Equation, Values, Variable
+from interp.algorithm import NEXT, Algorithm, Episodes, Equation, Values, Variable
 from interp.checks import checked
 from interp.errors import require
 
@@ -184,7 +184,7 @@ def _carrying(base: Algorithm, queue: str = "", length: int = 0, variables: tupl
     known = variables or base.variables
     at = next(i for i, v in enumerate(known) if v.role == "round")
 
-    def initial(episodes: Any) -> dict[str, _Array]:
+    def initial(episodes: Episodes) -> dict[str, _Array]:
         inputs = base.read(episodes) if queue else {}
         queues = {f"{queue}_{k}": np.zeros((*inputs[k][:, 0].shape, length), inputs[k].dtype) for k in read if queue}
         kept = {} if variables else base.initial(episodes)

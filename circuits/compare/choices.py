@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, search
 from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players
 from interp import tasks
-from interp.algorithm import Algorithm, Family, in_words
+from interp.algorithm import Algorithm, Family, Searched, in_words
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.llm.runs import LLMRun, episodes_of, grouped
@@ -587,7 +587,7 @@ def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Int
             continue
         estimate, loss = found.searched[s.name], game.loss(family, game.known)
 
-        def worse(value: float, s: Any = s, loss: Any = loss) -> float:
+        def worse(value: float, s: Searched = s, loss: Callable[[Mapping[str, float]], float] = loss) -> float:
             return float(loss({**found.searched, s.name: value}) * game.n_rounds)
 
         most = worse(estimate) + (_STEPS if found.link.temperature == 0 else CHI2)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import Array, Predict, distributions, predictor
 from circuits.compare.question import Compared, Participant, Question, columns, pooled, pooled_values
 from interp import tasks
-from interp.algorithm import Algorithm, participants_of
+from interp.algorithm import Algorithm, Episodes, participants_of
 from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
 from interp.machine import Machine
@@ -53,7 +53,7 @@ class Edits:
     parts: tuple[tuple[int, int, Int[np.ndarray, " row"], Any], ...]
 
     @classmethod
-    def of(cls, task: Task, episodes: Any, n_edits: int) -> Edits:
+    def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
         """About ``n_edits``: every input of every round but the last, each in other episodes."""
         ways = [
             (f"{corruption.name} {name}".strip(), corruption.build, options)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Values
+from interp.algorithm import Episodes, Values
 from interp.checks import checked, fit, shown
 from interp.decoder import RIDGE
 from interp.errors import InputError, require, require_known
@@ -82,7 +82,7 @@ class Bench:
         return replay(self.model, run, rounds=list(rounds), names_filter=hook)[2][hook]
 
     @cached_property
-    def known(self) -> Any:
+    def known(self) -> Episodes:
         """Episodes that decoders are fitted on, of the next seed."""
         return self.task.half(0).sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
@@ -194,7 +194,7 @@ class Edit:
             options[name] = fit(name, _number(text), known[name].annotation)
         return record, options
 
-    def inputs(self, bench: Bench, episodes: Any) -> Any:
+    def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
         """The episodes with this change of their inputs; others are as they were."""
         if self.kind != "input":
             return episodes
