@@ -28,7 +28,7 @@ def faults(circuit: Circuit) -> dict[str, Fault]:
             named[f"{head.name}: {kind.__name__}"] = change_head(head.name, kind)
         # Scores of heads 3.2 and 2.2 are locations: those heads stay, and move nothing.
         named[f"{head.name}: removed"] = change_head(head.name, silent)
-        if _is_offset(head):
+        if sum(all(axis[0] == "pos" for axis in key.coefficients) for _, key in head.scores) > 2:  # an offset
             named[f"{head.name}: one_later"] = change_head(head.name, one_later)
     named |= neuron_faults(circuit) | tables(circuit)
     for variable in circuit.algorithm.variables:
@@ -228,7 +228,3 @@ MODEL_FAULTS = (
     junk_in_the_update,
     position_of_another,
 )
-
-
-def _is_offset(head: Head) -> bool:
-    return sum(all(axis[0] == "pos" for axis in key.coefficients) for _, key in head.scores) > 2

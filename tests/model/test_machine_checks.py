@@ -403,12 +403,11 @@ def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
 
 
 def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
-    with pytest.raises(interp.InputError, match="room for 6 rows and a round writes 1: no round fits after 6"):
-        interp.rollout(cached(), experts.sample(2, 7, N_EXPERTS))
-    machine = cached()
+    full = "room for 6 rows and a round writes 1: no round fits after 6"
+    refuses(full, interp.rollout, cached(), experts.sample(2, 7, N_EXPERTS))
+    machine, episodes = cached(), experts.sample(2, 3, N_EXPERTS)
     machine.one_step = lambda m, carried, fed: (m.read(torch.zeros(len(fed.tokens), 12)), {"cache": carried["cache"]})
-    with pytest.raises(interp.InputError, match=r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got"):
-        interp.rollout(machine, experts.sample(2, 3, N_EXPERTS))
+    refuses(r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got", interp.rollout, machine, episodes)
     refuses("cannot grow by 7", interp.Channel, "cache", (6, 8), grows=7)
 
 
