@@ -25,19 +25,16 @@ FEW = ("bayes", "weighted_majority", "sigmoid_vote", "follow_the_leader", "major
 
 
 @contextmanager
-def early(rules: bool = True, few: bool = False) -> Iterator[None]:
+def early(few: bool = False) -> Iterator[None]:
     """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones.
 
-    Without ``rules`` no other update is fitted, which takes most of the time of what asks about updates. With ``few``
-    only the families :data:`FEW` are asked.
+    With ``few`` only the families :data:`FEW` are asked.
     """
     every = Task.rivals
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
         if few:
             patched.setattr(Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW})
-        if not rules:
-            patched.setattr("circuits.compare.update._rules", lambda *of: [])
         yield
 
 

@@ -14,10 +14,17 @@ from interp.lazy import defer
 from tests.refusals import refused
 
 
-def test_the_facade_and_the_command_line_import_no_torch():
-    code = "import sys, interp, circuits, reports, interp.cli; print('torch' in sys.modules)"
+def test_facades_the_command_line_and_sampling_are_light():
+    """Reports are imported before a command knows what is asked; models are listed, MDPs drawn without torch."""
+    code = """
+import sys, reports
+print({"torch", "matplotlib", "jinja2", "pandas"} & set(sys.modules))
+import interp, circuits, interp.cli, interp.tasks.mdp
+circuits.models(), interp.tasks.mdp.sample(2, 2, 2, 2)
+print("torch" in sys.modules)
+"""
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
+    assert run.stdout.split("\n") == ["set()", "False", ""]
 
 
 def test_a_model_runs_without_tokenizers_and_transformer_lens_is_as_ever_when_more_is_wanted():
@@ -40,31 +47,24 @@ print(ActivationCache is tl.ActivationCache, Slice is tl.utilities.Slice, Hooked
 
 @pytest.mark.parametrize("wanted", ["dir(put_off)", "put_off.Other", "import_module('put_off.model_bridge')"])
 def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(wanted: str, tmp_path: Path) -> None:
-    init = "from .Thing import Thing\nimport os\nif 'FAILS' in os.environ: raise RuntimeError('not now')"
-    contents = {
-        "__init__.py": f'"""What it is."""\n{init}\nfrom .Thing import Thing as Other\nran = object()',
-        "Thing.py": "class Thing: pass",
-        "model_bridge.py": "",
-        "part/__init__.py": "from put_off.part.inner import inner",
-        "part/inner.py": "def inner(): return 5",
-    }
-    (tmp_path / "put_off" / "part").mkdir(parents=True)
-    for name, content in contents.items():
-        (tmp_path / "put_off" / name).write_text(content)
+    fails = "import os\nif 'FAILS' in os.environ: raise RuntimeError('not now')"
+    init = f'"""What it is."""\nfrom .Thing import Thing\n{fails}\nfrom .Thing import Thing as Other\nran = object()'
+    (tmp_path / "put_off").mkdir()
+    for name, content in {"__init__": init, "Thing": "class Thing: pass", "model_bridge": ""}.items():
+        (tmp_path / "put_off" / f"{name}.py").write_text(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        defer("put_off", "put_off.part")
-        put_off, _ = import_module("put_off"), import_module("put_off.part.inner")
-        thing = import_module("put_off.Thing").Thing
-        assert put_off.Thing is thing and put_off.part.inner() == 5 and "ran" not in vars(put_off)
-        assert put_off.__doc__ == "What it is." and pickle.loads(pickle.dumps([thing, put_off])) == [thing, put_off]
+        defer("put_off")
+        put_off, thing = import_module("put_off"), import_module("put_off.Thing").Thing
+        assert put_off.__doc__ == "What it is." and put_off.Thing is thing and "ran" not in vars(put_off)
+        assert pickle.loads(pickle.dumps([thing, put_off])) == [thing, put_off]
         patch.setenv("FAILS", "1")
         with pytest.raises(RuntimeError, match="not now"):
             dir(put_off)
         patch.delenv("FAILS")
         eval(wanted)
-        assert type(put_off) is ModuleType and put_off.Other is thing and put_off.part.inner() == 5
         ran = put_off.ran
+        assert type(put_off) is ModuleType and put_off.Other is thing
         defer("put_off")  # imported before
         assert import_module("put_off").ran is ran and not hasattr(put_off, "nothing")
     for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:

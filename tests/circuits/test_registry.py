@@ -1,7 +1,5 @@
 """The handwired models by name: no two share one, each belongs to a task, and sizes are those of that task."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -61,9 +59,7 @@ def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(monkeypatch
     assert (settings["rounds"], settings["episodes"]) == ("2 to 3", 2)
 
 
-def test_the_public_names_exist_and_load_no_torch() -> None:
+def test_the_public_names_exist() -> None:
     assert all(getattr(circuits, name) is not None for name in circuits.__all__)
     with pytest.raises(AttributeError, match="module 'circuits' has no attribute 'Variable'"):
         circuits.Variable  # noqa: B018
-    program = "import sys, circuits; circuits.models(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -2,10 +2,7 @@
 
 import base64
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -132,12 +129,3 @@ def test_format_for_a_column_that_is_not_there() -> None:
     """A misspelt column would otherwise silently keep the default format."""
     with pytest.raises(InputError, match="unknown column 'eror'; did you mean 'error'"):
         Table(pd.DataFrame({"error": [1.0]}), formats={"eror": ".2f"})
-
-
-def test_importing_reports_is_light() -> None:
-    """The command line imports this package before it knows what is asked."""
-    code = "import reports, sys; print({'torch', 'matplotlib', 'jinja2', 'pandas'} & set(sys.modules))"
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=environment)
-    assert done.stdout.strip() == "set()", done.stderr
