@@ -236,8 +236,7 @@ def heatmaps(
                 text = (f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}").replace("-", "−")
                 axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=8)
     below[-1].set(xlabel=xlabel)
-    bar = colour_bar(figure, image, label, ax=list(below), fraction=0.03, pad=0.015)
-    bar.locator = MaxNLocator(4)
+    colour_bar(figure, image, label, ax=list(below), fraction=0.03, pad=0.015).locator = MaxNLocator(4)
     return figure
 
 

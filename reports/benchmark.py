@@ -41,12 +41,9 @@ def page(result: Result) -> Report:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
     told = [f"{QUESTIONS[question].name}: {_best(result.summary(question))}" for question in asked]
-    about = {"kind": "benchmark", "run": f"{len(asked)} questions"}
     sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
-    settings = dict(result.settings)
-    return Report(
-        "Benchmark of methods", _LEAD, sections, settings, about={**about, "sentence": sentence}, sentence=sentence
-    )
+    about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": sentence}
+    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), about=about, sentence=sentence)
 
 
 def write(result: Result, out: str | Path = "output") -> Path:

@@ -92,7 +92,7 @@ def write(
     slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
     context.parts = tuple(part for part in applying if part not in slow)
     context.left_out = tuple(part.title for part in slow)
-    title, total = f"Report on {context.name}", len(context.parts)
+    title, total = f"Report on {context.model.name}", len(context.parts)
     with session(), one_thread(), display(title, total, completed=-1) as update:
         for file in (_page_name(context), INDEX):
             file_to_write(folder / file)
@@ -127,16 +127,16 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
     task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]
-    settings = {"model": context.name, "digest": context.model.digest()[:16], "seed": context.seed}
+    settings = {"model": context.model.name, "digest": context.model.digest()[:16], "seed": context.seed}
     episodes = context.episodes
     settings |= {"regime": episodes.regime, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
-    said = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
+    said = heading(context) if heading else (context.model.name, f"A model of {task.name}: {task.what}.")
     title, lead = fit("heading", said, tuple[str, str])
     measures = measures_of(context).measures
     first = _first(context, [one for one in measures if one.key in context.failures])
-    kind = "audit" if context.keys == ("audit",) else "handwired" if context.handwired else "learned"
+    kind = "audit" if context.keys == ("audit",) else "handwired" if context.model.is_handwired else "learned"
     about = {"kind": kind, "task": task.name, "run": sampled(context), "words": counts(measures), "sentence": first}
     hero = [block for blocks in opening for block in blocks or ()]
     return Report(title, lead, sections, provenance(**settings), "", about, first, hero)
@@ -155,7 +155,7 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
         crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
         kept.append(replace(one, yes="", no="") if crowded else one)
         said += [(of, one.word)] * bool(kept[-1].phrase)
-    return sentence(context.name, kept, context.sentence) if kept else ""
+    return sentence(context.model.name, kept, context.sentence) if kept else ""
 
 
 def _page_name(context: Context) -> str:
@@ -167,7 +167,7 @@ def _page_name(context: Context) -> str:
     words = [f"{option}-{value}" for option, value in sizes.items()]
     known = context.source in [record.name for record in models()] and not arguments
     words += [context.regime, "" if known else context.model.digest()[:8], "quick" * context.quick]
-    whole = "-".join(filter(None, [Path(context.source or context.name).name, *words]))
+    whole = "-".join(filter(None, [Path(context.source or context.model.name).name, *words]))
     return re.sub(r"[^\w.-]+", "-", whole) + ".html"
 
 
@@ -195,8 +195,7 @@ def _sections(context: Context, part: Part) -> list[Section]:
     said = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])] if why else None
     sections = said or _attempt(context, part, draw)
     if part.key in context.failures:
-        error = context.failures[part.key]
-        told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))
+        told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(context.failures[part.key])))
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]

@@ -64,7 +64,7 @@ def _report(
     episodes: BanditEpisodes, found: ChoicePart, machines: dict[str, Any], path: Path, columns: dict[str, Any]
 ) -> Report:
     family = tasks.of(episodes).rivals().get(found.closest)
-    counted, sections = int(episodes.counted.sum()), list[Section]()
+    counted = int(episodes.counted.sum())
     facts: dict[str, Any] = {
         "Participants": len(np.unique(episodes.participants)),
         "Rounds that count": f"{counted:,} of {episodes.counted.size:,}, in {len(episodes)} episodes",
@@ -74,10 +74,8 @@ def _report(
     }
     measures = [found.measure, *(one.measure for one in found.beside.values())]
     titled = [Measures(measures, f"{counts(measures)}."), Prose(f"{found}."), Summary(facts)]
-    sections.append(Section("What was found", titled))
-    sections.append(
-        Section("Families", [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")])
-    )
+    families = [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")]
+    sections = [Section("What was found", titled), Section("Families", families)]
     if family and len(family.searched) and facts["Participants"] > 1:
         people = by_participant(family, episodes, episodes.choices)
         told = [

@@ -54,9 +54,8 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
     for reader in attention["reader"].unique():
         mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
         grid = mean.pivot(index="layer", columns="target", values="estimate")[list(mean["target"].unique())]
-        rows = [f"layer {layer}" for layer in grid.index]
+        grid = grid.rename(index="layer {}".format)
         name = {"p?": "predict", "w?": "update"}.get(reader, reader)
-        grid = grid.set_axis(rows, axis="index")
         picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}")
         yield f"attention-{name}", picture
 

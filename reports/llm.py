@@ -226,8 +226,7 @@ def _regret(scores: LLMScores) -> list[Figure]:
     """A figure for each model: a row of panels for each regime, a column for each framing."""
     over = scores.curves[scores.curves["missing"] != "skipped"]
     llm = over[over["kind"] == "llm"]
-    keys = {name: key for name, (key, _) in _DRAWN.items()}
-    keys |= {"wma-handwired": "handwired", "wma-learned": "learned"}
+    keys = {name: key for name, (key, _) in _DRAWN.items()} | {"wma-handwired": "handwired", "wma-learned": "learned"}
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
     blocks = []
     for model in dict.fromkeys(llm["model"]):
@@ -251,6 +250,5 @@ def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None
     """Columns for the panels: key, name, and one-std bands for all but the baselines."""
     short = {long: called for long, (_, called) in _DRAWN.items()}
     called = key if name is None else name.map(short).fillna(name)
-    banded = part["kind"] != "baseline"
-    low, high = ((part["mean"] + sign * part["std"]).where(banded) for sign in (-1, 1))
+    low, high = ((part["mean"] + sign * part["std"]).where(part["kind"] != "baseline") for sign in (-1, 1))
     return part.assign(algorithm=key, name=called, low=low, high=high)

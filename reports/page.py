@@ -181,8 +181,7 @@ def write_index(folder: str | Path) -> Path:
     titles = [about["title"] for about in pages]
     for about in pages:  # two entries of one title are told apart by where they lie
         where = f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
-        said = about["title"] + where
-        about["report"] = link(said, quote(os.fsencode(about["where"])))
+        about["report"] = link(about["title"] + where, quote(os.fsencode(about["where"])))
     groups = {title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()}
     sections = [Section(title, [_Cards(rows)]) for title, rows in groups.items() if rows]
     nothing = Section("Nothing yet", [Prose("No report was written here.")])
@@ -210,16 +209,11 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
         try:
             with path.open(encoding="utf-8", errors="replace") as page:
                 head = page.read(_HEAD)
-        except OSError:
-            continue
-        title = re.search(r"<title>(.*?)</title>", head)
-        about = re.search(r'<meta name="report" content="(.*?)">', head)
-        if not (title and about):
-            continue
-        try:
-            said = loaded(unescape(about[1]))
-        except (ValueError, RecursionError):
+            title = re.search(r"<title>(.*?)</title>", head)
+            about = re.search(r'<meta name="report" content="(.*?)">', head)
+            said: Any = loaded(unescape(about[1])) if about else None
+        except (OSError, ValueError, RecursionError):
             continue
         texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
-        if texts and said.get("kind") in _KINDS and "report" not in said:
+        if title and texts and said.get("kind") in _KINDS and "report" not in said:
             yield {**said, "title": unescape(title[1]), "where": path.relative_to(folder).as_posix()}

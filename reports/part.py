@@ -29,7 +29,6 @@ from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.tasks import Task
-from reports.attention import Heads, heads_of
 from reports.blocks import Figure
 from reports.page import Section
 
@@ -109,24 +108,14 @@ class Context:
     _results: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.model.name
-
-    @property
-    def handwired(self) -> bool:
-        """Whether the model was wired by hand, so that its state can be read from its latents exactly."""
-        return self.model.is_handwired
-
-    @property
     def compiled(self) -> bool:
         """Whether it was compiled from a circuit, which says where its variables are."""
-        return self.handwired and "circuit" in self.model.origin
+        return self.model.is_handwired and "circuit" in self.model.origin
 
     @property
     def exact(self) -> bool:
         """Whether it carries a state that can be read, of an algorithm that is known."""
-        return self.compiled or (self.handwired and getattr(self.model, "algorithm", None) is not None)
+        return self.compiled or (self.model.is_handwired and getattr(self.model, "algorithm", None) is not None)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -155,11 +144,6 @@ class Context:
         values = {**self.arguments, **self.given}
         sizes = {options[name]: value for name, value in values.items() if name in options}
         return sizes, {name: value for name, value in values.items() if name not in options}
-
-    @cached_property
-    def heads(self) -> Heads:
-        """The names of the model's heads."""
-        return heads_of(self.model)
 
     @cached_property
     def episodes(self) -> Any:
@@ -255,14 +239,14 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 def uncompiled(context: Context) -> str:
     """What a handwired machine that was not compiled from a circuit lacks, for :attr:`Part.lacking`."""
-    known = context.compiled or not context.handwired
-    return "" if known else f"not applicable: {context.name} was not compiled from a circuit"
+    known = context.compiled or not context.model.is_handwired
+    return "" if known else f"not applicable: {context.model.name} was not compiled from a circuit"
 
 
-wired: Callable[[Context], bool] = attrgetter("handwired")
+wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 """Where a part of a handwired model applies."""
 
 
 def learned(context: Context) -> bool:
     """Where a part of a learned model applies."""
-    return not context.handwired
+    return not context.model.is_handwired

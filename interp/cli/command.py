@@ -45,6 +45,11 @@ from interp.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
+_TAKES = {
+    row["command"]: "interp {command} takes about {takes}, on one core at its default size.".format(**row)
+    for row in read_rows(Path(__file__).with_name("durations.csv"))
+}
+"""Command -> how long it takes, of those that were measured."""
 _MOST_ROWS = 20  # rows of a table that are printed for people
 
 
@@ -191,7 +196,7 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
-        takes = _takes().get(key, "")
+        takes = _TAKES.get(key, "")
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
@@ -247,13 +252,6 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         gc.enable()
     with one_thread():
         function(**given)
-
-
-@functools.cache
-def _takes() -> dict[str, str]:
-    """How long each command takes that was measured."""
-    takes = "interp {command} takes about {takes}, on one core at its default size."
-    return {row["command"]: takes.format(**row) for row in read_rows(Path(__file__).with_name("durations.csv"))}
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:

@@ -132,11 +132,7 @@ def _fit_recorded(
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
-def _curves(
-    say: Say,
-    runs: list[Path],
-    out: Path = Path("output/curves"),
-) -> None:
+def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> None:
     """Draw the learning curves of several runs of one task, grouped by the settings in which they differ.
 
     Args:

@@ -348,8 +348,7 @@ def _candidates(
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
         out = model(rows.fed.tokens, rows.latents, rows.fed.values)
-        exits = _exits(layout, out.prediction, out.update)
-        for x, scale in zip(exits, spread, strict=True):
+        for x, scale in zip(_exits(layout, out.prediction, out.update), spread, strict=True):
             score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
             for _ in range(_PROJECTIONS):
                 direction = torch.randn(x.shape[-1], generator=draws, dtype=x.dtype)

@@ -73,10 +73,9 @@ class Effects(Found):
         if self.counted is None:
             summary: Any = bootstrap_mean(effects, seed=seed, participants=whose)
         else:
-            has = self.counted.numpy(force=True)
             rounds = [
                 bootstrap_mean(effects[of, :, i], seed=seed, participants=None if whose is None else whose[of])
-                for i, of in enumerate(has.T)
+                for i, of in enumerate(self.counted.numpy(force=True).T)
             ]
             summary = (np.stack(one, 1) for one in zip(*rounds, strict=True))
         mean, low, high = (x.reshape(-1) for x in summary)

@@ -331,7 +331,7 @@ def carriers(
 
     rows = []
     for claim in claims:
-        elsewhere = placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
+        elsewhere = _placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
         random = test(claim, elsewhere) if elsewhere else None
         wholes = [place.basis is None and place.site.kind.axes in ("pos", "latent", "") for place in claim.places]
         both = (random.iia_informative, random.score().estimate) if random else (float("nan"), float("nan"))
@@ -341,7 +341,7 @@ def carriers(
     return pd.concat(rows, ignore_index=True)
 
 
-def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
+def _placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
     """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``."""
     rows = Rows.of(run, [0]).part(slice(1))
     _, seen = passed(model, rows, run.layout, watched=[place.site for place in places])
@@ -349,8 +349,7 @@ def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -
     for place in places:
         size = width = seen[place.site].shape[-1]
         if place.site.kind.axes == "latent":
-            mask = carried_mask(model)[place.site.index(run.layout)[1]]
-            width = int(mask.sum(-1).max())
+            width = int(carried_mask(model)[place.site.index(run.layout)[1]].sum(-1).max())
         control = place.placebo(width, seed, size - width) if width else None
         controls += [] if control is None else [control]
     return controls

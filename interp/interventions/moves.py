@@ -186,8 +186,7 @@ class Writer:
 
 def _carried(latents: Tensor, place: Site, layout: RoundLayout) -> Float[Tensor, "episode round row width"]:
     """Of what is carried, all or some rows."""
-    rows = place.read(latents.flatten(0, 1), layout)
-    return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
+    return place.read(latents.flatten(0, 1), layout).reshape(*latents.shape[:2], -1, latents.shape[-1])
 
 
 @checked

@@ -135,8 +135,7 @@ class PatchingResult(Found):
         """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
         from interp import figures  # matplotlib is heavy
 
-        largest = self.sites[int(self.effects.mean(-1).abs().argmax())]
-        key = component or largest.component
+        key = component or self.sites[int(self.effects.mean(-1).abs().argmax())].component
         title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"
         kind = next((site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None)
         rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
@@ -301,8 +300,7 @@ def round_map(
         for t, u in experiment.pairs:
             start, lag = at_rounds.index(t), u - t
             seen = Readout(ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag])
-            measured = measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan
-            found.append(measured)
+            found.append(measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan)
         return torch.stack(found, 2).unsqueeze(-1)
 
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}

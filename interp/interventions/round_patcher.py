@@ -70,8 +70,7 @@ class RoundPatcher:
     def __init__(self, model: Machine, run: Rollout, t: int, source: Rollout, *, update: bool) -> None:
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
-        most = _CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR
-        self.chunk = self.base.at_once(most)
+        self.chunk = self.base.at_once(_CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR)
         self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
@@ -107,8 +106,7 @@ class RoundPatcher:
         for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
             patches = _Patches([cells[i] for i in indices], source, layout)
             if self.transformer is None or depths[indices[0]] < 0:
-                rows = self.base.each(partial(tile, times=len(indices)))
-                yield self._whole(indices, rows, patches)
+                yield self._whole(indices, self.base.each(partial(tile, times=len(indices))), patches)
             else:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
 

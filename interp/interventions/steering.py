@@ -49,7 +49,7 @@ def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     return cast(Tensor, model.state_map)  # type: ignore[attr-defined]
 
 
-def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
+def _state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """The smallest latent change that changes a handwired transformer's state by ``change`` (one state's shape)."""
     state_map = _state_map(model)
     wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(state_map)
@@ -70,8 +70,7 @@ def write_state(
     now = model.read_state(latents)
     fits = tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :]
     require(fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}")
-    change = model.layout.per_latent(state.to(latents) - now)
-    return latents + change @ torch.linalg.pinv(state_map).T
+    return latents + model.layout.per_latent(state.to(latents) - now) @ torch.linalg.pinv(state_map).T
 
 
 @checked
@@ -204,7 +203,7 @@ def steer(
     fits = np.shape(change) == shape
     require(fits, f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}")
     exact = doses.direction is None
-    along = state_direction(model, change) if doses.direction is None else doses.direction.to(base.latents)
+    along = _state_direction(model, change) if doses.direction is None else doses.direction.to(base.latents)
     fits = along.shape == base.latents.shape[2:]
     require(fits, f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}")
     # Random directions as long, on the rows that it moves.

@@ -79,13 +79,10 @@ class Answer:
 
     def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
-        before, after = self.machine
-        moved = {
-            "machine": _moved(before, after, self.bench.classes),
-            "algorithm": _moved(*self.algorithm, self.bench.classes),
-        }
+        sides = {"machine": self.machine, "algorithm": self.algorithm}
+        moved = {name: _moved(*pair, self.bench.classes) for name, pair in sides.items()}
         if len(self.controls):
-            random = _moved(before, self.controls, self.bench.classes)
+            random = _moved(self.machine[0], self.controls, self.bench.classes)
             moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
         return moved
 

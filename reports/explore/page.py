@@ -42,17 +42,16 @@ def _state_number(answer: Answer) -> tuple[str, int, list[np.ndarray]] | None:
     Its variable, its index, and what it is in every round without and with the edits.
     """
     before, after = answer.decoded
-    best: tuple[float, str, int] | None = None
+    far: dict[str, np.ndarray] = {}
     for key, first in before.items():
         rows, moved = (x.reshape(len(x), -1) for x in (first, after[key] - first))
         spread = max(float(rows.std()), 1e-9)
-        far = np.abs(moved).max(0) / spread if np.abs(moved).max() > 1e-6 * spread else rows.std(0) / spread * 1e-3
-        if best is None or far.max() > best[0]:
-            at = int(far.argmax())
-            best = float(far.max()), key, at
-    if best is None:
+        moves = np.abs(moved).max() > 1e-6 * spread
+        far[key] = np.abs(moved).max(0) / spread if moves else rows.std(0) / spread * 1e-3
+    if not far:
         return None
-    _, key, at = best
+    key = max(far, key=lambda key: float(far[key].max()))
+    at = int(far[key].argmax())
     return key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 

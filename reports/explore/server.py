@@ -108,8 +108,7 @@ class Explorer:
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
         """The rows of a longer part, each computed when it is asked for."""
-        one = self.answer(view)[0]
-        rows = {"layers": page.layers, "carriers": page.carriers}[name](one)
+        rows = {"layers": page.layers, "carriers": page.carriers}[name](self.answer(view)[0])
         while True:
             with self._lock:
                 row = next(rows, None)

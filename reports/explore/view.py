@@ -206,7 +206,7 @@ class Edit:
         """What it writes inside the machine; None for a change of the inputs."""
         if self.kind == "input":
             return None
-        rounds, values = self.rounds(bench), {}
+        rounds = self.rounds(bench)
         if self.kind == "move":
             key, change = self.moved(bench)
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
@@ -216,14 +216,12 @@ class Edit:
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
         episodes = (self.source(bench),) if self.kind == "patch" else tuple(range(len(bench.episodes)))
         held = bench.activations(site.hook, tuple(rounds), episodes)
-        for i, t in enumerate(rounds):
-            values[t] = site.read(held[:, i], bench.layout).mean(0)
+        values = {t: site.read(held[:, i], bench.layout).mean(0) for i, t in enumerate(rounds)}
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
         """The place that it ablates or patches."""
-        wanted = f"{str(self)!r} takes no value; end it with '-'"
-        require(self.kind == "patch" or self.value == "-", wanted)
+        require(self.kind == "patch" or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:

@@ -24,7 +24,7 @@ def part(found: AuditResult | None = None) -> Part:
         summary=lambda result, context: result.measures,
         sentence=lambda result, context: result.sentence,
         hero=_hero,
-        heading=lambda context: Heading(f"Audit of {context.name}", "Is what it carries used, and for what?"),
+        heading=lambda context: Heading(f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
         slow=found is None,
     )
 

@@ -37,7 +37,7 @@ def _saved(context: Context) -> list[_Saved]:
                 replace(one, yes=f"{one.yes.removesuffix(' alike')} as {reference}", no=f"{one.no} than {reference}")
                 for one in measures
             ]
-            if model != context.name:  # the page is about the reference, and its sentence about itself
+            if model != context.model.name:  # the page is about the reference, and its sentence about itself
                 measures = [replace(one, claim=one.claim.replace(reference, model), yes="", no="") for one in measures]
             name = f"{model} against {reference or 'algorithms'}"
             saved.append((path.parent, name, about.get("sentence", ""), measures))
@@ -51,7 +51,7 @@ def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
         return [Prose(_NONE), Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))]
     if not computed:
         named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
-        text = TEXTS["compared"]["python"].format(reference=named, folder=f"{COMPARISONS}/{context.name}")
+        text = TEXTS["compared"]["python"].format(reference=named, folder=f"{COMPARISONS}/{context.model.name}")
         return [Prose(_NONE), Code(text, "In this page's folder")]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, name, sentence, measures in computed:

@@ -16,7 +16,7 @@ from interp.library import handwired_models
 from interp.model.rollout import rollout
 from interp.style import WIDTH
 from reports import arrows, panels
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, show, spread, worded
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, heads_of, show, spread, worded
 from reports.blocks import TEXTS, Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
@@ -30,7 +30,7 @@ def attention(paper: str = "") -> Part:
     def draw(view: AttentionView, context: Context) -> list[object]:
         _, layer, head, query, key = _ranked(view)[0]
         at, read, size = view.labels[query], view.labels[key], abs(view.patterns[layer][view.first][head, query, key])
-        named = [[f"{address} {text}" for address, text in of.items() if text] for of in context.heads]
+        named = [[f"{address} {text}" for address, text in of.items() if text] for of in heads_of(context.model)]
         called = " ".join(f"Layer {layer}: {', '.join(of)}." for layer, of in enumerate(named) if of)
         most = {"head": view.heads[layer][head], "read": read, "at": at, "size": size}
         caption = _SAYS["attended"].format(round=context.looked_at, shown=context.shown, **most)
@@ -56,7 +56,7 @@ def _attend(context: Context) -> AttentionView:
     names = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
     run = rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
     first = (0, rounds.index(context.looked_at))
-    return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
+    return replace(show(run, heads_of(context.model)), episodes=tuple(episodes), first=first, opened=False)
 
 
 def _ranked(view: AttentionView) -> list[tuple[float, int, int, int, int]]:
@@ -78,7 +78,7 @@ _THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a shar
 
 
 def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
-    if not context.handwired:
+    if not context.model.is_handwired:
         return []
     picture, caption = _flow(reads, context, width=6.0), f"Who reads whom in round {context.looked_at}, by head."
     return [Figure(picture, f"The circuit in round {context.looked_at}", caption)]
@@ -86,9 +86,9 @@ def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
 
 def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
     """The reads of a circuit wired by hand, a colour a head; of a learned model, a colour for what each matters to."""
-    labels, n_layers = context.run.layout.labels, len(context.heads)
-    if context.handwired:
-        legend = {name: f"{name}  {text}".strip() for of in context.heads for name, text in of.items()}
+    labels, n_layers = context.run.layout.labels, len(heads_of(context.model))
+    if context.model.is_handwired:
+        legend = {name: f"{name}  {text}".strip() for of in heads_of(context.model) for name, text in of.items()}
         return arrows.flow(reads.rename(columns={"head": "of"}), labels, n_layers, legend, width=width)
     named = [f"{head} {effect:.2f}" for head, effect in zip(reads["head"], reads["effect"], strict=True)]
     drawn = reads.assign(of=reads["exit"], label=named, weight=reads["effect"] / reads["effect"].max())
@@ -98,12 +98,11 @@ def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
 
 def _read(context: Context) -> pd.DataFrame:
     """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
-    if context.handwired:
+    if context.model.is_handwired:
         return _written(context)
     run = rollout(context.model, context.pairs[0])
-    model: Any = context.model
-    reads = strongest_reads(model, run, context.looked_at, k=_SHOWN, seed=context.seed)
-    heads = [list(names) for names in context.heads]
+    reads = strongest_reads(context.model, run, context.looked_at, k=_SHOWN, seed=context.seed)
+    heads = [list(names) for names in heads_of(context.model)]
     return reads.assign(head=[heads[at][i] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
 
 
@@ -113,20 +112,20 @@ def _written(context: Context) -> pd.DataFrame:
     model: Any = context.model
 
     at = (context.shown, run.cached_rounds.index(context.looked_at))
-    for layer, names in enumerate(context.heads):
+    heads = [list(names) for names in heads_of(context.model)]
+    for layer, names in enumerate(heads):
         pattern = run.cache[f"blocks.{layer}.attn.hook_pattern"][at].numpy(force=True)[: len(names)]
         w_o = model.blocks[layer].attn.W_O.detach().numpy(force=True)
         values = run.cache[f"blocks.{layer}.attn.hook_v"][at].numpy(force=True)
         moved = einsum(values, w_o, "key head d, head d model -> head key model")
         patterns.append(pattern)
         writes.append(pattern * np.linalg.norm(moved, axis=-1)[: len(names), None, :])
-    heads = [list(names) for names in context.heads]
     return arrows.written(patterns, writes, run.layout.labels, heads, threshold=_THRESHOLD)
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
     t = context.looked_at
-    if context.handwired:
+    if context.model.is_handwired:
         picture = Figure(
             _flow(reads, context, WIDTH),
             f"Which position reads which, by which head, in round {t}",

@@ -40,7 +40,7 @@ def _compute(context: Context) -> _Tables:
     claims = wired(context.circuit) if context.compiled else None
     known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
-    if context.handwired or context.quick or not context.task.analysis.aligned(model):
+    if context.model.is_handwired or context.quick or not context.task.analysis.aligned(model):
         return carried, None
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
@@ -51,7 +51,8 @@ def _nowhere(context: Context) -> str:
         claimed = not context.compiled or bool(context.circuit.carried)
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    return "" if claimed else f"not applicable: the circuit of {context.name} says of no variable which places carry it"
+    says = f"the circuit of {context.model.name} says of no variable which places carry it"
+    return "" if claimed else f"not applicable: {says}"
 
 
 def _interchanged(computed: _Tables, context: Context) -> list[Measure]:

@@ -27,7 +27,7 @@ def part(title: str = _TITLE, text: str = _TEXT) -> Part:
         _shipped,
         lambda losses, context: learning(losses, goal_of(context.task).floor, title, text),
         lambda context: _shipped(context) is not None or "resid_post" not in context.model.points,
-        lacking=lambda context: "" if _shipped(context) is not None else lacks.format(context.name),
+        lacking=lambda context: "" if _shipped(context) is not None else lacks.format(context.model.name),
     )
 
 

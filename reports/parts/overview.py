@@ -31,11 +31,11 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     def heading(context: Context) -> Heading:
         task = context.task
         what = f"A model of {task.name}: {task.what}."
-        if context.handwired:
-            known = title and context.compiled
-            return Heading(*(title, handwired) if known else (f"{context.name}: {task.name}, wired by hand", what))
+        if context.model.is_handwired:
+            by_hand = f"{context.model.name}: {task.name}, wired by hand", what
+            return Heading(*(title, handwired) if title and context.compiled else by_hand)
         said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
-        return Heading(f"{context.name}: a learned model of {task.name}", said or what)
+        return Heading(f"{context.model.name}: a learned model of {task.name}", said or what)
 
     return Part("summary", "What was found", lambda context: None, _draw, heading=heading)
 
@@ -46,9 +46,9 @@ def _draw(computed: None, context: Context) -> list[object]:
         left_out = ", ".join(f"“{title}”" for title in context.left_out)
         facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
     # What the page is not evidence of: a learned model's card says it, where there is one.
-    is_not = _BY_HAND if context.handwired else _ONE_RUN
+    is_not = _BY_HAND if context.model.is_handwired else _ONE_RUN
     cards = [place / "README.md" for place in (SHIPPED / context.source, Path(context.source))]
-    card = next((card for card in cards if context.source and not context.handwired and card.is_file()), None)
+    card = next((card for card in cards if context.source and not context.model.is_handwired and card.is_file()), None)
     text = card.read_text("utf-8") if card else ""
     if limits := re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", text, re.M | re.S):
         is_not = " ".join(re.findall(r"^- (.*)$", limits[1], re.M))

@@ -69,9 +69,9 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
         if plain:
             blocks += _draw_points(what, caption, result.to_frame())
             continue
-        blocks.append(_maps(what, caption, result, context.heads))
+        blocks.append(_maps(what, caption, result, heads_of(context.model)))
         frame = result.to_frame().drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
-        names = [list(of_layer) for of_layer in context.heads]  # heads are called as in the pictures
+        names = [list(of_layer) for of_layer in heads_of(context.model)]  # heads are called as in the pictures
         called = [
             None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
             for layer, head in zip(frame["layer"], frame["head"], strict=True)
@@ -159,7 +159,7 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     said = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
     about = {"n": circuit["size"], "of_all": circuit["of"], "random": circuit["random_mean"]}
     return [
-        Prose(_SAYS["edges_text"] + (_SOFT if context.handwired else "")),
+        Prose(_SAYS["edges_text"] + (_SOFT if context.model.is_handwired else "")),
         Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
         curves(_SAYS["curve"], pd.concat([best, random]), data=curve, kept=cell(measured[1][1]), **about),
         Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),

@@ -110,8 +110,7 @@ def state(
 
     def draw(held: Held, context: Context) -> list[object]:
         known = read.format(**context.algorithm.parameters) if context.compiled else _READ
-        text = known if context.exact else decoded
-        return [Prose(text), figure(held, context)]
+        return [Prose(known if context.exact else decoded), figure(held, context)]
 
     def hero(held: Held, context: Context) -> list[Figure]:
         drawn = replace(
@@ -137,7 +136,7 @@ def _of_the_latents(context: Context) -> Held:
     values = context.algorithm.run(context.episodes)
     reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
     shapes = f"{state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
-    require(state[0].size == reference[0].size, f"{context.name} reads a state of shape {shapes}")
+    require(state[0].size == reference[0].size, f"{context.model.name} reads a state of shape {shapes}")
     labels = context.algorithm.variable(key).labels(values[key])
     return Held(key, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
 

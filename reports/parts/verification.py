@@ -34,7 +34,7 @@ def _unlisted(context: Context) -> str:
         return ""  # a circuit that was edited: the part says so
     if not context.compiled or handwired(context.circuit.name).plan.output in sites:
         return uncompiled(context)
-    return f"not applicable: the circuit of {context.name} lists no site of what it predicts"
+    return f"not applicable: the circuit of {context.model.name} lists no site of what it predicts"
 
 
 def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:

@@ -64,7 +64,7 @@ def _score(context: Context) -> dict[str, _Scored]:
         over = scoring.regret(predictions, episodes, decision)
         return score, mean_interval(over[:, -1] - of_model, seed=seed), figures.over_rounds(key, name, over, seed)
 
-    by_key = {"model": scored("model", context.name, predictions)}
+    by_key = {"model": scored("model", context.model.name, predictions)}
     for key in _BASELINES:
         baseline = predictors.PREDICTORS[key]
         predicted = baseline.run(episodes)
@@ -83,7 +83,7 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
     beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}
-    return [learns, *([] if context.handwired else [claim("bayes", excess["model"], controls=beside)])]
+    return [learns, *([] if context.model.is_handwired else [claim("bayes", excess["model"], controls=beside)])]
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
@@ -106,13 +106,13 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
 def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
     other = calibration(np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed).error
-    beside, by_design = {"the labels of other episodes": Control(other)}, not context.handwired
+    beside, by_design = {"the labels of other episodes": Control(other)}, not context.model.is_handwired
     error, note = Interval(*[result.error] * 3), f"a calibrated predictor, by chance: {cell(result.chance)}"
     limit = result.chance.high
     return [claim("calibration", error, threshold=limit, controls=beside, by_design=by_design, note=note)]
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:
-    drawn = panels.calibration(result.to_frame(), name=context.name)
+    drawn = panels.calibration(result.to_frame(), name=context.model.name)
     caption = _PROSE["calibration"].format(error=result.error, chance=cell(result.chance, ".3f"))
     return [Figure(drawn, "Predicted probability against frequency", caption)]

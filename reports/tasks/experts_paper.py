@@ -77,8 +77,7 @@ def _draw_weights(logs: Held, context: Context) -> list[object]:
 def _robustness(context: Context) -> pd.DataFrame:
     """Regret curves of the model and of baselines: of the evaluation where this report has it, else of six regimes."""
     if "elsewhere" in context.keys:
-        curves: pd.DataFrame = context.result("elsewhere").tables["regret_curves"]
-        return curves
+        return pd.DataFrame(context.result("elsewhere").tables["regret_curves"])
     regimes = [name for name in (*_GOOD, *_CORRELATED) if name in by_regime.fitting_regimes(context.model)]
     found = by_regime.evaluate(context.model, regimes, n_episodes=_N_EPISODES, seed=context.seed)
     return pd.DataFrame(found["regret_curves"])

@@ -123,7 +123,7 @@ def _let_play(of: Context) -> list[_Played]:
 def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
     """Of a learned model, whether it earns at least nine tenths of what the learner earns beyond random actions."""
     chance = "an agent of random actions"
-    if context.handwired:
+    if context.model.is_handwired:
         share = min(world.shared() for world in played)
         random = Control(max(world.shared("random") for world in played))
         return [claim("playing", Interval(share, share, share), controls={chance: random})]
@@ -154,7 +154,7 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
         curves(_PROSE["curves"]["reward"], earned(played[0].agents, seed), world=played[0].world),
         Table(table, returned, formats={"earned": ".2f"}),
     ]
-    if context.handwired:
+    if context.model.is_handwired:
         frame = pd.DataFrame({"world": [p.world for p in played], "actions equal": [p.shared() for p in played]})
         caption = "Share of the actions that equal those of the tabular learner that selects before it updates"
         blocks.append(Table(frame, caption))
@@ -169,8 +169,7 @@ def _margins(context: Context) -> pd.DataFrame:
     n_positions = context.model.layout.n_positions
     lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
     tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
-    frame = pd.concat(tables, ignore_index=True)
-    return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
+    return pd.concat(tables, ignore_index=True).sort_values(["code", "leak"], ascending=[True, False], kind="stable")
 
 
 def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:

@@ -49,7 +49,7 @@ def parts() -> tuple[Part, ...]:
             "Selection in head L2H0 (step 3.1)",
             _select,
             lambda frame, _: [Prose(_PROSE["selection"]), curves(_CURVES["selection"], frame, data=frame)],
-            lambda context: context.handwired and min(context.sizes.values()) > 1,
+            lambda context: context.model.is_handwired and min(context.sizes.values()) > 1,
             lacking=uncompiled,
         ),
         Part(
@@ -101,7 +101,7 @@ def played_by_all(
         "optimal": ("optimal within the rounds played", tabular.AGENTS["optimal"]),
     }
     played = {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
-    return {"model": (context.name, play(model, mdps, n_rounds, seed)[0]), **played}
+    return {"model": (context.model.name, play(model, mdps, n_rounds, seed)[0]), **played}
 
 
 def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
@@ -148,14 +148,14 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     sums = pd.concat([pooled[[*by, "n_steps"]], values], axis=1).groupby(by, sort=False, as_index=False).sum()
     for column in ("estimate", "low", "high"):
         sums[column] /= sums["n_steps"]
-    names = {"model": context.name, "no-bootstrap": "the table with γ = 0"}
+    names = {"model": context.model.name, "no-bootstrap": "the table with γ = 0"}
     shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(columns=["low", "high"])
     shown = shown[shown["round"] <= _HORIZON].assign(name=shown["algorithm"].map(names))
     shown["panel"] = [REGIMES[key].name for key in shown["regime"]]
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
     share, first = share.reset_index().rename_axis(columns=None), share.iloc[0]
-    told = {"name": context.name, "own": first.iloc[0], "rival": first.index[1], "other": first.iloc[1]}
+    told = {"name": context.model.name, "own": first.iloc[0], "rival": first.index[1], "other": first.iloc[1]}
     return [
         Prose(_PROSE["by_step"]),
         curves(_CURVES["agreement"], shown, data=shown, **told),

@@ -14,7 +14,7 @@ from interp.interventions.ablation import CircuitScorer, _random_circuits, small
 from interp.interventions.edge_graph import attribute
 from interp.interventions.interchange import Claim
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.steering import Doses, fitted_direction, state_direction, steer
+from interp.interventions.steering import Doses, _state_direction, fitted_direction, steer
 from interp.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
@@ -87,7 +87,7 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
     episodes, change = experts.sample(12, 10, 3, seed=0), [0.0, 1.0, 0.0]
     algorithm = weighted_majority(0.5)
     fitted = fitted_direction(model, episodes, algorithm, change)
-    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=0.02)
+    torch.testing.assert_close(fitted, _state_direction(model, change), rtol=0, atol=0.02)
     assert steer(model, episodes, algorithm, Doses(change, direction=fitted), round=7).max_error < 0.02
 
 

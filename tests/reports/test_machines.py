@@ -191,8 +191,8 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
     computed: list[str] = []
 
     def compute(context: Context) -> str:
-        computed.append(context.name)
-        return context.name
+        computed.append(context.model.name)
+        return context.model.name
 
     def said(value: Any, context: Context) -> list[Measure]:
         return [Measure("a", "A claim", Interval(1, 1, 1), 0.5, needs_control=False)]

@@ -221,7 +221,7 @@ def align(
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
         judged = arbitrary if condition == _ARBITRARY else pairs
         choices = (fresh if condition == UNTRAINED else exam).scored(interventions[condition], judged).argmax(-1)
-        return (choices == judged.wanted).numpy()
+        return (choices == judged.target.argmax(-1)).numpy()
 
     trained = {name: hits(name, training, labelled[0])[training.informative.numpy()].mean() for name in fits}
     shape = scoring.n_episodes, -1
@@ -258,8 +258,7 @@ def _site(model: Machine, base: Any, site: Site | str) -> Site:
         f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    is_causal = place.kind.axes == "pos" and runs_from(model)
-    if is_causal and layout.position(str(place.position)) > last:
+    if place.kind.axes == "pos" and runs_from(model) and layout.position(str(place.position)) > last:
         raise AlignmentError(
             f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
             f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"

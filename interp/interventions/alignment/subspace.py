@@ -73,11 +73,6 @@ class Pairs:
         return len(self.base)
 
     @property
-    def wanted(self) -> Int[Tensor, " pair"]:
-        """The most probable outcome of the target."""
-        return self.target.argmax(-1)
-
-    @property
     def n_informative(self) -> int:
         """How many pairs have a wanted outcome that differs from the base's."""
         return int(self.informative.sum())
@@ -131,9 +126,7 @@ def make_pairs(
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
     tied |= tied_before
     informative = (target.argmax(-1) != unpatched.argmax(-1)) & ~tied
-    rows = (torch.from_numpy(x) for x in (base, source, rounds.ravel()))
-    judged = (torch.from_numpy(x) for x in (target, informative, tied))
-    return Pairs(n, *rows, *judged)
+    return Pairs(n, *(torch.from_numpy(x) for x in (base, source, rounds.ravel(), target, informative, tied)))
 
 
 def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -231,9 +224,6 @@ class RoundsWithSite:
     of the source, ``[row, width]``: of "latent" without a place, all that is carried, row after row. ``is_used`` says
     which of these numbers are a channel's, and which only pad it.
     """
-
-    own: Tensor
-    source: Tensor
 
     def __init__(self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
         self.model, self.layout, self.site, self.hook = model, runs[0].layout, site, site.hook
@@ -390,8 +380,7 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         if not loss.requires_grad or frame.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()
-    gradients = [parameter.grad for parameter in subspace.parameters() if parameter.grad is not None]
-    return any(bool(gradient.any()) for gradient in gradients)
+    return any(bool(one.grad.any()) for one in subspace.parameters() if one.grad is not None)
 
 
 def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
