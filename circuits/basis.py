@@ -173,8 +173,7 @@ class Basis:
     @checked
     def code(self, position: int) -> Direction:
         """The position code p_i (0-based), without the constant."""
-        coefficients = self.positions.coefficients(position).items()
-        return sum((c * self[POS][label] for label, c in coefficients), self.zero)
+        return sum((c * self[POS][label] for label, c in self.positions.coefficients(position).items()), self.zero)
 
 
 @dataclass(frozen=True)

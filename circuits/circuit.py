@@ -360,10 +360,9 @@ class Circuit:
     @checked
     def location(self, key: str, name: str) -> Location:
         """The location of a variable that is called ``name``."""
-        for location in self.locations(key):
-            if location.name == name:
-                return location
-        raise unknown_name(f"location of {key!r}", name, (location.name for location in self.sites[key]), limit=20)
+        known = {location.name: location for location in self.locations(key)}
+        require_known(f"location of {key!r}", name, known, limit=20)
+        return known[name]
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
@@ -383,8 +382,7 @@ class Circuit:
         """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""
         old = self.head(name)
         heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
-        note = f"{old.name}: {', '.join(sorted(changes))}"
-        return replace(self, heads=heads, edits=(*self.edits, note))
+        return replace(self, heads=heads, edits=(*self.edits, f"{old.name}: {', '.join(sorted(changes))}"))
 
     def without(self, *names: str) -> Circuit:
         """A copy without some heads."""

@@ -182,8 +182,7 @@ def check(
             soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
         elif why:
             why = f"{why} = {soft:.1g}"
-        share = shares.get(entry[0], 0.0)
-        checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, why))
+        checks.append(Check(size, dtype, *entry, tolerance + soft, by, shares.get(entry[0], 0.0), why))
     leak = _causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 
@@ -221,8 +220,7 @@ def check_horizon(
         values = circuit.algorithm.run(episodes)
         truth = _carried_by(circuit.algorithm, values)
         run = rollout(model, episodes)
-        state = model.read_state(run.latents).cpu().reshape(truth.shape)
-        error, _ = _errors(state, torch.from_numpy(truth))
+        error, _ = _errors(model.read_state(run.latents).cpu().reshape(truth.shape), torch.from_numpy(truth))
         largest = max(plan.unit(circuit, values, CARRIED), float(np.abs(truth).max()))
         if model.digest() != built:
             error = np.inf

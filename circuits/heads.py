@@ -95,8 +95,7 @@ def content_chooser(
     name: str, layer: int, wanted: Sequence[Term], moves: tuple[Term, ...], sink: Direction, theta: float = 0.5
 ) -> Head:
     """CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``."""
-    scores = (*wanted, (theta * sink.basis.one, sink))
-    return Head(name, layer, "hard", scores, moves)
+    return Head(name, layer, "hard", (*wanted, (theta * sink.basis.one, sink)), moves)
 
 
 def fixed_offset(name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction) -> Head:
@@ -173,8 +172,7 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
     def half(sign: float, mark: str) -> Head:
         number, _, word = head.name.partition(" ")
         scores = tuple((sign * epsilon * query, key) for query, key in head.scores)
-        factor = sign * math.exp(heavy) / (2 * epsilon)
-        moves = tuple((read, factor * write) for read, write in head.moves)
+        moves = tuple((read, sign * math.exp(heavy) / (2 * epsilon) * write) for read, write in head.moves)
         scores = (*scores, (heavy * sink.basis.one, sink))
         return replace(head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves)
 
@@ -206,12 +204,12 @@ def _required_eta(margin: float, n_positions: int, eps: float) -> float:
     return 2 / margin * math.log((n_positions - 1) / eps)
 
 
-def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
+def _lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
     n, d = len(code.labels), len(code.axes) - 1
     norm = d / 2 if code.lines else 1.0
-    from_first = 1.0 - max(code.overlap(0, j) for j in range(1, n))
-    return math.log(n / eps) / (norm * code.margin), 3 * d / (norm * from_first)
+    separated = norm * code.margin  # as far as the first code is from its nearest, for all overlaps are of lags
+    return math.log(n / eps) / separated, 3 * d / separated
 
 
 def _measured_attention(code: PositionCode, offset: int, eta: float) -> float:
@@ -252,6 +250,6 @@ def chooser_table(
     for name, code in codes.items():
         eta = _required_eta(code.margin, n_positions, eps)
         attention = _measured_attention(code, offset, eta)
-        rows.append((name, n_positions, len(code.axes) - 1, code.margin, *lemma(code, eps), eta, attention, 1 - eps))
+        rows.append((name, n_positions, len(code.axes) - 1, code.margin, *_lemma(code, eps), eta, attention, 1 - eps))
     columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
     return pd.DataFrame(rows, columns=columns.split())

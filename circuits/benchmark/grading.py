@@ -165,8 +165,7 @@ class Result(Tabled):
         require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
         rows = []
         for keys, group in frame.groupby([*by, "method"], sort=False):
-            forms = group.groupby(["machine", "form"])["value"].mean().to_numpy()
-            mean, low, high = map(float, bootstrap_mean(forms))
+            mean, low, high = map(float, bootstrap_mean(group.groupby(["machine", "form"])["value"].mean().to_numpy()))
             bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
             named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))
             rows.append({**named, **bounds, "cpu_s": group["cpu_s"].mean()})
@@ -182,8 +181,7 @@ class Result(Tabled):
         for score in scores:
             require_known(f"score of {question!r}", score, list(frame["score"].unique()))
         require(len(frame) > 0, f"this result has no row of question {question!r}")
-        forms = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
-        wide = forms.groupby("method").mean()
+        wide = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False).groupby("method").mean()
         wide = wide[list(scores)] if scores else wide
         return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
 

@@ -126,9 +126,8 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     ``seed`` is of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)
-    forms = [key for key, (name, _) in FORMS.items() if name == machine]
     handwired(machine)
-    require_known(f"form of {machine!r}", form, forms)
+    require_known(f"form of {machine!r}", form, [key for key, (name, _) in FORMS.items() if name == machine])
     has = variants(machine, form)
     require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
     arguments = {**SIZES[quick][machine], **FORMS[form][1]}
@@ -160,7 +159,6 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         key: tuple(move(place) for location in several for place in places(circuit, location))
         for key, several in circuit.sites.items()
     }
-    claims = [claim for claim in wired(circuit) if not claim.control]
     return KnownMachine(
         name=f"{machine} {form}, {variant}",
         machine=machine,
@@ -170,7 +168,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         algorithm=circuit.algorithm,
         edges=_true_edges(circuit),
         places=located,
-        claims=tuple(replace(claim, places=tuple(map(move, claim.places))) for claim in claims),
+        claims=tuple(replace(one, places=tuple(map(move, one.places))) for one in wired(circuit) if not one.control),
     )
 
 
@@ -263,8 +261,7 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
         attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
         head_names=named,
     )
-    state_map = model.state_map.new_zeros(len(model.state_map), d_model)
-    grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
+    grown = HookedLatentTransformer(larger, model.state_map.new_zeros(len(model.state_map), d_model)).to(model.W_E)
     generator = torch.Generator().manual_seed(seed)
 
     def fill(weight: Tensor, fan_in: int) -> None:
@@ -328,14 +325,13 @@ def load_trained(name: str) -> KnownMachine:
     places: dict[str, tuple[Place, ...]] = {}
     for claim in claims:
         places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
-    algorithm = tasks.of(model).algorithm(truth["algorithm"]["key"], **truth["algorithm"]["parameters"])
     return KnownMachine(
         name=truth["name"],
         machine=truth["machine"],
         form="trained",
         variant="trained",
         model=model.eval(),
-        algorithm=algorithm,
+        algorithm=tasks.of(model).algorithm(truth["algorithm"]["key"], **truth["algorithm"]["parameters"]),
         edges=None,
         places=places,
         claims=tuple(claims),

@@ -245,9 +245,8 @@ class Material:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
-            full = case.metric.measure(case.pair.clean_readout, case.pair)
-            lost = full - case.metric.measure(cut, case.pair)
-        return np.asarray(lost.double().numpy(force=True) / case.scale)
+            full, left = (case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut))
+        return np.asarray((full - left).double().numpy(force=True) / case.scale)
 
 
 _ROWS = 512  # rows (edge x episode) that are run at once

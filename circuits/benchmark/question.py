@@ -139,25 +139,14 @@ def _graded(
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))
     if true.any() and false.any():
         y, x = true[asked], values[asked]
-        scores = {
-            "auroc": float(roc_auc_score(y, x)),
-            "ap": float(average_precision_score(y, x)),
-            "recall": _recall_at(y, x, int(y.sum())),
-        }
+        # The share of true items among as many of the best; ties at the edge are broken at random, on average.
+        cut = np.sort(x)[::-1][y.sum() - 1]
+        above, level = x > cut, x == cut
+        hits = (y & above).sum() + (y.sum() - above.sum()) / level.sum() * (y & level).sum()
+        recall = float(hits) / float(y.sum())
+        scores = {"auroc": float(roc_auc_score(y, x)), "ap": float(average_precision_score(y, x)), "recall": recall}
     if chosen is not None:
         hits, declared = float((chosen & true).sum()), float((chosen & asked).sum())
         scores["chosen_precision"] = hits / declared if declared else float("nan")
         scores["chosen_recall"] = hits / float(true.sum()) if true.any() else float("nan")
     return scores
-
-
-def _recall_at(true: Bool[np.ndarray, " item"], values: Float[np.ndarray, " item"], size: int) -> float:
-    """The share of true items among the ``size`` best; ties at the edge are broken at random, on average.
-
-    >>> _recall_at(np.array([True, False, False]), np.array([1.0, 1.0, 0.0]), 1)
-    0.5
-    """
-    cut = np.sort(values)[::-1][size - 1]
-    above, level = values > cut, values == cut
-    share = (size - above.sum()) / level.sum()
-    return float((true & above).sum() + share * (true & level).sum()) / float(true.sum())

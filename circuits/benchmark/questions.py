@@ -149,11 +149,8 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
     """
     overlaps = []
     for item, true in _bases(subject, material).items():
-        found = answer.subspaces.get(item)
-        if found is None or not found.shape[1]:
-            overlaps.append(0.0)
-        else:
-            overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
+        found = answer.subspaces.get(item, true[:, :0])
+        overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
     return {"cosine2": float(np.mean(overlaps))}
 
 
@@ -207,12 +204,10 @@ def _carrying(subject: KnownMachine, material: Material) -> Truth:
     kinds: dict[Hashable, str] = {}
     for key, at in changes(subject, material):
         clean, corrupted = (algorithm.run(episodes) for episodes in sides(subject, material, key, at))
-        outcomes = [algorithm.distribution(values)[:, material.effort.round] for values in (clean, corrupted)]
-        shown = _differ(*outcomes)
+        shown = _differ(*(algorithm.distribution(values)[:, material.effort.round] for values in (clean, corrupted)))
         for t in range(material.effort.rounds):
             moved = np.any([_differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state], axis=0)
-            carries = t <= material.effort.round and bool((moved & shown).any())
-            kinds[key, at, t] = "carries" if carries else ""
+            kinds[key, at, t] = "carries" if t <= material.effort.round and (moved & shown).any() else ""
     return kinds
 
 

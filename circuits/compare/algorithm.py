@@ -125,9 +125,7 @@ class AlgorithmPart:
     def __str__(self) -> str:
         made = in_words(self.parameters)
         answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
-        ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(
-            *(100 * x for x in (self.ratio.estimate, self.ratio.low, self.ratio.high))
-        )
+        ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(*(100 * x for x in vars(self.ratio).values()))
         response = f"; response to {self.response.where}: {self.response.alike}" if self.response else ""
         return (
             f"{answer} ({made}): explains {self.explained} of the predictions, with {ratio} of the error of the next "
@@ -383,10 +381,9 @@ class Behaviour:
         rows: list[dict[str, Any]] = []
         for read, agreement in (("", self.plain), (in_words(self.read_out), self.fitted)):
             if agreement is not None:
-                control = best_of(self.untrained).number if agreement is self.plain else nan
                 numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
                 rows += [{"name": name, "read-out": read, **of.columns("number")} for name, of in numbers.items()]
-                rows[-2] |= {"untrained": control}
+                rows[-2] |= {"untrained": best_of(self.untrained).number if agreement is self.plain else nan}
                 rows += [{"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells]
         return pd.DataFrame(rows)
 
@@ -425,9 +422,8 @@ def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_A
     edits = edits_of(compared)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
     own, base = (_memoryless(compared, one) for one in (subject.model, other))
-    alike = _alike(apart, own, base, sets, seed)
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
-    return _Agreement(alike, _plainly(apart, sets, seed), found), failures
+    return _Agreement(_alike(apart, own, base, sets, seed), _plainly(apart, sets, seed), found), failures
 
 
 def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
@@ -484,8 +480,7 @@ def _differences(model: Predict, reference: Predict, sets: _Sets) -> tuple[dict[
         order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
         for at in zip(*map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True):
             mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
-            nats = float(apart[name][at])
-            failures.append(Failure(name, len(episodes), at[0], first + at[1], nats, mine, theirs))
+            failures.append(Failure(name, len(episodes), at[0], first + at[1], float(apart[name][at]), mine, theirs))
     return apart, failures
 
 

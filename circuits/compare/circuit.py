@@ -181,9 +181,8 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
         for kind, at in enumerate(places):
             if later_layers or not ends.isdisjoint(at):  # the last layer acts where outcomes are read, or not at all
                 outcomes, _ = ran(several, without(layer, at), [])
-                lost[own, :, kind] = np.stack(
-                    [by_episode(each(x - y)) for x, y in zip(outcomes, whole, strict=True)], 1
-                )
+                gone = [by_episode(each(x - y)) for x, y in zip(outcomes, whole, strict=True)]
+                lost[own, :, kind] = np.stack(gone, 1)
         _, seen = ran(several, without(layer, slice(None)), z[layer + 1 :]) if later_layers else ([], {})
         for later in later_layers:
             moved = each(size(seen[z[later]] - given[z[later]], later))
@@ -378,10 +377,8 @@ class CircuitPart:
                 mine, theirs = getattr(path, share), getattr(path, f"reference_{share}")
                 numbers = mine.columns("number") | theirs.columns("reference")
                 rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
-        for name, value, untrained in self.alike():
-            rows.append({"name": name, **value.columns("number"), **_range(untrained)})
-        for name, value in self.matched.by_outcome.items():
-            rows.append({"name": name, **value.columns("number")})
+        rows += [{"name": name, **of.columns("number"), **_range(untrained)} for name, of, untrained in self.alike()]
+        rows += [{"name": name, **value.columns("number")} for name, value in self.matched.by_outcome.items()]
         for role in self.matched.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
@@ -406,9 +403,8 @@ def _circuits(compared: Compared) -> CircuitPart:
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
-    ends = layout.predict_position, *[layout.update_position] * len(inputs)
     found = []
-    for i, end in enumerate(ends):
+    for i, end in enumerate([layout.predict_position, *[layout.update_position] * len(inputs)]):
         mine, theirs = (m[i] for m in measured)
         shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
         blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
@@ -432,16 +428,12 @@ def _mediated(
     Untrained models are looked at in fewer rounds.
     """
     model, run = subject.model, subject.run(subject.samples.test)
-    layout = run.layout
-    read, written = (
-        paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
-    )
+    ends = run.layout.predict_position, run.layout.update_position
     at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
-    split, left = (
-        Split(each=False, n_random=0, seed=effort.seed),
-        Outcome("latents" if decode is None else "state", decode),
-    )
+    split = Split(each=False, n_random=0, seed=effort.seed)
+    left = Outcome("latents" if decode is None else "state", decode)
     through = partial(mediate, model, run, subject.run(subject.samples.other), rounds=at, split=split)
+    read, written = (paths(model, "pattern", run.layout.labels[i]) for i in ends)
     return [through("latent", read), *(through(cause, written, outcome=left) for cause in inputs)]
 
 

@@ -132,8 +132,7 @@ def _stated(own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: 
             return None
         slopes = fitted.slopes.numpy()
         slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = 0.0  # rounding
-        step = change @ slopes
-        wants[key] = step.reshape(*shape, *theirs[key].shape[2:])
+        wants[key] = (change @ slopes).reshape(*shape, *theirs[key].shape[2:])
     return wants
 
 

@@ -97,8 +97,7 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
         missed, wider = np.square(p[..., 0] - q[..., 0]), np.sinh((p[..., 1] - q[..., 1]) / 2)
         nats = (np.square(wider) + missed * (np.exp(-p[..., 1]) + np.exp(-q[..., 1])) / 4).mean(1)
         return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
-    between = special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2
-    nats = between.sum(-1).mean(1)
+    nats = (special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2).sum(-1).mean(1)
     return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
 
 
@@ -224,8 +223,7 @@ def search(
     searched: Sequence[Searched], loss: Callable[[Mapping[str, float]], float]
 ) -> tuple[float, dict[str, float]]:
     """The least loss that was found, and the parameters that have it: the grid, then between its points."""
-    grids = [parameter.grid for parameter in searched]
-    tried = {point: loss(_named(searched, point)) for point in product(*grids)}
+    tried = {point: loss(_named(searched, point)) for point in product(*(one.grid for one in searched))}
     # The best grid point of each value of the choices; real parameters are refined from the best few of these.
     leaders: dict[tuple[float, ...], tuple[float, ...]] = {}
     for point in sorted(tried, key=tried.__getitem__):

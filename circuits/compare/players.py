@@ -226,8 +226,7 @@ class _Recovery(Found):
         most = int(counts.to_numpy().max())
         figures.painted(matrix, counts.to_numpy(float), Normalize(0, most))
         for (i, j), n in np.ndenumerate(counts.to_numpy()):
-            ink = LIGHT_TEXT if 2 * n > most else INK
-            matrix.annotate(str(n), (j, i), ha="center", va="center", color=ink)
+            matrix.annotate(str(n), (j, i), ha="center", va="center", color=LIGHT_TEXT if 2 * n > most else INK)
         matrix.set_xticks(range(counts.shape[1]), [str(key).replace("_", "\n") for key in counts.columns])
         matrix.set_yticks(range(len(counts)), [str(key).replace("_", " ") for key in counts.index])
         matrix.set(xlabel="closest family", ylabel="family of the player")
@@ -301,7 +300,7 @@ _LEVELS, _CERTAIN = 4, 1e-9  # rewards that are told apart; where there are more
 
 
 @dataclass(frozen=True)
-class PhasePortrait(Found):
+class _PhasePortrait(Found):
     """How a round moves the logit of an arm.
 
     Attributes:
@@ -358,7 +357,7 @@ class PhasePortrait(Found):
 @checked
 def phase_portrait(
     sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
-) -> PhasePortrait:
+) -> _PhasePortrait:
     """The phase portrait of several sources, side by side.
 
     Args:
@@ -396,4 +395,4 @@ def phase_portrait(
                 row = {"source": source, "choice": names[choice], "reward": word, "logit": x.mean()}
                 rows.append(row | {"change": y.mean(), "spread": left.std(), "n": len(x)})
     require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
-    return PhasePortrait(names[arm], pd.DataFrame(rows))
+    return _PhasePortrait(names[arm], pd.DataFrame(rows))

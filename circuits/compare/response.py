@@ -72,8 +72,7 @@ class Edits:
     @property
     def of_each(self) -> Int[np.ndarray, "edit 3"]:
         """Kind, round and episode of every change, in order."""
-        told = [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows]
-        return np.array(told, np.int64).reshape(-1, 3)
+        return np.array([(kind, t, row) for kind, t, rows, _ in self.parts for row in rows], np.int64).reshape(-1, 3)
 
 
 @remembered

@@ -148,10 +148,8 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
         for helped, control, episodes in ((False, "", everything), (True, "", everything), (True, "shuffled", test)):
             mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes)
-            names, supplied = (source.name, target.name), _HELP if helped else ()
-            found.append(
-                Stitching(names[0], names[1], supplied, control, *band(missed, cut[episodes], whose[episodes]))
-            )
+            worst, supplied = band(missed, cut[episodes], whose[episodes]), _HELP if helped else ()
+            found.append(Stitching(source.name, target.name, supplied, control, *worst))
             if helped and not control:
                 ways.append(_trajectory(source, target, mapped, effort))
         for i, copy in enumerate(untrained):
@@ -219,8 +217,7 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
     The mean over the rounds run on.
     """
-    run = pooled(target).select(episodes)
-    ran = run_on(target.model, run, effort.at, effort.horizon, latents)
+    ran = run_on(target.model, pooled(target).select(episodes), effort.at, effort.horizon, latents)
     found = _seen(target, ran.predictions[0], ran.carried[0, :, :, 0])
     p, q = (x.reshape(-1, *x.shape[2:]) for x in (found, own[episodes]))
     return divergence(p, q, _kind(target)).reshape(found.shape[:2])

@@ -266,8 +266,7 @@ def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Ar
         spread = here.std(0, keepdims=True)
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)
-        noise = rng.standard_normal(here.shape)
-        changes[key] = np.clip(here + _STRANGE * spread * noise, low, high) - here
+        changes[key] = np.clip(here + _STRANGE * spread * rng.standard_normal(here.shape), low, high) - here
     return changes
 
 

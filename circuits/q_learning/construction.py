@@ -129,7 +129,7 @@ def q_learning(
     heads = wire.softmax_only(exact, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = () if variant == "lin" else _evaluating_neurons(wiring)
     neurons = (*neurons, *(_adding_neurons(wiring) if variant == "softmlp" else ()))
-    ids, buf1 = basis["id"], basis["buf1"]
+    ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     greedy = eta is None and beta is None and not noise
     form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent", *["greedy"] * greedy}
     every = layout.labels
@@ -147,7 +147,6 @@ def q_learning(
         "BACK1": every[:-1] if coordinates.one_hot else every,
         "BACK2": every[:-2] if coordinates.one_hot else every,
     }
-    buf2 = basis["buf2"]
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
     fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(labels[0]), "fetched": fetched, "current": -buf2["Qcurr"]}
@@ -448,12 +447,10 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     """What softmax heads leave: each round each layer copies the table and lets a share of it through elsewhere."""
     lost = circuit.leak
-    if not lost:
+    if not lost or key == "position_code":
         return 0.0, ""
     n, rounds, layers = len(circuit.layout.labels), values["next_table"].shape[1], circuit.n_layers
     once, why = layers * n * lost, f"{layers} layers x {n} positions x e^(-eta/2)"
-    if key == "position_code":
-        return 0.0, ""
     if key not in ("carried_state", "residue") and circuit.algorithm.variable(key).units != "reward":
         return once, why
     total, why = 16 * rounds * once, f"16 x {rounds} rounds x {why}"

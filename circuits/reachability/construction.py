@@ -144,8 +144,7 @@ def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
     """By how much the candidates' codes overlap with both of them more than those of all positions before p?."""
     candidates = layout.position("c_1"), layout.position("c_2")
     alike = [sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)]
-    others = [value for j, value in enumerate(alike) if j not in candidates]
-    apart = min(alike[c] for c in candidates) - max(others)
+    apart = min(alike[c] for c in candidates) - max(value for j, value in enumerate(alike) if j not in candidates)
     require(
         apart > MIN_MARGIN,
         f"{len(codes.lines)} lines do not tell the candidates from all other positions (margin {apart:.2g}, "

@@ -33,7 +33,7 @@ _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
 """Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""
 
 
-class Learner(nn.Module):
+class _Learner(nn.Module):
     """A core that hears a round with its truth, and a readout of its state and of what the round asks."""
 
     def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int) -> None:
@@ -90,20 +90,19 @@ def learner(
 
 def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any) -> AdaptedMachine:
     said = Said(layout)
-    module = Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
-    return cell(module, layout, hear=_heard(said), read=_read(said), check=False)
+    module = _Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
+    return cell(module, layout, check=False, **_ends(said))
 
 
 def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     said = Said(layout)
     block = _Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-    module = Learner(said, block, width, layout.n_outputs, width)
+    module = _Learner(said, block, width, layout.n_outputs, width)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
         return z + heard / _CYCLES
 
-    given: dict[str, Any] = {"hear": _heard(said), "read": _read(said), "inject": inject}
-    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), check=False, **given)
+    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), inject=inject, check=False, **_ends(said))
 
 
 def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -144,12 +143,12 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     return thoughts(module, layout, read=lambda m, y, fed: m.read(y), core="core", **rounds)
 
 
-def _heard(said: Said) -> Callable[[Any, Any], Tensor]:
-    return lambda module, fed: module.hear(said.after(fed))
-
-
-def _read(said: Said) -> Callable[[Any, Tensor, Any], Tensor]:
-    return lambda module, state, fed: module.read(torch.cat([state, said.before(fed)], 1))
+def _ends(said: Said) -> dict[str, Any]:
+    """What a learner hears of a round, and how its prediction is read."""
+    return {
+        "hear": lambda module, fed: module.hear(said.after(fed)),
+        "read": lambda module, state, fed: module.read(torch.cat([state, said.before(fed)], 1)),
+    }
 
 
 KINDS: dict[str, Callable[..., AdaptedMachine]] = {

@@ -213,8 +213,7 @@ def hrm(
 
     def step(model: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
-        scores = model.lm_head(z_H[:, rounds.at])[:, list(outcomes)]
-        return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
+        return model.lm_head(z_H[:, rounds.at])[:, list(outcomes)], {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
     n_slow = config.H_cycles
     points = {

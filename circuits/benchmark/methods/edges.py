@@ -173,8 +173,7 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     def effects(case: Case) -> np.ndarray:
         patched = partial(of_pair, case.pair, sites=list(sites.values()), metric=case.metric, direction=direction)
         key = "node patching", case.corruption, case.exit, case.round, direction
-        effect = material.once(key, lambda: patched().effects)
-        return (effect.mean(-1).abs() / case.scale).numpy(force=True)
+        return (material.once(key, lambda: patched().effects).mean(-1).abs() / case.scale).numpy(force=True)
 
     return strongest(material, reading, list(sites), effects)
 

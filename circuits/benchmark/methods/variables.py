@@ -61,29 +61,23 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
     subspaces = {}
     for key, site in material.items("subspace"):
         fitted, _ = _probed(material, key, site, False)
-        decoded = fitted.along @ fitted.slopes
-        sizes, axes = torch.linalg.eigh(decoded)
+        sizes, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
         axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
-        columns = (fitted.along.T if pattern else fitted.slopes) @ axes
-        subspaces[key, site] = torch.linalg.qr(columns)[0]
+        subspaces[key, site] = torch.linalg.qr((fitted.along.T if pattern else fitted.slopes) @ axes)[0]
     return Answer({}, subspaces=subspaces)
 
 
 def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
-    x, y = _activation(material, site), torch.from_numpy(np.asarray(values_of(material, key)))
-    return material.once(("probe", key, site, within_round), lambda: _probe(x, y, within_round))
-
-
-def _activation(material: Material, site: str) -> Tensor:
-    """The larger batch's activations at a site, ``[episode, round, d_model]``; of several rows one after the other."""
+    """The probe of a variable at a site, on the larger batch; of a site of several rows on one after the other."""
     place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
-
     cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
     whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
     if place.kind.axes == "pos" and place.position is not None:
-        return whole[:, :, run.layout.position(place.position)]
-    rows = whole.flatten(0, 1)[place.index(run.layout)]
-    return rows.reshape(run.n_episodes, run.n_rounds, -1)
+        x = whole[:, :, run.layout.position(place.position)]
+    else:
+        x = whole.flatten(0, 1)[place.index(run.layout)].reshape(run.n_episodes, run.n_rounds, -1)
+    y = torch.from_numpy(np.asarray(values_of(material, key)))
+    return material.once(("probe", key, site, within_round), lambda: _probe(x, y, within_round))
 
 
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
@@ -134,8 +128,7 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
 def _nearest(subject: KnownMachine, material: Material) -> Answer:
     """Minus the divergence of every family; the family that explains the model, where one does."""
     effort, task = material.effort, subject.task
-    sizes = shared_sizes([subject.model])
-    sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **sizes)
+    sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **shared_sizes([subject.model]))
     explained = explain(subject.model, task, sets, seed=material.seed)
     scores = {
         key: -float(np.mean([np.mean(each) for each in score.divergences.values()]))
