@@ -29,7 +29,7 @@ from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.run import Rollout, Rounds, room
+from interp.model.run import Rollout, Rounds
 from interp.statistics import Interval
 
 Row = dict[str, Any]
@@ -108,12 +108,6 @@ def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slic
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """A table, or in its place the sentence that says why it does not apply, where there is one."""
     return pd.DataFrame({_NOTE: [said]}) if said else table()
-
-
-def lacks_room(model: Machine, n_rounds: int) -> str:
-    """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
-    most = room(model, n_rounds)
-    return "" if most >= n_rounds else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
 
 
 def lacks_attention(model: Machine) -> str:

@@ -246,10 +246,8 @@ def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: W
     """Accuracy by depth and round, a row each with its 95 % interval: the model, every algorithm (``key``), and the
     model with its latent taken away."""
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
-    for record in records():
-        predicted[record.key] = record.make().run(episodes)["prediction"]
-    for key, run in controlled(model, episodes, read, write, seed).items():
-        predicted[key] = predictions_of(run)
+    predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
+    predicted |= {key: predictions_of(run) for key, run in controlled(model, episodes, read, write, seed).items()}
     rows = []
     for key, predictions in predicted.items():
         right = episodes.correct(np.asarray(predictions, dtype=np.float64))
@@ -263,8 +261,7 @@ def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: W
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
     """Episodes of a model's sizes, long enough for the deepest target and one round more."""
     layout = model.layout
-    sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}
-    drawn = sample(n_episodes, 5, **sizes, regime=regime, seed=seed)
+    drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
     return drawn.with_rounds(int(drawn.depths.max()) + 2)
 
 

@@ -263,8 +263,7 @@ class ScriptedAgent:
 def evidence_in(note: str, n_experts: int) -> Evidence:
     """What a note tells: tallies, rounds that it lists after them, and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
-    begin = first.start() if (first := _LISTED.search(note)) else len(note)
-    counts = read_counts(note[:begin], n_experts)
+    counts = read_counts(_LISTED.split(note, maxsplit=1)[0], n_experts)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
     if listed := _LISTED.findall(note):

@@ -85,8 +85,7 @@ class Client(backend.Backend):
             try:
                 # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
                 async with asyncio.timeout(self.connection.timeout):
-                    found = await self._post(body)
-                return self._read(found, time.monotonic() - start)
+                    return self._read(await self._post(body), time.monotonic() - start)
             except RecursionError:
                 problem, pause = "what it sent is nested too deeply", None
             except _TransientError as error:

@@ -98,8 +98,7 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
 def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str, str]]]:
     """What ``result.json`` tells of the play; without predictions it is an empty source."""
     names = "response.predictions predictions"
-    known = _first(result, names) is not None
-    predictions = _bits(path, "predictions", result, names).tolist() if known else []
+    predictions = [] if _first(result, names) is None else _bits(path, "predictions", result, names).tolist()
     texts = list(_first(result, "response.notes notes") or [])
     aside = []
     if len(texts) == len(predictions) + 1 and not texts[0]:

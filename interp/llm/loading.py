@@ -76,10 +76,9 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
     runs: list[LLMRun] = []
     rows: list[dict[str, Any]] = []
-    for file in files:
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_dir() or (file.name == "steps.jsonl" and file.with_name(RECORD).exists()):
             continue
         if file.name == RECORD and file.is_file():
@@ -122,7 +121,6 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
         plays.setdefault((*run.group, run.advice.tobytes(), run.labels.tobytes()), []).append(run)
-    copied: list[tuple[LLMRun, LLMRun]] = []
     for which, group in plays.items():
         plays[which] = []
         for run in group:
@@ -131,9 +129,7 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
             if first_of is None:
                 plays[which].append(run)
             else:
-                copied.append((run, first_of))
-    for run, first_of in copied:
-        _set_aside(rows, {str(run.path)}, f"a copy of {str(first_of.path)!r}")
+                _set_aside(rows, {str(run.path)}, f"a copy of {str(first_of.path)!r}")
     twice = [group for group in plays.values() if len(group) > 1]
     if twice and duplicates == "refuse":
         first, second = twice[0][:2]

@@ -269,8 +269,7 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     carries = decisive(parts or [_claim("carries", claim="", unless=few, **known)], claim="Its note carries its state")
     moved = {str(kind): part.groupby("note")["moved"].any() for kind, part in first.groupby("kind")}
     beside = {"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {}
-    used = _claim("used", exact_share(moved["edit"]), threshold=_UNUSED, controls=beside)
-    return carries, used
+    return carries, _claim("used", exact_share(moved["edit"]), threshold=_UNUSED, controls=beside)
 
 
 def _same_state(one: players.Evidence, other: players.Evidence) -> bool:

@@ -362,28 +362,24 @@ class _Conversations:
         return {**message, "content": content}
 
     def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
-        """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
+        """Logits after the last token; what the cache holds is not read again. After ``stay`` it goes on from
+        where it was."""
         import torch
 
         start = 0 if self.keys is None else len(ids[0]) - 1
         for old, row in zip(self.read, ids, strict=True):
             pairs = enumerate(zip(old, row[:start], strict=False))
             start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
-        self._forget(start)
+        if self.keys is not None and self.keys.get_seq_length() > start:
+            self.keys.crop(start - self.keys.get_seq_length())
         device = next(self.bridge.original_model.parameters()).device
         new = torch.tensor([row[start:] for row in ids], device=device)
         with torch.no_grad():
             cached = {"past_key_values": self.keys, "use_cache": self.keys is not None}
             logits = self.bridge.run_with_hooks(new, fwd_hooks=list(hooks.items()), **cached, return_type="logits")
-        if stay:
-            self._forget(start)
-        else:
+        if not stay:
             self.read = ids
         return logits[:, -1]
-
-    def _forget(self, start: int) -> None:
-        if self.keys is not None and self.keys.get_seq_length() > start:
-            self.keys.crop(start - self.keys.get_seq_length())
 
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()

@@ -166,38 +166,6 @@ class Prices:
         return ((prompt - cached) * self.prompt + cached * self.cached + completion * self.completion) / 1e6
 
 
-@dataclass
-class Budget:
-    """What a run may cost in all, and has cost: in the currency of ``prices``, or in tokens where there are none.
-
-    How a call in flight counts: docs/method/traces.md.
-    """
-
-    most: float
-    prices: Prices = field(default_factory=Prices)
-    spent: float = 0.0
-    _in_flight: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.most > 0, f"a budget must be above 0, got {self.most}")
-        if not any(vars(self.prices).values()):
-            self.prices = Prices(1e6, 1e6, 1e6)
-
-    def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """The most that a call can cost, set aside for it; None where less than that is left."""
-        bound = self.prices.cost(sum(len(message["content"].encode()) + 16 for message in messages), 0, longest)
-        if self.spent + self._in_flight + bound > self.most:
-            return None
-        self._in_flight += bound
-        return bound
-
-    def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
-        """Count a call that was answered; ``tokens`` (prompt, cached, completion) are (0, 0, 0) where the server says
-        nothing, and None where there was no answer."""
-        self._in_flight -= bound
-        self.spent += 0.0 if tokens is None else self.prices.cost(*tokens) if any(tokens) else bound
-
-
 @dataclass(frozen=True)
 class _Estimate:
     """Calls, without those that malformed answers add, tokens and cost before a run, by (model, condition, regime)."""
@@ -245,7 +213,6 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
 
 def _count(session: Session, agent_name: str) -> dict[str, int]:
-    agent = AGENTS[agent_name]
     total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
     sizes: list[int] = []
     before: tuple[Message, ...] = ()
@@ -257,7 +224,7 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
             for message in request.messages[shared:]
         ]
         before = request.messages
-        reply = agent(request.messages)
+        reply = AGENTS[agent_name](request.messages)
         session.feed(reply)
         total["calls"] += 1
         total["prompt"] += sum(sizes)

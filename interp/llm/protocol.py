@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,35 +168,31 @@ class TraceFile:
             self._file = os.open(file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _cannot_write(path, error) from error
-        try:
-            self._open(header)
-        except BaseException:
-            os.close(self._file)
-            raise
-
-    def _open(self, header: Mapping[str, Any]) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            problem = f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
-            raise LockedError(problem) from error
-        lines, length = read_lines(self.path)
-        try:
-            os.ftruncate(self._file, length)  # a line torn by a crash
-        except OSError as error:
-            raise _cannot_write(self.path, error) from error
-        if not lines:
-            self.append(header)
-            folder = os.open(self.path.parent, os.O_RDONLY)
+        with ExitStack() as undo:
+            undo.callback(os.close, self._file)
             try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        elif (longer := _check_header(self.path, lines, header)) is not None:
-            self.append({"extended": longer})
-            lines.append({"extended": longer})
-        self.header = lines[0] if lines else header
-        self.records = lines[1:]
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                problem = f"{str(path)!r} is being written by another process; wait for it or choose another folder"
+                raise LockedError(problem) from error
+            lines, length = read_lines(path)
+            try:
+                os.ftruncate(self._file, length)  # a line torn by a crash
+            except OSError as error:
+                raise _cannot_write(path, error) from error
+            if not lines:
+                self.append(header)
+                folder = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+            elif (longer := _check_header(path, lines, header)) is not None:
+                self.append({"extended": longer})
+                lines.append({"extended": longer})
+            self.header = lines[0] if lines else header
+            self.records = lines[1:]
+            undo.pop_all()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""

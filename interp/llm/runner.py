@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm import backend as players
 from interp.llm.client import Client
-from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
+from interp.llm.plan import PAPER_REGIMES, Job, Prices, instances, plan
 from interp.llm.protocol import LockedError, Request, Session, TraceFile, read_lines, replay, session_from
-from interp.llm.schemes import Condition, ParsedReply, built_in_prompts
+from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
@@ -103,7 +103,7 @@ def run(
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
-    allowed = None if budget is None else Budget(budget, prices or Prices())
+    allowed = None if budget is None else _Budget(budget, prices or Prices())
     require(
         allowed is None or jobs[0].settings.longest_answer is not None,
         "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
@@ -126,6 +126,38 @@ def run(
 
 
 @dataclass
+class _Budget:
+    """What a run may cost in all, and has cost: in the currency of ``prices``, or in tokens where there are none.
+
+    How a call in flight counts: docs/method/traces.md.
+    """
+
+    most: float
+    prices: Prices = field(default_factory=Prices)
+    spent: float = 0.0
+    _in_flight: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.most > 0, f"a budget must be above 0, got {self.most}")
+        if not any(vars(self.prices).values()):
+            self.prices = Prices(1e6, 1e6, 1e6)
+
+    def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
+        """The most that a call can cost, set aside for it; None where less than that is left."""
+        bound = self.prices.cost(sum(len(message["content"].encode()) + 16 for message in messages), 0, longest)
+        if self.spent + self._in_flight + bound > self.most:
+            return None
+        self._in_flight += bound
+        return bound
+
+    def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
+        """Count a call that was answered; ``tokens`` (prompt, cached, completion) are (0, 0, 0) where the server says
+        nothing, and None where there was no answer."""
+        self._in_flight -= bound
+        self.spent += 0.0 if tokens is None else self.prices.cost(*tokens) if any(tokens) else bound
+
+
+@dataclass
 class _Playing:
     """One run in progress: where it writes, who answers, and what was counted."""
 
@@ -134,7 +166,7 @@ class _Playing:
     state: RunSummary
     report: Callable[[RunSummary], None]
     malformed_limit: int
-    budget: Budget | None = None
+    budget: _Budget | None = None
     in_a_row: int = 0
 
     def count(self, **more: Any) -> None:

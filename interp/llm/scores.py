@@ -134,7 +134,6 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 
 def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int) -> dict[str, float | int]:
     ends = [regret[-1] for run, regret in zip(members, regrets, strict=True) if run.ended == "complete"]
-    rounds = sum(run.rounds for run in members)
     right = sum(int((run.predictions == run.labels[: run.rounds]).sum()) for run in members)
     missing = sum(int(run.missing.sum()) for run in members)
     calls, malformed = sum(run.calls for run in members), sum(run.malformed for run in members)
@@ -142,7 +141,7 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
         **_summary(np.array(ends, dtype=np.float64), seed),
         "runs": len(members),
         "overflowed": sum(run.ended == "overflow" for run in members),
-        "accuracy": right / max(1, rounds - missing),
+        "accuracy": right / max(1, sum(run.rounds for run in members) - missing),
         "missing_predictions": missing,
         "malformed_answers": malformed,
         "malformed_share": malformed / max(1, calls),

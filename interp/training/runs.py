@@ -177,9 +177,8 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The lines of a JSONL file, and what each says; a line that is damaged, or being written, is left out."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     found = []
-    for line in lines:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         with suppress(ValueError):
             record = json.loads(line)
             found += [(line, record)] if isinstance(record, dict) and "step" in record else []

@@ -205,10 +205,9 @@ class _Run:
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
         # The step of the plan: a stage that ended early counts in full, so that rates still reach their end.
         planned = sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
-        fraction = _schedule(planned, self.config)
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
             for group in optimizer.param_groups:
-                group["lr"] = rate * fraction
+                group["lr"] = rate * _schedule(planned, self.config)
         self.loss.train()
         if self.config.machine:  # its own randomness, such as dropout, is a function of the step, as the data are
             drawn = np.random.SeedSequence([self.config.seed, self.at.step, shard])

@@ -11,7 +11,7 @@ import interp
 from interp import catalog, tasks
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
-from interp.evaluation.experts import plan as evaluation
+from interp.evaluation.experts import theory
 from interp.evaluation.plan import EvaluationPlan, row
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
@@ -82,7 +82,7 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
     """The paper's corollary on a model's own predictions: an untrained model pays its summed KL, in expectation."""
     layout = interp.load("wma-handwired", n_experts=4).layout
     model = transformer(layout, d_model=8, n_layers=1, n_heads=1, d_mlp=0)
-    identity, corollary = evaluation._excess_is_divergence(model, n_episodes=50)
+    identity, corollary = theory.excess_is_divergence(model, n_episodes=50)
     assert identity.holds and corollary.holds and identity.left > 10
     assert (corollary.left, corollary.right) == (identity.right, identity.left)
     worse = replace(corollary, error=corollary.left - corollary.right / 2)

@@ -71,8 +71,7 @@ def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
 
 def fitting_regimes(model: Machine) -> list[str]:
     """The regimes that have a meaning for the model's number of experts."""
-    n_experts = n_experts_of(model)
-    return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts]
+    return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
 
 def n_experts_of(model: Machine) -> int:

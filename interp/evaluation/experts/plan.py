@@ -7,21 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from interp.evaluation.experts import by_regime, regret, theory
+from interp.evaluation.experts import by_regime, theory
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
-from interp.evaluation.plan import (
-    MODEL,
-    EvaluationPlan,
-    Row,
-    lacks_attention,
-    lacks_room,
-    predictions_of,
-    row,
-    unless,
-)
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, lacks_attention, predictions_of, row, unless
 from interp.machine import Machine
 from interp.model.rollout import rollout
+from interp.model.run import room
 from interp.statistics import NO_NUMBER
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.predictors import bayes
@@ -47,11 +39,17 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
     if part == _LONG:
         few = max(2, n_episodes // 2)
-        said = lacks_room(model, by_regime.LONGEST)
+        said = _lacks_room(model, by_regime.LONGEST)
         return unless(said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame())
     if part == _BATCH:
         return _of_batch(model, n_episodes, seed)
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def _lacks_room(model: Machine, n_rounds: int) -> str:
+    """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
+    most = room(model, n_rounds)
+    return "" if most >= n_rounds else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
 
 
 def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
@@ -132,7 +130,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime, MODEL, "regret"), text))
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
-    long, said = None, lacks_room(model, n_rounds)
+    long, said = None, _lacks_room(model, n_rounds)
     if said:
         claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, said))
     else:
@@ -156,23 +154,7 @@ def _theory(model: Machine, n_episodes: int, seed: int) -> pd.DataFrame:
     """The paper's appendix B, one row per statement; the last two on a learned model's own predictions, too."""
     made = theory.check(seed=seed)
     if not model.is_handwired:
-        made += _excess_is_divergence(model, n_episodes, seed)
+        made += theory.excess_is_divergence(model, n_episodes, seed)
     return pd.DataFrame([{**vars(check), "holds": check.holds} for check in made])[
         ["claim", "error", "bound", "holds", "left", "right"]
     ]
-
-
-def _excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -> list[theory.TheoryCheck]:
-    """A model's summed excess log-loss over the Bayes predictor, which is the true conditional, against the summed KL.
-
-    They are equal in expectation: the means may differ by four standard errors. The second check is the corollary: the
-    KL is at most the excess, with the same allowance.
-    """
-    episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 3)
-    predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions
-    excess = regret.excess_log_loss(predictions, best, episodes).sum(1)
-    divergence = by_regime.divergence(best, predictions).sum(1)
-    identity = theory.equal_means(f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence)
-    at_most = f"summed KL of {model.name} <= its excess log-loss over Bayes (corollary)"
-    left, right = identity.right, identity.left
-    return [identity, theory.TheoryCheck(at_most, max(0.0, left - right), identity.bound, left, right)]

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from interp.algorithm import participants_of
 from interp.checks import checked
 from interp.display import Scores, Tabled
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
@@ -50,8 +50,7 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """Expected mistakes of each round, in [0, 1]; NaN in a missing one."""
     p = _check_predictions(predictions, episodes)
-    if decision not in _DECISIONS:
-        raise unknown_name("decision", decision, _DECISIONS)
+    require_known("decision", decision, _DECISIONS)
     if decision == "threshold":
         p = np.where(np.abs(p - 0.5) <= _TIE, 0.5, (p > 0.5).astype(np.float64))
     return np.where(episodes.counted, np.abs(p - episodes.labels), np.nan)

@@ -182,22 +182,18 @@ def _orthogonal(like: Tensor, size: int) -> Tensor:
     return torch.nn.init.orthogonal_(like.new_empty(size, size))
 
 
-def _each(*parts: _Start) -> _Start:
-    """One start after the other."""
-
-    def start(model: HookedLatentTransformer) -> None:
-        for part in parts:
-            part(model)
-
-    return start
+def _factored_and(start: _Start, model: HookedLatentTransformer) -> None:
+    """Another start after :func:`_factored`."""
+    _factored(model)
+    start(model)
 
 
-_STARTS = {
+_STARTS: dict[str, _Start] = {
     "matching": _matching,
     "factored": _factored,
-    "matching, factored": _each(_factored, _matching),
-    "matching, factored, apart": _each(_factored, _apart),
-    "matching, factored, apart, bound": _each(_factored, _bound),
+    "matching, factored": partial(_factored_and, _matching),
+    "matching, factored, apart": partial(_factored_and, _apart),
+    "matching, factored, apart, bound": partial(_factored_and, _bound),
 }
 
 
