@@ -216,7 +216,6 @@ class Connection:
 _Counts = NDArray[np.int64]
 # A round in the notes of the agent "full-history".
 _LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
-_VOTE = re.compile(r"([A-Z])=([01])")
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
     rounds = max((total for _, total in counts.values()), default=0)
     if listed := _LISTED.findall(note):
         # Who is not in a record was not right in it.
-        said = [(dict(_VOTE.findall(record)), label) for record, label in listed]
+        said = [(dict(re.findall(r"([A-Z])=([01])", record)), label) for record, label in listed]
         right = np.array([[votes.get(name) == label for name in letters] for votes, label in said])
         return Evidence(correct + right.sum(axis=0), rounds + len(right), right[-1])
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
@@ -317,8 +316,7 @@ def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
 
 def _random_choice(seen: Evidence, votes: _Counts) -> int:
     """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
-    text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
-    return hashlib.sha256(text.encode()).digest()[0] % 2
+    return hashlib.sha256(f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}".encode()).digest()[0] % 2
 
 
 def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:

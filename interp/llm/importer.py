@@ -216,8 +216,7 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
             f"line {number} of {str(path)!r} has no whole number 'step' of 0 or more",
         )
         step, feedback = call["step"], call.get("turn") == "feedback"
-        again = step == last_step and last_was_feedback and not feedback
-        if not attempts or step < last_step or again:
+        if not attempts or step < last_step or (step == last_step and last_was_feedback and not feedback):
             attempts.append(_Source(f"{path.name}, attempt {len(attempts) + 1}"))
         last_step, last_was_feedback, source = step, feedback, attempts[-1]
         source.calls.append(call)

@@ -169,14 +169,13 @@ class LocalBackend(Backend):
         begin = '{"note": "' if forced else ""
         prefix = list(self.tokenizer(begin, add_special_tokens=False)["input_ids"]) if forced else []
         room = self._context - max(len(one.ids) for one in batch) - len(prefix)
-        longest = min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)
         draws = [torch.Generator().manual_seed(one.seed) for one in batch]
         written: list[list[int]] = [[] for _ in batch]
         ended = [""] * len(batch)
         ends = self.model.generation_config.eos_token_id
         stops = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
         logits, cache, mask = self._forward([one.ids + prefix for one in batch])
-        for _ in range(longest):
+        for _ in range(min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)):
             tokens = [self._pick(row, draw) for row, draw in zip(logits, draws, strict=True)]
             for i, token in enumerate(tokens):
                 if not ended[i]:

@@ -256,9 +256,8 @@ class _Conversations:
         ids = self._conversations()
         places = [[-1, *self._places(row, "vote")] for row in ids]
         if self.sessions[0].condition.has_note:  # the last token in the place of counts in the first round
-            later = bool(self.sessions[0].predictions)
             for row, at in zip(ids, places, strict=True):
-                at += self._places(row, "count") if later else [-1] * self.n_experts
+                at += self._places(row, "count") if self.sessions[0].predictions else [-1] * self.n_experts
         # A note may begin as the one before it: what is kept is read again, although the cache has it.
         first = len(ids[0]) + min(min(row) for row in places)
         self.read = [row[:first] for row in self.read]
@@ -343,8 +342,7 @@ class _Conversations:
         if of == "vote":
             zero, one = self.words
             old = rf'("{expert_keys(self.n_experts)[expert]}": )({zero}|{one})'
-            new = {zero: one, one: zero}
-            content = re.sub(old, lambda m: m[1] + new[m[2]], message["content"])
+            content = re.sub(old, lambda m: m[1] + {zero: one, one: zero}[m[2]], message["content"])
         else:
             letter = expert_letters(self.n_experts)[expert]
             found = re.search(rf"(?<=\b{letter}:)(\d+)/(\d+)", message["content"])

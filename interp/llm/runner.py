@@ -29,7 +29,6 @@ from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
-_MALFORMED_LIMIT = 20
 
 
 class _OverBudgetError(Exception):
@@ -85,7 +84,7 @@ def run(
     where: players.Connection | players.Backend,
     prices: Prices | None = None,
     progress: Callable[[RunSummary], None] | None = None,
-    malformed_limit: int = _MALFORMED_LIMIT,
+    malformed_limit: int = 20,
     budget: float | None = None,
 ) -> RunSummary:
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
@@ -230,17 +229,15 @@ class _Playing:
             session = session_from(trace.header)
             end = replay(session, trace.records, trace.path)
             self.count(resumed_calls=sum("reply" in record for record in trace.records))
-            while end not in ("complete", "overflow") and session.next() is not None:
-                end = await self._call(job, session, trace)
+            while end not in ("complete", "overflow") and (request := session.next()) is not None:
+                end = await self._call(job, session, request, trace)
             if end is None:
                 end = "complete"
                 trace.append({"end": end})
             self.count(finished=1, overflowed=end == "overflow")
 
-    async def _call(self, job: Job, session: Session, trace: TraceFile) -> str | None:
-        """Make the next call and record it; "overflow" where it no longer fits into the context."""
-        request = session.next()
-        assert request is not None
+    async def _call(self, job: Job, session: Session, request: Request, trace: TraceFile) -> str | None:
+        """Make the call that ``request`` is and record it; "overflow" where it no longer fits into the context."""
         seed = request.seed(job.name)
         at = {"round": request.round, "turn": request.turn}
         bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0) if self.budget else 0.0

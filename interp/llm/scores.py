@@ -31,7 +31,6 @@ from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 
-_TREATMENTS = ("wrong", "skipped")
 _BASELINES = (
     *("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "random"),
     *("bayes_uniform", "bayes", "oracle"),
@@ -80,7 +79,7 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
     finals, curves = [], []
     for (model, condition, regime), members in grouped(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
-        for missing in _TREATMENTS:
+        for missing in ("wrong", "skipped"):
             regrets = [_run_regret(run, missing) for run in members]
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
@@ -210,11 +209,10 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
     shown = final[final["missing"] != "skipped"].copy()
     skipped = final[final["missing"] == "skipped"].set_index(_GROUP)["mean"]
     keys = shown[_GROUP].apply(tuple, axis=1)
-    names = [f"{m}, {c}" if c else m for m, c in zip(shown["model"], shown["condition"], strict=True)]
     return pd.DataFrame(
         {
             "regime": shown["regime"],
-            "predictor": names,
+            "predictor": [f"{m}, {c}" if c else m for m, c in zip(shown["model"], shown["condition"], strict=True)],
             "runs": [f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)],
             "regret": [f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)],
             "95 %": [f"{low:.2f} to {high:.2f}" for low, high in zip(shown["low"], shown["high"], strict=True)],

@@ -39,10 +39,6 @@ class Batch:
     targets: Float[Tensor, "episode round outcome"]
     layout: RoundLayout
 
-    def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
-        return self._each(lambda tensor: tensor.to(device))
-
     @property
     def n_rounds(self) -> int:
         """Rounds of every episode."""
@@ -52,9 +48,10 @@ class Batch:
         """The episodes in pieces of ``n_rounds`` consecutive rounds (the last may be shorter); 0: in one piece."""
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
-            yield self._each(lambda tensor, start=start: tensor[:, start : start + length])  # type: ignore[misc]
+            yield self.each(lambda tensor, start=start: tensor[:, start : start + length])  # type: ignore[misc]
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
         return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
 
 

@@ -28,8 +28,6 @@ from interp.training.goal import goal_of
 from interp.training.runs import TrainedRun, called, load_run
 from interp.training.trainer import this_machine
 
-_DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
-
 
 @checked
 def ship(
@@ -97,7 +95,7 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
         stages="; ".join(_stage_text(stage, config.task) for stage in config.curriculum),
         optimizers=optimizers,
         config=config,
-        decay=_DECAYS[config.decay],
+        decay={"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}[config.decay],
         why="" if because == "named by the settings" else f" ({because})",
         window=f"a step every {config.window} rounds" if config.window else "no truncation through time",
         commit=f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
@@ -123,8 +121,7 @@ def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
     targets = [evaluated["seconds"].max() * (i + 1) / points for i in range(points)]
-    rows = sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})
-    chosen = evaluated.loc[rows]
+    chosen = evaluated.loc[sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})]
     frame = chosen.drop(columns=["stage", "seconds", "loss"]).assign(minutes=chosen["seconds"] / 60)
     return frame[["minutes", "step", *(c for c in frame.columns if c not in ("minutes", "step"))]]
 

@@ -23,8 +23,6 @@ from interp.errors import InputError, require, require_known
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 
-_Precision = Literal["auto", "float32", "bfloat16"]
-_Decay = Literal["cosine", "linear"]
 _OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "latent_update", "write_map", "position_codes", "init_std"]
 _EVERY = ["eval_every", "checkpoint_every", "eval_episodes", "eval_rounds", "epoch_steps"]
 _POSITIVE = ["batch_size", "lr", "clip", *_EVERY, "d_model", "n_layers", "n_heads"]
@@ -122,7 +120,7 @@ class TrainingConfig:
     lr: float = 1e-3
     muon_lr: float = 0.0
     warmup_steps: int = 100
-    decay: _Decay = "cosine"
+    decay: Literal["cosine", "linear"] = "cosine"
     weight_decay: float = 1e-2
     betas: Sequence[float] = (0.9, 0.95)
     clip: float = 1.0
@@ -131,7 +129,7 @@ class TrainingConfig:
     patience: int = 0
     patience_from_stage: int = 0
     min_gain: float = 1e-3
-    precision: _Precision = "float32"
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
     compile: bool = False
     seed: int = 0
     eval_every: int = 250

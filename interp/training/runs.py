@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.files import digest_of, read_json, reading, write_atomic
 from interp.library import SHIPPED
 from interp.machine import Machine
@@ -215,12 +215,10 @@ class TrainedRun:
 def load_run(folder: str | Path, name: str) -> TrainedRun:
     """Read the run in ``folder``, which may still be going on, without changing it; its model is called ``name``."""
     folder = Path(folder)
-    path = folder / STATE_FILE
-    require(
-        path.is_file(), f"no training state at {str(path)!r}; give the folder of a run, such as output/training/NAME"
-    )
     state = read_state(folder)
-    assert state is not None
+    if state is None:
+        path = str(folder / STATE_FILE)
+        raise InputError(f"no training state at {path!r}; give the folder of a run, such as output/training/NAME")
     config = TrainingConfig.from_dict(state.config)
     model = made(config, name)
     state.weights(model)

@@ -202,7 +202,8 @@ class _Run:
     def step(self) -> float:
         """One batch of episodes, an optimizer step a window; learning rates follow :func:`_schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
-        batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
+        batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards)
+        batch = batch.each(lambda tensor: tensor.to(self.accelerator.device))
         # The step of the plan: a stage that ended early counts in full, so that rates still reach their end.
         planned = sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):

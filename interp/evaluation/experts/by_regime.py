@@ -47,8 +47,7 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 def training_prior(model: Machine) -> list[str]:
     """The regimes that a model was trained on, without those that switch among others; "uniform" if handwired."""
     trained = list(dict.fromkeys(model.origin.get("training", {}).get("regimes") or ["uniform"]))
-    fixed = [name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None]
-    return fixed or trained[:1]
+    return [name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None] or trained[:1]
 
 
 def _best_eta(episodes: ExpertEpisodes) -> float:

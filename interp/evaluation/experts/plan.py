@@ -56,17 +56,15 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     """What the latent is needed for, calibration, and attention to experts, by the table's name."""
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
-    control = latent_control(model, episodes, seed, run)
-    predicted = {MODEL: predictions_of(run), "bayes": bayes(episodes).predictions}
     calibrated = []
-    for key, predictions in predicted.items():
+    for key, predictions in {MODEL: predictions_of(run), "bayes": bayes(episodes).predictions}.items():
         result = calibration(predictions, episodes, seed=seed)
         by_chance = result.chance.estimate
         calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=by_chance))
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
     return {
-        "latent_control": control.to_frame(),
+        "latent_control": latent_control(model, episodes, seed, run).to_frame(),
         "calibration": pd.concat(calibrated, ignore_index=True),
         "attention": unless(
             lacks_attention(model), lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame()

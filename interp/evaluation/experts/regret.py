@@ -29,7 +29,6 @@ from interp.tasks.experts.predictors import Decision
 
 _PerRound = Float[np.ndarray, "episode round"]
 
-_DECISIONS = ("threshold", "sample")
 _TIE = 1e-12  # so near to one half a prediction is a tie, which counts as half a mistake
 _ROUNDING = 1e-6  # a probability may leave [0, 1] by this much: a float32 model's rounding, clipped
 
@@ -50,7 +49,7 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """Expected mistakes of each round, in [0, 1]; NaN in a missing one."""
     p = _check_predictions(predictions, episodes)
-    require_known("decision", decision, _DECISIONS)
+    require_known("decision", decision, ("threshold", "sample"))
     if decision == "threshold":
         p = np.where(np.abs(p - 0.5) <= _TIE, 0.5, (p > 0.5).astype(np.float64))
     return np.where(episodes.counted, np.abs(p - episodes.labels), np.nan)
@@ -167,8 +166,7 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     resampled = resample_weights(b, seed=seed, participants=participants_of(episodes))
     with np.errstate(invalid="ignore"):
         total = count.sum(axis=0)
-        frequencies = (resampled @ observed) / (resampled @ count)
-        low, high = percentile_bounds(frequencies)
+        low, high = percentile_bounds((resampled @ observed) / (resampled @ count))
         prediction, frequency = predicted.sum(axis=0) / total, observed.sum(axis=0) / total
     rng = np.random.default_rng([seed, 1])
     drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]

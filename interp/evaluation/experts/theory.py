@@ -22,14 +22,13 @@ from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.predictors import bayes
 
 _Weights = Float[np.ndarray, "... expert"]
-_Distributions = Float[np.ndarray, "episode round expert outcome"]
 
 
 @dataclass(frozen=True, eq=False)
 class _LatentExpertEpisodes:
     """Episodes in which one expert, drawn once, generates every outcome."""
 
-    distributions: _Distributions
+    distributions: Float[np.ndarray, "episode round expert outcome"]
     outcomes: Int[np.ndarray, "episode round"]
     experts: Int[np.ndarray, " episode"]
     prior: Float[np.ndarray, " expert"]

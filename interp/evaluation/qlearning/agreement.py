@@ -57,11 +57,10 @@ def agreement(
     """
     pairs = one_each("predictions", predictions, episodes)
     batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
-    quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     weights = resample_weights(sum(map(len, batches)), n_resamples, seed, participants=participants_of(*batches))
-    for quantity in quantities:
+    for quantity in (q for q in QUANTITIES if all(q in counts for counts in counted)):
         for phase in _PHASES:
             sums: tuple[list[NDArray[np.float64]], ...] = ([], [])
             for counts in counted:

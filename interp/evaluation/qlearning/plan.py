@@ -181,7 +181,6 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
     whole = {at[2]: found for at, found in scored.numbers.items() if at[1] == MODEL and at[3] == "all"}
     value = {quantity: found.estimate for quantity, found in whole.items()}
-    gamma0 = f"gamma = 0 table {value['untied_gamma0']:.4f}"
     ties = f"perfect learner {value['random_ties_ceiling']:.4f}, gamma = 0 table {value['random_ties_gamma0']:.4f}"
     disputed = (
         f"follows the gamma = 0 table in {value['disputed_gamma0']:.3f}; a uniform choice "
@@ -190,7 +189,7 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     )
     floor = f"floor {value['cross_entropy_floor']:.4f}"
     claims = [
-        row("grid: agreement, untied steps", whole["untied"], gamma0),
+        row("grid: agreement, untied steps", whole["untied"], f"gamma = 0 table {value['untied_gamma0']:.4f}"),
         row("grid: agreement, all steps, random ties", whole["random_ties"], ties),
         row("grid: agreement where the tables disagree", whole["disputed"], disputed),
         row("grid: cross-entropy above its floor (nats)", whole["cross_entropy_excess"], floor),

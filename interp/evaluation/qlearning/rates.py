@@ -36,7 +36,6 @@ from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, on
 from interp.tasks.qlearning.layout import representative_sizes
 
 _Array = NDArray[np.float64]
-_RATES = ("alpha", "gamma")
 R2 = ("R2 of the table", "held-out episodes")
 """How the share of the table's variance that is decoded is named beside the rates and their methods."""
 
@@ -52,7 +51,9 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
     weights = resample_weights(len(xx), seed=seed, participants=participants_of(*(batch for _, batch in pairs)))
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
-    numbers = {(rate, method): found[i] for i, rate in enumerate(_RATES) for method, found in by_method.items()}
+    numbers = {
+        (rate, method): found[i] for i, rate in enumerate(("alpha", "gamma")) for method, found in by_method.items()
+    }
     made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
     n_steps = {"n_steps": sum(int(batch.counted.sum()) for _, batch in pairs)}
     return Scores(("rate", "method"), numbers, made, dict.fromkeys(numbers, n_steps))
@@ -165,9 +166,7 @@ def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed:
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:
     """Share of the variance about each size's mean table entry, pooled."""
-    missed, total = [], []
-    for decoded, batch in zip(tables, batches, strict=True):
-        missed.append(((decoded - batch.q_tables) ** 2).sum((1, 2, 3)))
-        total.append(((batch.q_tables - batch.q_tables.mean()) ** 2).sum((1, 2, 3)))
-    sums = np.concatenate(missed), np.concatenate(total)
-    return ratio_interval(*sums, seed=seed, participants=participants_of(*batches)).complement
+    pairs = [(decoded, batch.q_tables) for decoded, batch in zip(tables, batches, strict=True)]
+    missed = np.concatenate([((decoded - true) ** 2).sum((1, 2, 3)) for decoded, true in pairs])
+    total = np.concatenate([((true - true.mean()) ** 2).sum((1, 2, 3)) for _, true in pairs])
+    return ratio_interval(missed, total, seed=seed, participants=participants_of(*batches)).complement

@@ -50,9 +50,8 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
         optimum, by_chance = finite_horizon(mdps, n).values[at], random_values(mdps, n)[at]
         rows.append((batch.rewards[:, :n].sum(1), by_chance, optimum))
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
-    room = (optimal - random).sum()
     alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
-    require(bool(room > 1e-9 * (1 + np.abs(optimal).sum())), alike)
+    require(bool((optimal - random).sum() > 1e-9 * (1 + np.abs(optimal).sum())), alike)
     columns = {"earned": earned, "random": random, "optimal": optimal}
     whose = participants_of(*batches)
     intervals = {k: mean_interval(column, seed=seed, participants=whose) for k, column in columns.items()}

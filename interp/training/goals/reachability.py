@@ -127,10 +127,8 @@ def _apart(model: HookedLatentTransformer) -> None:
         _matching(model)
         for block in model.blocks:
             for index in range(model.config.n_heads):
-                mine = second if index < by_place else first
-                block.attn.W_Q[index] = 0.0
-                torch.nn.init.orthogonal_(block.attn.W_Q[index, mine])
-                block.attn.W_V[index] = 0.0
+                block.attn.W_Q[index] = block.attn.W_V[index] = 0.0
+                torch.nn.init.orthogonal_(block.attn.W_Q[index, second if index < by_place else first])
                 torch.nn.init.orthogonal_(block.attn.W_V[index, :half])
             block.attn.W_K.copy_(block.attn.W_Q)
             block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
@@ -156,8 +154,7 @@ def _bound(model: HookedLatentTransformer) -> None:
     with torch.no_grad():
         table = model.W_E[first : first + n_names]
         size = table.norm(dim=1).mean()
-        model.W_E[:, :half] = 0.0
-        model.latents.table[:] = 0.0
+        model.W_E[:, :half] = model.latents.table[:] = 0.0
         table[:, names] = size * torch.nn.init.orthogonal_(torch.empty_like(table[:, names]))
         model.unembed.weight.copy_(table.T)
         for block in model.blocks:
@@ -166,16 +163,14 @@ def _bound(model: HookedLatentTransformer) -> None:
                 if not by_place:
                     block.attn.W_Q[index] = 0.0
                     block.attn.W_Q[index, names] = block.attn.W_Q[index, copies] = _orthogonal(model.W_E, d_head)
-                block.attn.W_V[index] = 0.0
+                block.attn.W_V[index] = block.attn.W_O[index] = 0.0
                 block.attn.W_V[index, names] = _orthogonal(model.W_E, d_head)
-                block.attn.W_O[index] = 0.0
                 block.attn.W_O[index, :, copies if by_place else names] = _COPIED * block.attn.W_V[index, names].T
             block.attn.W_K.copy_(block.attn.W_Q)
         if model.config.write_map:
             written = model.write_map.get_parameter("W_write")
             written[:] = 0.0
-            for part in (names, copies):
-                written[part, names] = _WRITTEN * torch.eye(d_head)
+            written[names, names] = written[copies, names] = _WRITTEN * torch.eye(d_head)
 
 
 def _orthogonal(like: Tensor, size: int) -> Tensor:
