@@ -126,19 +126,17 @@ class Report:
         for block in (block for section in self.sections for block in section.blocks):
             blocks += [block, block.table] if isinstance(block, Measures) and block.judged else [block]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
-        plots = [block for block in blocks if isinstance(block, Measures)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         shown: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
         shown |= {"drawn": {}, "words": {}, "numbers": {}}
-        told = [zip(plot.measures, plot.sections, strict=False) for plot in plots]
+        told = [zip(one.measures, one.sections, strict=False) for one in blocks if isinstance(one, Measures)]
         seen = Counter((slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug)
         for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
             shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))
         if figures := [block for block in blocks if isinstance(block, Figure)]:
             from interp.style import inline_svg  # matplotlib is heavy
 
-            drawn = ((id(block), inline_svg(block.figure, block.title, f"f{i}")) for i, block in enumerate(figures, 1))
-            shown["drawn"] = dict(drawn)
+            shown["drawn"] = {id(of): inline_svg(of.figure, of.title, f"f{i}") for i, of in enumerate(figures, 1)}
         shown |= {"ids": {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}}
         for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
             of_kind = [block for block in blocks if isinstance(block, kinds)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
@@ -36,13 +36,6 @@ _CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
 """Pairs of episodes for interchange, steering and circuits of edges; in a quick report, for patching, too."""
 
 
-class Heading(NamedTuple):
-    """The title of a page, and the sentence under it."""
-
-    title: str
-    lead: str
-
-
 @dataclass(frozen=True)
 @checked_fields
 class Part:
@@ -53,7 +46,7 @@ class Part:
         compute: the context to anything that the part draws.
         draw: to the blocks of its section, or to one section or several of other titles.
         summary, sentence: to the measures that the page opens with, and to its first sentence, where theirs says less.
-        hero, heading: to the figures under the page's first sentence; the heading of the page, where this part says it.
+        hero, heading: to the figures under the page's first sentence; to the page's title and lead, where it says them.
         slow: whether a quick report leaves it out.
         opened: whether its section is open from the start: its picture is what a reader looks for.
         lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
@@ -67,7 +60,7 @@ class Part:
     summary: Callable[[Any, Context], Sequence[Measure]] = lambda computed, context: ()
     sentence: Callable[[Any, Context], str] = lambda computed, context: ""
     hero: Callable[[Any, Context], Sequence[Figure]] = lambda computed, context: ()
-    heading: Callable[[Context], Heading] | None = None
+    heading: Callable[[Context], tuple[str, str]] | None = None
     slow: bool = False
     opened: bool = False
     lacking: Callable[[Context], str] = lambda context: ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,7 +42,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
 )
 def _compare(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     model: options.ModelName,
     reference: Annotated[
         str,

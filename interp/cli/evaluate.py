@@ -22,7 +22,7 @@ from interp.foreign import plain
 @command(example="interp audit wma-learned --quick", torch=True, **options.OF_A_MACHINE)
 def _audit(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
     quick: Annotated[bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")] = False,
@@ -54,7 +54,7 @@ def _audit(
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
 def _evaluate(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     model: options.ModelName,
     episodes: Annotated[int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)] = None,
     quick: bool = False,

@@ -230,5 +230,3 @@ def load(
 
 OF_A_MACHINE: dict[str, Any] = {"sizes": "one", "of": {"how": study}, "more": CIRCUIT_ARGUMENTS}
 """How a command about one machine is made: it loads it by ``study(say, model, sizes, sampled, **how)``."""
-Sizes = Mapping[str, int]
-"""Sizes that were given as options, by option."""

@@ -28,7 +28,7 @@ _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for
 )
 def _patch(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
     corruption: str = "",

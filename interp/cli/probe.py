@@ -41,7 +41,7 @@ def _site_names() -> str:
 )
 def _probe(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
     targets: Annotated[list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")] = None,

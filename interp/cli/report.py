@@ -49,7 +49,7 @@ def _choices(
 @command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)
 def _explore(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
     reference: Annotated[
@@ -85,7 +85,7 @@ def _explore(
 @command(example="interp report wma-handwired --experts 4", torch=True, **options.OF_A_MACHINE)
 def _report(
     say: Say,
-    sizes: options.Sizes,
+    sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
     quick: bool = False,

@@ -18,8 +18,10 @@ cuts from the exits backwards; Conmy et al., 2023).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -231,14 +233,8 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
     """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
-    graph, low, high = scorer.graph, 0, len(scorer.graph.edges)
-    while low < high:
-        middle = (low + high) // 2
-        if abs(1 - scorer.faithfulness(_top_edges(graph, scores, middle))) <= tolerance:
-            high = middle
-        else:
-            low = middle + 1
-    return _top_edges(graph, scores, high)
+    best, sizes = partial(_top_edges, scorer.graph, scores), range(len(scorer.graph.edges))
+    return best(bisect_left(sizes, True, key=lambda size: abs(1 - scorer.faithfulness(best(size))) <= tolerance))
 
 
 @checked

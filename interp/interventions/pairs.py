@@ -296,12 +296,7 @@ METRICS: dict[str, Metric] = unique(
             kinds=_CLASSES,
         ),
         Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
-        Metric(
-            key="regret",
-            name="expected loss",
-            unit="expected mistakes",
-            measure=lambda readout, pair: pair.losses(readout.predictions).sum(-1),
-        ),
+        Metric("regret", "expected loss", "expected mistakes", lambda run, pair: pair.losses(run.predictions).sum(-1)),
         state_difference(),
         Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
         Metric(

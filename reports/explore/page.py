@@ -285,9 +285,8 @@ def attention(answer: Answer) -> list[AttentionView]:
     names = heads_of(bench.model)
     hooks = [bench.model.points["pattern"].hook.format(layer=i) for i in range(len(names))]
     views = []
-    for name, (run, inner) in zip(("without the edits", "with the edits"), _sides(answer), strict=True):
-        if name.startswith("with ") and not answer.view.edits:
-            break
+    sides = _sides(answer) if answer.view.edits else _sides(answer)[:1]
+    for name, (run, inner) in zip(("without the edits", "with the edits"), sides, strict=False):
         _, _, cache = replay(bench.model, run, rounds=t, names_filter=hooks, fwd_hooks=inner)
         drawn = zip(hooks, names, strict=True)
         patterns = [cache[hook][:, :, : len(named)].double().numpy(force=True) for hook, named in drawn]

@@ -9,7 +9,7 @@ import pandas as pd
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
 from interp.files import read_rows
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
-from reports.part import Context, Heading, Part
+from reports.part import Context, Part
 
 _TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
 
@@ -24,7 +24,7 @@ def part(found: AuditResult | None = None) -> Part:
         summary=lambda result, context: result.measures,
         sentence=lambda result, context: result.sentence,
         hero=_hero,
-        heading=lambda context: Heading(f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
+        heading=lambda context: (f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
         slow=found is None,
     )
 

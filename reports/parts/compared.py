@@ -45,8 +45,8 @@ def _saved(context: Context) -> list[_Saved]:
 
 
 def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
+    assert context.folder is not None
     if not computed and context.source:
-        assert context.folder is not None
         elsewhere = [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
         return [Prose(_NONE), Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))]
     if not computed:
@@ -57,7 +57,6 @@ def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
     for folder, name, sentence, measures in computed:
         blocks += [Prose(f"**{name}.**"), Measures(measures, sentence)]
         if (page := folder / PAGE).is_file():
-            assert context.folder is not None
             target = quote(os.fsencode(Path(os.path.relpath(page, context.folder)).as_posix()))
             blocks.append(Prose(link("The whole comparison", target)))
     return blocks

@@ -18,7 +18,7 @@ from interp.measure import Measure
 from reports.attention import heads_of
 from reports.blocks import TEXTS, Code, Measures, Prose, Summary, Table, counts, number
 from reports.page import Section
-from reports.part import Context, Heading, Part
+from reports.part import Context, Part
 from reports.parts import probing
 
 _BY_HAND = "These weights were designed, so passing says nothing about training."
@@ -28,14 +28,14 @@ _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
     """The measures of all parts; title and lead of a page on a ``handwired`` model, and lead on a ``learned`` one."""
 
-    def heading(context: Context) -> Heading:
+    def heading(context: Context) -> tuple[str, str]:
         task = context.task
         what = f"A model of {task.name}: {task.what}."
         if context.model.is_handwired:
             by_hand = f"{context.model.name}: {task.name}, wired by hand", what
-            return Heading(*(title, handwired) if title and context.compiled else by_hand)
+            return (title, handwired) if title and context.compiled else by_hand
         said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
-        return Heading(f"{context.model.name}: a learned model of {task.name}", said or what)
+        return f"{context.model.name}: a learned model of {task.name}", said or what
 
     return Part("summary", "What was found", lambda context: None, _draw, heading=heading)
 

@@ -85,8 +85,7 @@ def _draw(data: _Answers, context: Context) -> list[object]:
 
 
 def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
-    model: Any = context.model
-    seed, (_, read, write) = context.seed, context.result("answers")
+    model, seed, (_, read, write) = context.model, context.seed, context.result("answers")
     episodes = measured.episodes_for(model, measured.REGIMES[0], context.n_episodes, seed)
     return measured.moved(model, episodes, read, write, seed), measured.exact_sets(model, episodes, read, seed)
 
