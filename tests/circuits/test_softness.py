@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from tests.benchmarks.softness import BETA, HARDNESS, PAGE, SIZES, bound, errors
+from lab.softness import BETA, HARDNESS, PAGE, SIZES, bound, errors
 
 
 @pytest.mark.parametrize("hardness", [10.0, 1e3])
