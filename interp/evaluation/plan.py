@@ -84,9 +84,8 @@ def cut(model: Machine) -> Hook:
     return "hook_latents", lambda latents, hook: model.initial(len(latents), layout)[:, : latents.shape[1]]
 
 
-def swap() -> Hook:
-    """A forward hook that gives every episode what the one before it in the batch carries."""
-    return "hook_latents", lambda latents, hook: latents.roll(1, 0)
+SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
+"""A forward hook that gives every episode what the one before it in the batch carries."""
 
 
 def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:

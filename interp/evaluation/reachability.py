@@ -39,7 +39,7 @@ from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Hook, Row, cut, predictions_of, row, swap
+from interp.evaluation.plan import MODEL, SWAP, EvaluationPlan, Hook, Row, cut, predictions_of, row
 from interp.interventions.steering import has_state_direction, write_state
 from interp.machine import Machine
 from interp.model.rollout import rollout
@@ -137,7 +137,7 @@ def controlled(
         "frozen": (rounds[1:], (_HOOK, lambda latents, hook: kept.setdefault("first", latents))),
     }
     if len(episodes) > 1:
-        hooks["swapped"] = rounds, swap()
+        hooks["swapped"] = rounds, SWAP
     if has_state_direction(model) and read is None and write is None:
         read, write = codec(model)
     if read is not None and write is not None:
@@ -164,7 +164,6 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
     target, negative, nothing = nodes[episodes.targets], nodes[episodes.negatives], np.zeros_like(nodes[episodes.roots])
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
-    parents = np.asarray(matrix[rows, :, episodes.negatives])  # none of them is ever reached
     others = episodes.distances >= episodes.n_nodes  # nor does one of these lead to a candidate
     for candidate in (episodes.targets, episodes.negatives):
         others &= ~paths[rows, :, candidate]
@@ -174,7 +173,7 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (_one(parents, seed), nothing),
+        PARENT: (_one(np.asarray(matrix[rows, :, episodes.negatives]), seed), nothing),  # none is ever reached
         OTHER: (_one(others, seed), nothing),
     }
 
@@ -217,10 +216,9 @@ def moved(
         after, now = search.step({"reached": wanted}, inputs)
         for later, v in enumerate((now, search.step(after, inputs)[1])):
             target, negative = (v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives))
-            searched = target / (target + negative)
             at = share[every, depths + later][possible]
             number = mean_interval(at, seed=seed, participants=participants_of(episodes)[possible])
-            of_search = {"search": float(searched[possible].mean()), "n": int(possible.sum())}
+            of_search = {"search": float((target / (target + negative))[possible].mean()), "n": int(possible.sum())}
             rows.append({"move": name, "later": later, **vars(number), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 

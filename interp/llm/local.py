@@ -166,8 +166,7 @@ class LocalBackend(Backend):
         """Token by token, until every answer has ended."""
         import torch
 
-        begin = '{"note": "' if forced else ""
-        prefix = list(self.tokenizer(begin, add_special_tokens=False)["input_ids"]) if forced else []
+        prefix = list(self.tokenizer('{"note": "', add_special_tokens=False)["input_ids"]) if forced else []
         room = self._context - max(len(one.ids) for one in batch) - len(prefix)
         draws = [torch.Generator().manual_seed(one.seed) for one in batch]
         written: list[list[int]] = [[] for _ in batch]

@@ -258,8 +258,7 @@ def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]])
 def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     """The measures "carries" and "used", of the first round."""
     first = outcomes[outcomes["round"] == 1]
-    telling = first[first["telling"]]
-    enough = telling.groupby(["kind", "change"], sort=False).filter(lambda part: len(part) >= _FEWEST)
+    enough = first[first["telling"]].groupby(["kind", "change"], sort=False).filter(lambda part: len(part) >= _FEWEST)
     by = {kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")}
     controls = {str(name): Control(hits.mean()) for name, hits in by.get("control", ())}
     numbers = {str(name): exact_share(hits) for name, hits in by.get("edit", ())}

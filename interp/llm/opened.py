@@ -28,7 +28,6 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import mean_interval
-from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,11 +104,6 @@ class Opened:
     def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = _CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
         self.condition = Condition.parse(condition)
-
-    @staticmethod
-    def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Episodes of expert advice to play, of as many experts as the prompts name."""
-        return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
     @classmethod
     @checked
@@ -370,8 +364,7 @@ class _Conversations:
             start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
         if self.keys is not None and self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
-        device = next(self.bridge.original_model.parameters()).device
-        new = torch.tensor([row[start:] for row in ids], device=device)
+        new = torch.tensor([row[start:] for row in ids], device=next(self.bridge.original_model.parameters()).device)
         with torch.no_grad():
             cached = {"past_key_values": self.keys, "use_cache": self.keys is not None}
             logits = self.bridge.run_with_hooks(new, fwd_hooks=list(hooks.items()), **cached, return_type="logits")

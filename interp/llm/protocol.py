@@ -96,8 +96,7 @@ class Session:
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
         n_rounds = len(self.labels)
-        over = self._turn == "note" and self._round == n_rounds - 1 and not self.last_note
-        if self._round >= n_rounds or over:
+        if self._round >= n_rounds or (self._turn == "note" and self._round == n_rounds - 1 and not self.last_note):
             return None
         if self._pending is None:
             messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]

@@ -61,8 +61,7 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
     wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
     refuse_missing("training", episodes)
     rounds = fitted.encode(episodes)
-    values = rounds.values.float()
-    return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(wanted)).float(), fitted)
+    return Batch(replace(rounds, values=rounds.values.float()), torch.from_numpy(np.asarray(wanted)).float(), fitted)
 
 
 class EpisodeSource:

@@ -208,10 +208,9 @@ class TrainingConfig:
 
     def model_config(self, name: str) -> LatentTransformerConfig:
         """The configuration of the model that this run trains."""
-        largest = {name: high for name, (_, high) in self.sizes.items()}
         # A layout of one size needs no range.
         ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
-        layout = catalog.get(self.task).layout(**largest, **ranges)
+        layout = catalog.get(self.task).layout(**{name: high for name, (_, high) in self.sizes.items()}, **ranges)
         return LatentTransformerConfig(
             layout=layout,
             output="logits" if layout.kind == "classes" else "value",

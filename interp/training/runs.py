@@ -266,15 +266,15 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     return frame[["setting", "seed", "step", "minutes", *frame.columns.drop(["setting", "seed", "step", "minutes"])]]
 
 
-def over_seeds(curves: pd.DataFrame, column: str = "excess") -> pd.DataFrame:
-    """Mean, lowest and highest of ``column`` over the seeds of a setting at each step that all its seeds reached.
+def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
+    """Mean, lowest and highest ``excess`` over the seeds of a setting at each step that all its seeds reached.
 
     >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
     >>> over_seeds(frame).to_dict("records")
     [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
     """
-    grouped = curves.groupby(["setting", "step"], sort=False)[column]
-    found = grouped.agg(["mean", "min", "max", "size"]).reset_index()
+    by = curves.groupby(["setting", "step"], sort=False)
+    found = by["excess"].agg(["mean", "min", "max", "size"]).reset_index()
     found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
     n_seeds = curves.groupby("setting")["seed"].nunique()
     return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)

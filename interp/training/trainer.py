@@ -405,15 +405,13 @@ class Muon(torch.optim.Optimizer):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
 
-def _orthogonalise(
-    matrix: Float[Tensor, "*stack rows columns"], steps: int = 5
-) -> Float[Tensor, "*stack rows columns"]:
+def _orthogonalise(matrix: Float[Tensor, "*stack rows columns"]) -> Float[Tensor, "*stack rows columns"]:
     """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if tall else matrix
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
-    for _ in range(steps):
+    for _ in range(5):
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
     return x.mT if tall else x

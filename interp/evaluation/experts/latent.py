@@ -17,7 +17,7 @@ from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import cut, patterns, predictions_of, swap
+from interp.evaluation.plan import SWAP, cut, patterns, predictions_of
 from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -37,7 +37,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
-        for name, hook in (("cut", cut(model)), ("swapped", swap()))
+        for name, hook in (("cut", cut(model)), ("swapped", SWAP))
     }
     predictions = {name: predictions_of(run) for name, run in runs.items()}
     predictions |= {

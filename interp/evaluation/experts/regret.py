@@ -57,10 +57,9 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
 
 @checked
 def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
-    """The regret after each round, never clipped."""
+    """The regret after each round over the best expert of the rounds until then, never clipped."""
     wrong = ~episodes.correct & episodes.counted[..., None]
-    of_best = wrong.cumsum(axis=1).min(axis=-1)  # mistakes of the best expert of each prefix
-    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - of_best
+    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - wrong.cumsum(axis=1).min(axis=-1)
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:

@@ -161,13 +161,11 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     """
     episodes = _sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
     update = np.abs(_posterior(episodes) - _multiplicative_weights(episodes)).max()
-    logits = np.random.default_rng([seed, 4]).normal(size=(100, n_experts))
     likelihoods = episodes.likelihoods.reshape(-1, n_experts)[:100]
-    logits = logits[: len(likelihoods)]
+    logits = np.random.default_rng([seed, 4]).normal(size=likelihoods.shape)
     shifts = 1e-5 * np.eye(n_experts)[:, None]
     up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods)[0] for sign in (1, -1))
-    slope = np.moveaxis(up - down, 0, -1) / 2e-5
-    gradient = np.abs(slope - _mixture_log_loss(logits, likelihoods)[1]).max()
+    gradient = np.abs(np.moveaxis(up - down, 0, -1) / 2e-5 - _mixture_log_loss(logits, likelihoods)[1]).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
     slow = special.softmax(0.5 * np.log(_posterior(episodes)[:, :-1]), axis=-1)
     return [

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -66,11 +65,9 @@ def sample(
     sizes = _sizes(model)
     rng = np.random.default_rng([seed, 0])
     lengths = rng.permutation(np.linspace(low, high, len(sizes)).round().astype(int))
-    seeds = rng.integers(2**31, size=len(sizes))
-    each = -(-n_episodes // len(sizes))
     batches = [
-        sampling.sample(each, int(length), s, a, regime=regime, seed=int(stream))
-        for (s, a), length, stream in zip(sizes, lengths, seeds, strict=True)
+        sampling.sample(-(-n_episodes // len(sizes)), int(length), s, a, regime=regime, seed=int(stream))
+        for (s, a), length, stream in zip(sizes, lengths, rng.integers(2**31, size=len(sizes)), strict=True)
     ]
     return [replace(batch, noise=np.zeros_like(batch.states)) for batch in batches]
 
@@ -138,8 +135,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
     if part == _CHAIN:
         chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
-        table = partial(round_attention, model, chain, rounds=slice(10, None))
-        return unless(lacks_attention(model), lambda: table().assign(commit="own"))
+        return unless(lacks_attention(model), lambda: round_attention(model, chain).assign(commit="own"))
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 
