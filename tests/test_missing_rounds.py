@@ -10,7 +10,8 @@ from sklearn.linear_model import Ridge
 import interp
 import probes
 from circuits.compare.algorithm import explain
-from interp.audit import timing
+from circuits.compare.choices import explain_choices
+from interp.audit import fixed_points, timing
 from interp.audit.trial import QUICK, Trial
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
@@ -72,6 +73,7 @@ def fitted(episodes, target="log_weights", **options):
     return probes.fit(interp.rollout(MODEL, episodes), target, n_untrained=1, **options).scores()
 
 
+VOTES = [experts.TASK.rivals()[key] for key in ("majority_vote", "follow_the_leader")]
 ANALYSES = {
     "rollout": lambda e: interp.rollout(MODEL, e, names_filter="blocks.1.hook_resid_post").cache,
     "latents": lambda e: interp.rollout(MODEL, e).latents,
@@ -92,6 +94,7 @@ ANALYSES = {
     "patching": lambda e: patching.sweep(MODEL, *flipped(e), 2, read=4, sites="resid_pre").to_frame(),
     "round map": lambda e: patching.round_map(MODEL, *flipped(e), "latent", rounds=[2, 3]).to_frame(),
     "experiment": lambda e: experiment(e).to_frame(),
+    "choices": lambda e: explain_choices(e, e.advice[..., 0], families=VOTES).to_frame(),
 }
 OF_Q = {
     "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
@@ -153,6 +156,7 @@ test_what_cannot_leave_rounds_out_says_so = refused(
     (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
     (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
     (lambda: Trial(MODEL, RAGGED, QUICK), "an audit counts every round"),
+    (lambda: fixed_points(MODEL, RAGGED), "an audit counts every round"),
     (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
     (lambda: bayes(RAGGED, "uniform"), "the Bayes predictor counts every round"),
 )
