@@ -48,9 +48,8 @@ def compile_circuit(
             parameter.zero_()
         basis, vocabulary = circuit.basis, circuit.layout.vocabulary
         positions = [basis.code(i) + basis.one for i in range(circuit.layout.n_positions)]
-        payloads = [circuit.payloads.get(token, basis.zero) for token in vocabulary]
         model.embed.table.copy_(rows([circuit.tokens[token] for token in vocabulary], circuit))
-        model.value_embed.table.copy_(rows(payloads, circuit))
+        model.value_embed.table.copy_(rows([circuit.payloads.get(token, basis.zero) for token in vocabulary], circuit))
         model.pos_embed.table.copy_(rows(positions, circuit))
         model.latents.table.copy_(rows(circuit.latents, circuit))
         model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
@@ -147,8 +146,7 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
     labels = dict.fromkeys(location.labels)
     if location.keys:
         assert location.head is not None
-        head = circuit.head_index(location.head)
-        return [Place.of(Site.at_hook(location.hook, head, label)) for label in labels]
+        return [Place.of(Site.at_hook(location.hook, circuit.head_index(location.head), label)) for label in labels]
     pairs = list(zip(location.directions, location.labels, strict=True))
     directions = {label: np.stack([d.vector() for d, at in pairs if at == label]) for label in labels}
     return [Place.of(Site.at_hook(location.hook, None, label), directions[label]) for label in labels]

@@ -39,11 +39,7 @@ _N_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):
-    """Why a method has no scores, in a sentence; ``kept`` where it would refuse again, and is not asked again."""
-
-    def __init__(self, sentence: str, kept: bool = False) -> None:
-        super().__init__(sentence)
-        self.kept = kept
+    """Why a method has no scores: a sentence, and whether it would refuse again, and is not asked again."""
 
 
 def _untouched(model: Machine) -> Callable[[], list[str]]:
@@ -92,15 +88,16 @@ def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -
     try:
         answer, seconds = ask()
     except InputError as error:
-        raise _RefusedError(str(error), kept=True) from error
+        raise _RefusedError(str(error), True) from error
     except Exception as error:
-        raise _RefusedError(f"raised {type(error).__name__}: {error}") from error
+        raise _RefusedError(f"raised {type(error).__name__}: {error}", False) from error
     finally:
         changed = restore()
     if changed:
-        raise _RefusedError(f"changed subject.model in place ({', '.join(changed)}), which was undone; change a copy")
+        text = f"changed subject.model in place ({', '.join(changed)}), which was undone; change a copy"
+        raise _RefusedError(text, False)
     if problem := _problem(answer, truth):
-        raise _RefusedError(problem)
+        raise _RefusedError(problem, False)
     return answer, seconds
 
 
@@ -345,9 +342,10 @@ def _grade(
             try:
                 scores = {**question.grade(subject, material, answer), **answer.measured}
             except Exception as error:
-                raise _RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error
+                raise _RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})", False) from error
         except _RefusedError as refusal:
-            (part["refusals"] if refusal.kept else failed).append({**row, "sentence": str(refusal)})
+            sentence, kept = refusal.args
+            (part["refusals"] if kept else failed).append({**row, "sentence": sentence})
             continue
         part["rows"] += [
             {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()

@@ -113,8 +113,7 @@ def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     nodes = {**heads, **layers, **dict.fromkeys(EMBEDDINGS, "embed"), **{name: name for name in EXITS}}
     kinds: dict[_EdgeName, Kind] = {}
     for edge in circuit.edges:
-        target = nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else "")
-        key = nodes[edge.source], target
+        key = nodes[edge.source], nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else "")
         kinds[key] = max(kinds.get(key, edge.kind), edge.kind, key=_RANKED.index)
     return kinds
 

@@ -121,14 +121,11 @@ def _where(subject: KnownMachine, material: Material) -> Truth:
             points += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
     kinds: dict[Hashable, str] = {}
     for key, several in _held(subject, material).items():
-        true = {str(place.site) for place in several}
-        if lacks(subject.model, "resid_post"):
-            kinds |= {(key, site): "held" if site in true else "" for site in points}
-            continue
-        for component, layer in dict.fromkeys((place.site.component, place.site.layer) for place in several):
-            for label in layout.labels:
-                site = str(Site(component, layer, position=label))
-                kinds[key, site] = "held" if site in true else ""
+        true, sites = {str(place.site) for place in several}, points
+        if not lacks(subject.model, "resid_post"):
+            layers = dict.fromkeys((place.site.component, place.site.layer) for place in several)
+            sites = [str(Site(*at, position=label)) for at in layers for label in layout.labels]
+        kinds |= {(key, site): "held" if site in true else "" for site in sites}
     return kinds
 
 

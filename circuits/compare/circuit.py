@@ -145,8 +145,7 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
         return [read(s, of, found.predictions[0, :, :, 0], found.carried[0, :, :, 0]) for s in sides], found.seen
 
     def by_kind(x: Float[Tensor, "episode round position head"]) -> Float[np.ndarray, "head kind episode"]:
-        several = torch.stack([x[:, :, at].sum((1, 2)) for at in places])
-        return np.asarray(several.permute(2, 0, 1).numpy(force=True))
+        return np.asarray(torch.stack([x[:, :, at].sum((1, 2)) for at in places]).permute(2, 0, 1).numpy(force=True))
 
     def by_episode(x: Float[Tensor, "*some episode round value"]) -> Float[np.ndarray, "*some episode"]:
         return np.asarray(x.double().pow(2).sum((-1, -2)).numpy(force=True))
@@ -272,8 +271,7 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
         for side, outcome in enumerate(_OUTCOMES)
         if sums[0][1][side] > 0
     }
-    composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
-    return _Matched(_alike(read), composed, tuple(roles), by_outcome)
+    return _Matched(_alike(read), _alike(hung) if hung[0][1].any() else NO_NUMBER, tuple(roles), by_outcome)
 
 
 def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -> Interval:

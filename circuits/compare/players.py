@@ -64,8 +64,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     grids = [np.array(one.grid) for one in searched]
     for i, (one, grid) in enumerate(zip(searched, grids, strict=True)):
         if one.kind == "real" and len(grid) > 1:  # as many values between any two of the family's own
-            places = np.linspace(0, len(grid) - 1, _VALUES[len(searched)])
-            grids[i] = np.interp(places, np.arange(len(grid)), grid)
+            grids[i] = np.interp(np.linspace(0, len(grid) - 1, _VALUES[len(searched)]), np.arange(len(grid)), grid)
     members, lost = Distributions(family, [episodes]), []
     for point in product(*grids):
         parameters = {one.name: float(value) for one, value in zip(searched, point, strict=True)}
@@ -382,12 +381,10 @@ def phase_portrait(
         given = np.array(predictor(subject)(episodes), np.float64)
         if given.shape[:2] == episodes.counted.shape:
             given[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
-        p = checked_distributions(given, episodes)[..., arm]
-        logit = special.logit(np.clip(p, _CERTAIN, 1 - _CERTAIN))
-        change = np.diff(logit, axis=1)
+        logit = special.logit(np.clip(checked_distributions(given, episodes)[..., arm], _CERTAIN, 1 - _CERTAIN))
         for choice, (level, word) in product(range(len(names)), zip(levels, words, strict=True)):
             use = counted & (episodes.choices[:, :-1] == choice) & (paid[:, :-1] == level)
-            before, moved = logit[:, :-1][use], change[use]
+            before, moved = logit[:, :-1][use], np.diff(logit, axis=1)[use]
             bins = np.array_split(before.argsort(kind="stable"), min(n_bins, len(before)) or 1)
             for x, y in ((before[one], moved[one]) for one in bins if len(one)):
                 apart = x - x.mean()

@@ -265,10 +265,9 @@ def _evaluating_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     if wiring.variant != "lin":
         return (fetch,)
     scored, moved = wire.match(wiring.basis, states, "buf2", "buf1"), wiring.move(states, "buf2", "buf2")
-    rows = wire.Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2"))
     return (
         fetch,
-        rows,
+        wire.Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2")),
         wire.fixed_offset("2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink),
     )
 
@@ -327,8 +326,7 @@ def _exploring(
     ids, told, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     most = (1.0 if rule == "hard" else 100.0) + 2.0 * sharpness * wiring.bound
     drawn = tuple((most * told[draw], ids[a]) for draw, a in zip(wiring.draws[1:], wiring.actions, strict=True))
-    others = (most * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * one)
-    return rule, (*scores, *drawn, others)
+    return rule, (*scores, *drawn, (most * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * one))
 
 
 def _evaluating_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
@@ -400,10 +398,9 @@ _HARD = 1e4
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
     """Equal shares of the grid, of deterministic transitions and of sparse rewards, in the circuit's range."""
-    size = circuit.arguments["n_states"], circuit.arguments["n_actions"]
     shares = [len(range(k, n_episodes, len(_KINDS))) for k in range(len(_KINDS))]
     parts = [
-        mdp.sample_mdps(share, *size, seed=seed, regime=kind)
+        mdp.sample_mdps(share, circuit.arguments["n_states"], circuit.arguments["n_actions"], seed=seed, regime=kind)
         for share, kind in zip(shares, _KINDS, strict=True)
         if share
     ]

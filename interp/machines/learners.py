@@ -82,8 +82,7 @@ def learner(
     """
     require_known("kind of learner", kind, list(KINDS))
     require(integer("n_layers", n_layers, 1) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
-    layout = layout_for(task, sizes)
-    machine: AdaptedMachine = KINDS[kind](layout, integer("width", width, 1), n_layers, n_rounds)
+    machine: AdaptedMachine = KINDS[kind](layout_for(task, sizes), integer("width", width, 1), n_layers, n_rounds)
     machine.name = kind
     return machine
 

@@ -102,9 +102,8 @@ def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool 
         require_known("method", key, dict.fromkeys(known for _, known in METHODS), limit=40)
     for question in questions:
         require_known("question", question, QUESTIONS)
-    wanted = {*keys, "oracle", "random"}
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if keys:
         asked = {m.question for m in chosen if m.key in keys}
-        return [m for m in chosen if m.key in wanted and m.question in asked]
+        return [m for m in chosen if m.key in {*keys, "oracle", "random"} and m.question in asked]
     return [m for m in chosen if m.quick or not quick]

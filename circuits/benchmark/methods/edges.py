@@ -87,8 +87,7 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
         size, name = written[s], graph.destinations[d]
         if "." in name:
             layer, head, _ = name.split(".")
-            pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs()
-            size = (pattern * size.unsqueeze(1)).sum(-1)
+            size = (cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs() * size.unsqueeze(1)).sum(-1)
         elif name in ("prediction", "update"):
             size = size[:, run.layout.update_position if name == "update" else run.layout.predict_position]
         scores[graph.sources[s], name] = float(size.mean())
