@@ -73,7 +73,6 @@ def _blocks(result: Result, question: str) -> list[Any]:
     listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
     listed["what"] = [known.get(method, "") for method in listed["method"]]
     listed = listed[["method", "what", "score", "subjects", "CPU s"]]
-    described = Table(listed, "Every method, with CPU seconds for each subject", collapsed=True)
     caption = f"Best is {_best(summary)}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
@@ -84,7 +83,7 @@ def _blocks(result: Result, question: str) -> list[Any]:
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
         Measures(rows, caption),
-        described,
+        Table(listed, "Every method, with CPU seconds for each subject", collapsed=True),
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
         Figure(picture, "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]

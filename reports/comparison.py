@@ -233,6 +233,5 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
-    corner = (x - width / 2, y - height / 2)
     look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "none", "linewidth": 1.1}
-    axes.add_patch(FancyBboxPatch(corner, width, height, edgecolor=edge, **look))
+    axes.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, edgecolor=edge, **look))

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_tables
 from interp.checks import checked
@@ -26,7 +24,7 @@ from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.provenance import provenance
 from interp.statistics import Interval
-from interp.tasks.experts import TASK, ExpertEpisodes
+from interp.tasks.experts import TASK
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
 from reports.parts.overview import PAPER, PRINTED, commands, shown_on
@@ -62,12 +60,8 @@ def transformer(name: str) -> Predictor:
     task = load(name).layout.task
     require(task == "experts", f"{name!r} is a model of {task}; the comparison needs a model of expert advice")
 
-    def predicted(episodes: ExpertEpisodes) -> NDArray[np.float64]:
-        wired = name in [known.name for known in circuits.models()]
-        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if wired else {}
-        return predict(load(name, **sizes), episodes)
-
-    return predicted
+    wired = name in [known.name for known in circuits.models()]
+    return lambda episodes: predict(load(name, **{"n_experts": episodes.n_experts} if wired else {}), episodes)
 
 
 def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int) -> Report:
@@ -95,7 +89,6 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     ]
     covered = Table(pd.DataFrame(rows), "Where each of the paper's figures on language models is")
     sections += [Section(PAPER, [covered]), commands(shell, _SAYS["python"].format(path=str(path)))]
-    settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     named, told = [one for one in acts if one.found and one.found.family], []
     for model in dict.fromkeys(one.model for one in named):
         answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
@@ -108,7 +101,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         "Language models as online learners",
         _SAYS["lead"],
         sections,
-        settings,
+        provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs)),
         about={"kind": "llm", "task": TASK.name, "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
         sentence=said,
         hero=of_regret[:1],
@@ -191,10 +184,8 @@ def _notes(notes: NoteTable) -> Section:
     for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
         if over[column].notna().any():
             group = over["model"] + ", " + over["condition"] + ", " + over["regime"]
-            drawn = over.assign(mean=over[column], algorithm=group)
-            blocks.append(
-                curves(_SAYS["over_rounds"], drawn[drawn["mean"].notna()], what=label, call=label.capitalize())
-            )
+            drawn = over.assign(mean=over[column], algorithm=group).dropna(subset="mean")
+            blocks.append(curves(_SAYS["over_rounds"], drawn, what=label, call=label.capitalize()))
     table = notes.notes  # each group's first instance after rounds 1, 6 and the last; long notes are cut
     first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform("min")
     shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]

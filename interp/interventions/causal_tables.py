@@ -238,7 +238,6 @@ def circuit_tables(
     )
     pair = prepare(model, *corruption(model).build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
-    curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     kept = smallest(scorer, attributed.edges, _TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
@@ -246,7 +245,7 @@ def circuit_tables(
     edges, names = attributed.to_frame(), [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]]
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(names)),
-        "faithfulness": curve.to_frame(),
+        "faithfulness": faithfulness_curve(scorer, attributed.edges, seed=seed).to_frame(),
         "circuit": circuit.to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }

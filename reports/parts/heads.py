@@ -124,30 +124,23 @@ def _written(context: Context) -> pd.DataFrame:
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
-    t = context.looked_at
+    t, drawn = context.looked_at, _flow(reads, context, WIDTH)
     if context.model.is_handwired:
-        picture = Figure(
-            _flow(reads, context, WIDTH),
-            f"Which position reads which, by which head, in round {t}",
-            _SAYS["wired"].format(
-                heads=reads["head"].nunique(), t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
-            ),
-        )
+        about = {"heads": reads["head"].nunique(), "t": t, "shown": context.shown, "n": len(reads)}
+        caption = _SAYS["wired"].format(**about, least=_THRESHOLD)
+        picture = Figure(drawn, f"Which position reads which, by which head, in round {t}", caption)
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
     matters = "No read matters."
     if len(reads):
         matters = _SAYS["most"].format(**reads.iloc[int(reads["effect"].argmax())])
-    picture = Figure(
-        _flow(reads, context, WIDTH),
-        f"The reads whose cut changes most in round {t}",
-        f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect.",
-    )
+    caption = f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect."
+    picture = Figure(drawn, f"The reads whose cut changes most in round {t}", caption)
     beside: list[object] = []
     if names := handwired_models(context.task.key):
         wired = build(names[0], **context.sizes)
         said = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-        drawn = _picture(wired, "The circuit that was wired by hand", said)
-        beside = [Prose(_SAYS["beside"]), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
+        whole = _picture(wired, "The circuit that was wired by hand", said)
+        beside = [Prose(_SAYS["beside"]), whole, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"

@@ -113,10 +113,8 @@ def state(
         return [Prose(known if context.exact else decoded), figure(held, context)]
 
     def hero(held: Held, context: Context) -> list[Figure]:
-        drawn = replace(
-            figure(held, context, 6.0), caption=f"{title}: the model's thin, the algorithm's wide and pale."
-        )
-        return [] if context.compiled else [drawn]
+        caption = f"{title}: the model's thin, the algorithm's wide and pale."
+        return [] if context.compiled else [replace(figure(held, context, 6.0), caption=caption)]
 
     return Part(
         "state",

@@ -71,7 +71,6 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = checks.assign(size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]])
     sizes = list(dict.fromkeys(checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    text = _SAYS["exits_text" if _unlisted(context) else "text"].format(algorithm=context.algorithm.name)
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
     rows = []  # a row a variable: how far off it ever was, in either precision, by the measure that it is judged by
     for variable in dict.fromkeys(check.variable for check in result.checks):
@@ -84,7 +83,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
     return [
-        Prose(text),
+        Prose(_SAYS["exits_text" if _unlisted(context) else "text"].format(algorithm=context.algorithm.name)),
         Table(pd.DataFrame(rows), f"Largest errors over {ran}. {relative}"),
         Table(checks, "Every variable at every location, size and precision", collapsed=True),
     ]

@@ -119,9 +119,8 @@ def _attend(context: Context) -> pd.DataFrame:
 
 
 def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
-    mean = frame[frame["head"] == "mean"]
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
-    shown = mean.rename(columns={"target": "algorithm", "estimate": "mean"})
+    shown = frame[frame["head"] == "mean"].rename(columns={"target": "algorithm", "estimate": "mean"})
     last = shown[shown["round"] == shown["round"].max()].assign(panel=shown["reader"].map(readers))
     predicts = shown[shown["reader"] == "p?"].assign(panel="layer " + shown["layer"].astype(str))
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
@@ -154,12 +153,11 @@ def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Meas
 def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
-    theory = result.tables["theory"]
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
     return [
         Prose(_PROSE["elsewhere"]),
         Table(result.to_frame(), caption, collapsed=True),
         Table(result.tables["latent_control"], _PROSE["control"]),
         *[Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()],
-        Table(theory, "The statements of the paper's appendix B, as numbers"),
+        Table(result.tables["theory"], "The statements of the paper's appendix B, as numbers"),
     ]

@@ -76,22 +76,19 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
     result = results[0]
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()[["name", "phase", "estimate", "low", "high", "n_steps"]]
-    whole = frame[frame["phase"] == "all"].drop(columns="phase")
     rows = []
     for key in ("untied", "random_ties", "disputed"):
         if n_steps := result.beside[key, "all"]["n_steps"]:
             beside = {"the table with γ = 0": result.get(f"{key}_gamma0", "all").estimate}
             rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside))
-    phases = frame[frame["phase"] != "all"]
-    table = whole.rename(columns={"name": "quantity"})
-    beneath = Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True)
+    table = frame[frame["phase"] == "all"].drop(columns="phase").rename(columns={"name": "quantity"})
     untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
         Prose(_PROSE["agreement"].format(when=when)),
         Measures(rows, said),
-        beneath,
-        Table(phases, "Early, middle and late rounds", collapsed=True),
+        Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True),
+        Table(frame[frame["phase"] != "all"], "Early, middle and late rounds", collapsed=True),
     ]
 
 

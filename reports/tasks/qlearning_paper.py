@@ -174,9 +174,8 @@ def _select(context: Context) -> pd.DataFrame:
     mixed = (1 - _EPSILON) * greedy + _EPSILON * np.full_like(greedy, 1 / episodes.n_actions)
     policies = {"greedy": ("greedy", greedy)}
     policies["epsilon-greedy"] = f"ε-greedy, ε = {_EPSILON:g}, around the greedy head", mixed
-    arguments = context.circuit.arguments
     for beta in _BETAS:
-        model = circuits.load(context.circuit.name, **{**arguments, "beta": beta})
+        model = circuits.load(context.circuit.name, **{**context.circuit.arguments, "beta": beta})
         policies[f"boltzmann {beta:g}"] = f"Boltzmann, β = {beta:g}", predictions_of(rollout(model, episodes))
     sets = bellman.greedy_sets(episodes.next_values_before)
     untied = sets.sum(-1) == 1
@@ -235,7 +234,6 @@ def _decode(context: Context) -> _Decoded:
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     errors, by_state, fitted = decoded
     true = {name: context.algorithm.parameters[name] for name in ("alpha", "gamma")}
-    picture = panels.rates(fitted, true)
     quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
     middle = quartiles[(quartiles["table"] == "decoded table") & (quartiles["quantile"] == 0.5)].iloc[0]
@@ -245,7 +243,7 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
         Prose(_PROSE["decoded"].format(**true)),
         curves(_CURVES["decoded"], errors.assign(panel=""), data=errors),
         Table(by_state, "Root mean square error of a state's values after the last round"),
-        Figure(picture, "α and γ of every trajectory", said, fitted),
+        Figure(panels.rates(fitted, true), "α and γ of every trajectory", said, fitted),
         Table(quartiles, "Quartiles over trajectories"),
     ]
 

@@ -106,10 +106,8 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
     for row in moves.to_dict("records"):
         name = f"{row['move']}, {'a round later' if row['later'] else 'at once'}"
         rows.append(plain(name, measured.interval(row, "model"), {"parallel search": row["search"]}))
-    apart = (moves["model"] - moves["search"]).abs()
-    said = (
-        f"The model is at most {apart.max():.2f} from parallel search. The target's share of the answer after a move."
-    )
+    apart = (moves["model"] - moves["search"]).abs().max()
+    said = f"The model is at most {apart:.2f} from parallel search. The target's share of the answer after a move."
     return [
         Prose(_PROSE["moved"]),
         Measures(rows, said),
