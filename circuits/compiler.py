@@ -164,5 +164,4 @@ def wired(circuit: Circuit) -> list[Claim]:
     for row in circuit.carried:
         together = [place for at in circuit.locations(row.located, *row.locations) for place in places(circuit, at)]
         claims.append(Claim(row.variable, tuple(together), row.outcome))
-    controls = circuit.not_carried.items()
-    return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in controls]
+    return claims + [Claim.at(key, [at], outcome, True) for at, (key, outcome) in circuit.not_carried.items()]

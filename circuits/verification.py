@@ -114,11 +114,10 @@ def verify(
     for given in dtypes:
         require_known("dtype", given, DTYPES)
     integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
+    chosen = plan.sizes if sizes is None else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
     cases = [
         (size, given, build(name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})))
-        for size in (
-            plan.sizes if sizes is None else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
-        )
+        for size in chosen
         for given in dtypes
     ]
     for _, given, circuit in cases:

@@ -164,8 +164,7 @@ class Result(Tabled):
         for keys, group in frame.groupby([*by, "method"], sort=False):
             mean, low, high = map(float, bootstrap_mean(group.groupby(["machine", "form"])["value"].mean().to_numpy()))
             bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
-            named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))
-            rows.append({**named, **bounds, "cpu_s": group["cpu_s"].mean()})
+            rows.append({**dict(zip([*by, "method"], keys, strict=True)), **bounds, "cpu_s": group["cpu_s"].mean()})
         table = pd.DataFrame(rows)
         return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
 

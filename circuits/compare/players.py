@@ -341,9 +341,8 @@ class _PhasePortrait(Found):
         for axes, source in zip(panels, sources, strict=False):
             for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
                 look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
-                axes.plot(
-                    part["logit"], part["change"], marker="o", markersize=3, label=f"{key[0]}, reward {key[1]}", **look
-                )
+                label = f"{key[0]}, reward {key[1]}"
+                axes.plot(part["logit"], part["change"], marker="o", markersize=3, label=label, **look)
                 low, high = part["change"] - part["spread"], part["change"] + part["spread"]
                 axes.fill_between(part["logit"], low, high, color=hues[key], alpha=0.13, linewidth=0)
             axes.axhline(0, color="grey", linewidth=0.7)

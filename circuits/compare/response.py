@@ -193,9 +193,8 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         if (np.maximum(mine, other) > count * notices).sum() < _FEWEST:
             continue
         drawn = weights @ (mine + other + count * notices)
-        alike = np.divide(
-            weights @ (2 * both + count * notices), drawn, out=np.full(len(drawn), np.nan), where=drawn > 0
-        )
+        shared = weights @ (2 * both + count * notices)
+        alike = np.divide(shared, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0)
         sizes = (float(np.sqrt(part.sum() / count.sum())) for part in (mine, other))
         found.append(Cell(what, when, Interval.of_samples(alike[1:], alike[0], level), *sizes))
     return tuple(sorted(found, key=lambda cell: cell.alike.low))
