@@ -109,13 +109,12 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
 
 
 def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str, Any]:
-    complete = sum(run.ended == "complete" for run in runs)
     missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
     facts: dict[str, Any] = {
         "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
         "Served as": ", ".join(sorted({name for run in runs for name in run.served})) or "not recorded",
         "Prompts": ", ".join(sorted({run.wording for run in runs})),
-        "Episodes": f"{complete} of {len(runs)} complete",
+        "Episodes": f"{sum(run.ended == 'complete' for run in runs)} of {len(runs)} complete",
         "Missing predictions": f"{missing} of {rounds} rounds",
     }
     for model in dict.fromkeys(one.model for one in acts):

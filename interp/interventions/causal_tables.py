@@ -239,14 +239,13 @@ def circuit_tables(
     pair = prepare(model, *corruption(model).build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     kept = smallest(scorer, attributed.edges, _TOLERANCE)
-    circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
     nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
     edges, names = attributed.to_frame(), [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]]
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(names)),
         "faithfulness": faithfulness_curve(scorer, attributed.edges, seed=seed).to_frame(),
-        "circuit": circuit.to_frame(),
+        "circuit": evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed).to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }
 

@@ -260,8 +260,7 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
     """
 
     def measure(readout: Readout, pair: Pair) -> Tensor:
-        exact = pair.model.read_state if pair.model.is_handwired else lambda latents: latents
-        read = exact if decode is None else decode
+        read = decode or (pair.model.read_state if pair.model.is_handwired else lambda latents: latents)
         state = read(readout.latents).flatten(readout.latents.ndim - 2)
         clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))
         gap = clean - corrupted

@@ -213,8 +213,7 @@ def of_pair(
     base, source = _sides(pair, direction)
 
     def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
-        found = Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0])
-        return measure.measure(found, pair)[..., None, None]
+        return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[..., None, None]
 
     experiment = Experiment(
         model=pair.model,
