@@ -305,8 +305,7 @@ def _majority(seen: Evidence, votes: _Counts) -> int:
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
     """Majority of those who were right last; no winner or a tie: majority of all."""
     winners = votes[seen.last]
-    tied = 2 * winners.sum() == len(winners)  # also where nobody was right
-    return _majority(seen, votes if tied else winners)
+    return _majority(seen, votes if 2 * winners.sum() == len(winners) else winners)  # a tie, also of nobody
 
 
 def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:

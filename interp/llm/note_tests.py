@@ -225,8 +225,7 @@ def _with_votes(
 ) -> _Asked:
     told = "-".join("".join(map(str, votes)) for votes in advice)
     own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}")
-    text = moment.texts[name]
-    job = replace(own, variant=f"{name.replace(' ', '-')}-{told}", begins={**own.begins, "note": text})
+    job = replace(own, variant=f"{name.replace(' ', '-')}-{told}", begins={**own.begins, "note": moment.texts[name]})
     # What scripted agents choose that know what the note says, and then keep what they see.
     choices = np.zeros((2, len(agents), len(advice)), dtype=np.int64)
     for i, one in enumerate((own, job)):

@@ -215,8 +215,7 @@ class _Playing:
                 return
             self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
             nothing_yet = self.state.calls + self.state.resumed_calls == 0
-            hopeless = nothing_yet or isinstance(error, players.UnavailableError)
-            if hopeless and self.in_a_row >= _GIVE_UP_AFTER:
+            if (nothing_yet or isinstance(error, players.UnavailableError)) and self.in_a_row >= _GIVE_UP_AFTER:
                 raise
 
     async def _episode(self, job: Job) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked, require_columns
 from interp.display import Tabled
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.evaluation.experts import regret as metrics
 from interp.files import write_csv, write_json
 from interp.llm.notes import FORMATS, check_counts, classify
@@ -41,6 +41,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 
 
 def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
+    require_known("treatment of missing predictions", missing, ("wrong", "skipped"))
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
     losses = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
     of_experts = (advice != labels[:, None]).astype(np.float64)
@@ -278,8 +279,7 @@ class NoteTable:
         return self.notes[self.notes["round"] == self.notes["last_round"]]
 
     def _counted(self, notes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-        counts = notes.groupby([*by, "format"]).size().unstack(fill_value=0)
-        return counts.reindex(columns=list(FORMATS), fill_value=0)
+        return notes.groupby([*by, "format"]).size().unstack(fill_value=0).reindex(columns=list(FORMATS), fill_value=0)
 
 
 @checked

@@ -235,9 +235,8 @@ class TrainingConfig:
 
 
 def _known_fields(values: Mapping[str, Any]) -> None:
-    known = [f.name for f in fields(TrainingConfig)]
     for name in values:
-        require_known("training field", name, known, limit=50)
+        require_known("training field", name, [f.name for f in fields(TrainingConfig)], limit=50)
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:

@@ -108,8 +108,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         own = scored.get(regime, MODEL, "excess_log_loss")
         text = f"Bayes predictor {value(regime, 'bayes', 'log_loss'):.4f} nats"
         if len(main) > 1:
-            trained = value(regime, "bayes_training", "excess_log_loss")
-            text += f", that of the training prior {trained:.4f} above it"
+            text += f", that of the training prior {value(regime, 'bayes_training', 'excess_log_loss'):.4f} above it"
         claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own, text))
         if (regime, MODEL, "divergence") in scored.numbers:
             text = "expected excess, by the KL divergence from the Bayes predictor"

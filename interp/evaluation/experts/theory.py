@@ -102,8 +102,7 @@ def _equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> _TheoryChec
     """Whether two numbers of every episode have one mean: the means may differ by four standard errors."""
     difference = left - right
     bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    means = float(left.mean()), float(right.mean())
-    return _TheoryCheck(claim, float(abs(difference.mean())), float(bound), *means)
+    return _TheoryCheck(claim, float(abs(difference.mean())), float(bound), float(left.mean()), float(right.mean()))
 
 
 def _excess_and_divergence(
