@@ -78,8 +78,13 @@ def _relearned(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisodes:
 exchange_history = partial(task.exchange_history, remade=_relearned)
 
 
-# By a half: never the same.
-_change_reward = in_one_round("rewards", lambda episodes, t: (episodes.rewards[:, t] + 0.5) % 1.0, remade=_relearned)
+def _change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> tuple[Any, Any]:
+    """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
+
+    def edit(e: MDPEpisodes, t: int) -> Any:
+        return (e.rewards[:, t] + 0.5) % 1.0 if reward is None else reward
+
+    return in_one_round("rewards", edit, remade=_relearned)(episodes, round)
 
 
 def corruptions() -> tuple[Corruption, ...]:
