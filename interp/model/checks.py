@@ -37,6 +37,7 @@ from interp.model.run import Rollout, room
 from interp.task import Task
 
 N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
+_NOTHING = 1e-30  # what stands for 0 in a machine made by hand (exp(-200), say) has rounding of its own
 _N_RUN = 50
 """Rounds that a machine is run for, as analyses run it by default; fewer where its caches have room for fewer."""
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -265,7 +266,7 @@ def _points(case: _Case) -> Iterator[str]:
                 yield f"the point {name!r} has {len(component.labels)} labels for places of {tuple(shape)}"
             gap = max(_gap(plain.prediction, hooked.prediction), _gap(plain.carried, hooked.carried))
             # What each head writes is summed in another order once it is asked for, as in TransformerLens.
-            if gap > (case.close if name.endswith("hook_result") else 0.0):
+            if gap > (case.close if name.endswith("hook_result") else _NOTHING):
                 yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
 
 
