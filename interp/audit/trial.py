@@ -80,7 +80,7 @@ class Scope:
     held: int = 40
     jacobians: int = 3
     along: int = 4
-    solved: int = 64
+    solved: int = 16
     copies: int = 3
     seed: int = 0
 
@@ -93,7 +93,7 @@ class Scope:
 
 
 FULL = Scope()
-QUICK = Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, solved=16, copies=2)
+QUICK = Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import mean_interval
+from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,6 +105,11 @@ class Opened:
     def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = _CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
         self.condition = Condition.parse(condition)
+
+    @staticmethod
+    def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
+        """Episodes of expert advice to play, of as many experts as the prompts name."""
+        return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
     @classmethod
     @checked

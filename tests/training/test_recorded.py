@@ -83,7 +83,11 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
     for command, options, said in (
         ("train", ("bandit", "--machine", "gru", "--set", "lr=1"), "leave --set out"),
         ("train", ("bandit",), "give --machine gru or lstm, got 'none'"),
-        ("train", ("experts", "--machine", "gru"), "no table of expert advice can be read"),
+        (
+            "train",
+            ("experts", "--machine", "gru"),
+            "unknown column 'choice'. Valid: advice, block, outcome, participant",
+        ),
         ("probe", (tmp_path / "mine" / "model", "--rounds", 5), "leave --episodes, --rounds and --regime out"),
     ):
         refused = invoked(command, *options, *recorded)
