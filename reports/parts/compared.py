@@ -29,12 +29,13 @@ def _saved(context: Context) -> list[_Saved]:
     assert context.folder is not None
     digest, saved = context.model.digest(), list[_Saved]()
     for path in sorted((context.folder / COMPARISONS).glob(f"*/{_SAVED}")):
-        about = read_json(path, "model", "reference", "measures", "settings")
+        about = read_json(path, "model", "reference", "measures", "algorithm", "settings")
         if digest in about["settings"].get("digests", ()):
             model, reference = about["model"], about["reference"]
             measures = [Measure.from_dict(record) for record in about["measures"]]
+            other = reference or about["algorithm"]["name"]
             measures = [
-                replace(one, yes=f"{one.yes.removesuffix(' alike')} as {reference}", no=f"{one.no} than {reference}")
+                replace(one, yes=f"{one.yes.removesuffix(' alike')} as {other}", no=f"{one.no} than {other}")
                 for one in measures
             ]
             if model != context.model.name:  # the page is about the reference, and its sentence about itself

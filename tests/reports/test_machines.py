@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,16 @@ import interp.machines.learners  # its own builders are registered outside the t
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
 from interp import catalog, library
+from interp.files import write_json
 from interp.measure import Measure
 from interp.model import checkpoints
 from interp.statistics import Interval
 from reports.blocks import Prose
 from reports.build import write
+from reports.page import COMPARISONS
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
+from reports.parts.compared import COMPARED
 from reports.tasks import default_parts, experts, parts_for
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
@@ -221,6 +225,19 @@ def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: di
     """There is no command for it, and the section stands."""
     said = text(written["loop"], "Compared with other machines")
     assert 'compare.run(model, "wma-handwired")' in said and "interp compare" not in said
+
+
+def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) -> None:
+    said = {"yes": "predicts alike", "no": "predicts otherwise"}
+    measure = Measure("behaviour", "It predicts", Interval(0.5, 0.4, 0.6), 0.9, **said)
+    about = {"model": "gru", "reference": "", "measures": [measure.to_dict()], "algorithm": {"name": "a vote"}}
+    write_json(tmp_path / COMPARISONS / "one" / "comparison.json", about | {"settings": {"digests": [gru().digest()]}})
+    ((_, name, _, (found,)),) = COMPARED.compute(SimpleNamespace(folder=tmp_path, model=gru()))
+    assert (name, found.yes, found.no) == (
+        "gru against algorithms",
+        "predicts as a vote",
+        "predicts otherwise than a vote",
+    )
 
 
 def without_edges(n_experts: int = 4) -> Any:
