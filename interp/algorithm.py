@@ -109,9 +109,8 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
     Where one of them names nobody, each episode stands for itself.
     """
     found: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
-    if any(names is None for names in found):
-        return np.arange(sum(map(len, batches)))
-    return of_whom(np.concatenate(found))
+    names = None if any(of is None for of in found) else np.concatenate(found)
+    return of_whom(names, sum(map(len, batches)))
 
 
 @dataclass(frozen=True)

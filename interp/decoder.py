@@ -194,7 +194,7 @@ def cross_fitted(
     One of ``n_folds`` parts of the ``participants`` (of the episodes, where nobody says whose they are) at a time is
     decoded by a map fitted on the others.
     """
-    whose = np.arange(len(latents)) if participants is None else of_whom(participants)
+    whose = of_whom(participants, len(latents))
     n = int(whose.max()) + 1
     what = "episodes" if n == len(whose) else "participants"
     require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} {what}, got {n}")

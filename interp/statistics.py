@@ -105,7 +105,7 @@ def resample_weights(
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
-    whose = np.arange(n_episodes) if participants is None else of_whom(participants)
+    whose = of_whom(participants, n_episodes)
     require(len(whose) == n_episodes, f"participants are one for each of {n_episodes} episodes, got {len(whose)}")
     if (n := int(whose.max()) + 1) < n_episodes:
         drawn = resample_weights(n, n_resamples, seed, plain_first=plain_first)[:, whose]
@@ -128,12 +128,16 @@ def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> N
     return weights
 
 
-def of_whom(participants: Any) -> NDArray[np.int64]:
+def of_whom(participants: Any, n_episodes: int) -> NDArray[np.int64]:
     """The number of the participant of each episode, counted from 0 in the order in which they first come.
 
-    >>> of_whom(["bob", "ann", "bob"])
-    array([0, 1, 0])
+    Where ``participants`` is None each episode stands for itself.
+
+    >>> of_whom(["bob", "ann", "bob"], 3), of_whom(None, 3)
+    (array([0, 1, 0]), array([0, 1, 2]))
     """
+    if participants is None:
+        return np.arange(n_episodes)
     _, first, whose = np.unique(participants, return_index=True, return_inverse=True)
     return first.argsort().argsort()[whose]
 
@@ -145,7 +149,7 @@ def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
     (array([1.5, 5. ]), array([1., 2.]))
     """
     own = np.asarray(values, np.float64)
-    whose = np.arange(len(own)) if participants is None else of_whom(participants)
+    whose = of_whom(participants, len(own))
     n = whose.max() + 1
     return own if n == len(own) else np.stack([own[whose == i].mean(0) for i in range(n)])
 

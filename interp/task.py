@@ -560,12 +560,14 @@ class Task:
         >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
         (6, [])
         """
+        import pandas as pd
+
         of = getattr(episodes, "task", "another task")
         require(of == self.key, f"these episodes are of {of!r}, not of {self.key!r}")
         what = "participants" if episodes.participants is not None else "episodes"
         if episodes.participants is None:
             episodes = replace(episodes, participants=np.arange(len(episodes)))
-        whose = of_whom(episodes.participants)
+        whose = of_whom(episodes.participants, len(episodes))
         names = np.random.default_rng(0).permutation(whose.max() + 1)
         require(len(names) >= 2, f"one half of the {what} is fitted and the other scored, and there is {len(names)}")
         counts, told, own = counted_rounds(episodes).sum(1), set[str](), self.sizes_of(episodes)
@@ -581,14 +583,12 @@ class Task:
             n_rounds = min(n_rounds, longest)
             there = np.flatnonzero(np.isin(whose, chosen) & (counts >= n_rounds))
             rows = np.random.default_rng(seed).permutation(there)
-            again = np.array([(whose[rows[:i]] == whose[row]).sum() for i, row in enumerate(rows)])
+            again = pd.Series(whose[rows]).groupby(whose[rows]).cumcount().to_numpy()
             rows = rows[again.argsort(kind="stable")]  # first one episode of each, then the second ones, ...
-            if len(rows) < n_episodes:
-                few = f"there are only {len(names)} {what}"
-                few += f", {len(chosen)} in this half" if len(chosen) < len(names) else ""
-                if few not in told:
-                    told.add(few)
-                    warnings.warn(f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
+            few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (len(chosen) < len(names))
+            if len(rows) < n_episodes and few not in told:
+                told.add(few)
+                warnings.warn(f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
             return episodes.select(rows[:n_episodes]).first(n_rounds)
 
         about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}

@@ -155,10 +155,17 @@ def _of_latents(run: Rollout, found: ProbedSite, when: When) -> Tensor:
     return part.squeeze(2) if part.shape[2] == 1 else part
 
 
-def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarray, "episode round d"]:
-    """Features that vary by less than the rounding of the largest activation, made constant (docs/method/probes.md)."""
+def without_rounding(x: Float[np.ndarray, "episode round d"]) -> tuple[Float[np.ndarray, "episode round d"], str]:
+    """Features that vary by less than the rounding of the largest activation, made constant (docs/method/probes.md).
+
+    The sentence beside them is empty where less than half of the features that vary do so.
+    """
     loud = x.std((0, 1), dtype=np.float64) > (_ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max())
-    return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
+    n_unread = int((np.ptp(x[..., ~loud], (0, 1)) > 1e-30).sum())  # less stands for 0, as exp(-200) in exact machines
+    n = int(loud.sum()) + n_unread
+    hidden = f"{n_unread} of {n} features vary by less than the rounding of the largest activation; scale them first"
+    read = x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
+    return read, hidden if 0 < n <= 2 * n_unread else ""
 
 
 def places(model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]) -> list[ProbedSite]:

@@ -308,10 +308,7 @@ def fit_targets(
     overflown = "" if usable or not blanks else "the activations of the untrained model overflow or are NaN"
     if overflown:
         warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
-    varied, x = np.ptp(x, (0, 1)).astype(bool).sum(), without_rounding(x)
-    unread = varied - np.ptp(x, (0, 1)).astype(bool).sum()
-    hidden = f"{unread} of {varied} features vary by less than the rounding of the largest activation; scale them first"
-    hidden = hidden if 0 < varied <= 2 * unread else ""
+    x, hidden = without_rounding(x)
     if hidden:
         warnings.warn(hidden, UserWarning, stacklevel=3)
     together = as_groups(groups, len(x), participants)
@@ -341,7 +338,7 @@ def fit_targets(
         for blank, there in usable:
             more = n_groups + np.arange(len(blank) - len(x))  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
-            drawn.append((without_rounding(blank), GroupedTargets(own, np.concatenate([together, more]), seed)))
+            drawn.append((without_rounding(blank)[0], GroupedTargets(own, np.concatenate([together, more]), seed)))
         fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()

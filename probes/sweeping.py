@@ -256,11 +256,11 @@ def _of_cell(
     x, *blanks = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
     x, blanks = filled(x, sample.targets[0].missing), [filled(b, own.blank.targets[0].missing) for b in blanks]
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
-    copies = [(without_rounding(blank), own.blank) for blank in blanks if not overflows(blank)]
-    rows = []
-    for target, (probe, controls) in zip(sample.targets, own.problem.fit(without_rounding(x), copies), strict=True):
-        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target, groups)
-        measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
+    copies = [(without_rounding(blank)[0], own.blank) for blank in blanks if not overflows(blank)]
+    of_untrained, (read, hidden), rows = "the activations of the untrained model overflow", without_rounding(x), []
+    for target, (probe, controls) in zip(sample.targets, own.problem.fit(read, copies), strict=True):
+        why: dict[str, Any] = {"untrained": of_untrained, "hidden": hidden, "n_features": leans_low(x, target, groups)}
+        measure = measure_of(target, str(site), probe.score, controls, **why)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
         row |= dict(zip(("start", "stop"), window, strict=True)) | measure.row()

@@ -26,7 +26,6 @@ from interp.session import session
 from interp.workers import bar, one_thread
 
 _SEED = 50  # of the regimes that are run with twice as many rounds
-_STARTS = 8  # visited states from which fixed points are looked for
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +81,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
         done(1)
         narrow = not trial.grows and int(carried_mask(model).sum()) <= effort.solved
-        points = dynamics.fixed_points(model, trial.episodes, starts=_STARTS, seed=effort.seed) if narrow else None
+        points = dynamics.fixed_points(model, trial.episodes, starts=8, seed=effort.seed) if narrow else None
         tables = {
             "without": used.without(trial),
             "used": used.table(trial),
