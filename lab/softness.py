@@ -6,6 +6,7 @@ the largest of A values by at most (A - 1) / (e h). Every round bootstraps from 
 gamma / (1 - gamma) times as much. ``beta`` softens head 3.1 alone: the policy is Boltzmann's, the table stays exact.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ SIZES, HARDNESS, BETA = ((2, 2), (4, 3), (8, 4)), (1.0, 10.0, 100.0, 1e3, 1e4, 1
 
 def bound(n_actions: int, hardness: float, gamma: float = 0.9) -> float:
     """The most by which a table may miss, in units of reward."""
-    return gamma / (1 - gamma) * (n_actions - 1) / (np.e * hardness)
+    return gamma / (1 - gamma) * (n_actions - 1) / (math.e * hardness)
 
 
 def errors(size: tuple[int, int], n_rounds: int = 200, n_episodes: int = 10, **soft: Any) -> tuple[float, float]:

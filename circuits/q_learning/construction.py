@@ -452,7 +452,7 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         return once, why
     total, why = 16 * rounds * once, f"16 x {rounds} rounds x {why}"
     if circuit.arguments["variant"] == "softmlp":
-        missed = (circuit.arguments["n_actions"] - 1) / (np.e * circuit.arguments["hardness"])
+        missed = (circuit.arguments["n_actions"] - 1) / (math.e * circuit.arguments["hardness"])
         why = f"{why} + (actions - 1) / (e hardness) / (1 - gamma)"
     else:
         missed = float(circuit.pair_error(np.asarray(_scale(values))))
