@@ -130,10 +130,7 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)  # values of C tried
-
-_MAX_ITER = 1000
 _WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too: a tenth at 704
-_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,8 +146,8 @@ class _LogisticFit:
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
         """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class;
         and C of each outer fold and, last, of this fit."""
-        penalty, n_classes = self.fits.best_penalty(_NONE), self.fits.n_classes
-        probe = self.fits.probe(_NONE, penalty)
+        penalty, n_classes = self.fits.best_penalty(frozenset()), self.fits.n_classes
+        probe = self.fits.probe(frozenset(), penalty)
         assert probe is not None, "a target that is constant is refused before"
         scaling, regression = probe
         m = 1 if n_classes <= 2 else n_classes
@@ -240,8 +237,13 @@ class _Fits:
             fed = scaled if basis is None else scaled @ basis
             # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
             newton = len(np.unique(labels)) == 2 and fed.shape[1] <= _WIDE
-            solver = "newton-cholesky" if newton else "lbfgs"
-            regression = LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver)
+            solver = {"solver": "newton-cholesky", "tol": 1e-6} if newton else {"solver": "lbfgs"}
+            regression = LogisticRegression(C=penalty, max_iter=1000, warm_start=True, **solver)
+            # It starts where a fit ended that saw only such rows: nothing of the folds that are left out enters.
+            near = [fit for (out, _), fit in self._fitted.items() if newton and left_out <= out]
+            if near and near[-1].classes_.tolist() == np.unique(labels).tolist():
+                regression.coef_ = near[-1].coef_ if basis is None else near[-1].coef_ @ basis
+                regression.intercept_ = near[-1].intercept_
             with warnings.catch_warnings():
                 # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
                 warnings.simplefilter("ignore", ConvergenceWarning)

@@ -343,8 +343,7 @@ def carriers(
 
 def _placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
     """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``."""
-    rows = Rows.of(run, [0]).part(slice(1))
-    _, seen = passed(model, rows, run.layout, watched=[place.site for place in places])
+    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=[place.site for place in places])
     controls: list[Place] = []
     for place in places:
         size = width = seen[place.site].shape[-1]

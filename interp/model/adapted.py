@@ -371,8 +371,7 @@ class AdaptedMachine(HookedMachine):
     def _done(self) -> str:
         """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest."""
         try:
-            task = catalog.get(self.layout.task)
-            episodes = task.sample_for(self, 2, 2, 0)
+            episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
             fitted = self.layout.fit(episodes)
             fed, carried, done = self.prepare(fitted.encode(episodes)), self.initial(2, fitted), []
             with torch.no_grad():
