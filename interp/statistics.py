@@ -193,7 +193,7 @@ def ratio_interval(
     """
     shapes = np.shape(numerators), np.shape(denominators)
     require(
-        shapes[0] == shapes[1] and len(shapes[0]) == 1,
+        shapes[0] == shapes[1] and np.ndim(numerators) == 1,
         f"numerators and denominators are one number per episode each, got shapes {shapes[0]} and {shapes[1]}",
     )
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)

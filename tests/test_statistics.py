@@ -57,10 +57,11 @@ def test_what_is_left_of_a_share_has_its_bounds_exchanged_and_is_written_in_orde
 def test_the_middle_of_the_samples_lies_between_the_bounds():
     samples = np.arange(101.0)
     assert [float(bound) for bound in percentile_bounds(samples)] == pytest.approx([2.5, 97.5])
-    assert [float(bound) for bound in percentile_bounds(samples, 0.5)] == [25.0, 75.0]
+    assert [float(bound) for bound in percentile_bounds(samples, 0.5, axis=-1)] == [25.0, 75.0]
     rows = np.array([[0.0, 10.0], [4.0, 4.0], [1.0, np.inf]])
     assert [bound.tolist() for bound in percentile_bounds(rows, 1.0, axis=1)] == [[0, 4, 1], [10, 4, 1]]
     refuses(r"samples must be \[resample\], got shape \(2, 2\)", Interval.of_samples, np.zeros((2, 2)), 0.0)
+    refuses(r"axis 1 is none of samples of shape \(101,\)", percentile_bounds, samples, axis=1)
 
 
 def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_alone():
@@ -75,6 +76,14 @@ def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_
     np.testing.assert_array_equal(first[0], np.full(8, 1 / 8))
     np.testing.assert_array_equal(first[1:], weights)
     assert resample_weights(1, 1).tolist() == [[1.0]]
+    people = resample_weights(2, 50, seed=3)[:, [0, 1, 0]]  # participants are drawn, each with all of its episodes
+    drawn = resample_weights(3, 50, seed=3, participants=["bob", "ann", "bob"])
+    np.testing.assert_allclose(drawn, people / people.sum(1, keepdims=True))
+
+
+def test_few_weights_are_kept_and_many_are_drawn_again():
+    assert resample_weights(512, 512) is resample_weights(512, 512)
+    assert resample_weights(513, 512) is not resample_weights(513, 512)
 
 
 test_a_bootstrap_of_nothing_or_of_more_than_fits_is_refused = refused(
@@ -108,8 +117,5 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
     default = ratio_interval(numerators, denominators, seed=0)
     assert ratio_interval(numerators, denominators) == default
     ones = ratio_interval([1.0, 0.0], [1.0, 0.0], weights=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
-    assert (ones.estimate, ones.low, ones.high) == (
-        1.0,
-        1.0,
-        1.0,
-    )  # a resample that sums to 1 counts, one of 0 does not
+    assert (ones.estimate, ones.low, ones.high) == (1, 1, 1)  # a resample that sums to 1 counts, one of 0 does not
+    refuses(r"got shapes \(2,\) and \(3,\)", ratio_interval, [1, 1], [1, 1, 1])

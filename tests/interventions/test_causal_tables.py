@@ -1,5 +1,6 @@
-"""Every causal table of a model, handwired or learned in shape, with its controls in it."""
+"""Every causal table of a model, handwired or learned in shape, with its controls; claims; what the command writes."""
 
+import json
 from dataclasses import fields, replace
 
 import pandas as pd
@@ -9,10 +10,12 @@ import torch
 import circuits
 import interp
 from interp import catalog, tasks
+from interp.decoder import RIDGE, Decoder
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
+from interp.interventions.causal_tables import Sample
 from interp.interventions.edge_graph import attribute
-from interp.interventions.interchange import Claim
+from interp.interventions.interchange import Claim, carriers
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import Doses, _state_direction, fitted_direction, steer
 from interp.session import session
@@ -147,3 +150,99 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
     assert curve.cpr > curve.random_cpr + 0.2 and curve.cmd < curve.random_cmd - 0.2
     steered = results["steering"].query("dose != 0")
     assert (steered.mean_error < steered.random_mean_error).all()
+
+
+def test_whole_activations_of_the_handwired_model(wma, pair):
+    """Each variable is found where it passes; before it arrives, and at controls, nothing is right that was not."""
+    frame = causal_tables.interchange_table(wma[1], *pair, 8, 0).set_index(["variable", "places", "outcome"])
+    accuracy = frame.iia_informative
+    right = [
+        ("log_weights", "latent@<z>", "prediction"),
+        ("log_weights", "latent@<z>", "state"),
+        ("log_weights", "resid_post[1]@p?", "prediction"),
+        ("votes", "embed@p_1 + embed@p_2 + embed@p_3", "prediction"),
+        ("prediction", "resid_post[2]@p?", "prediction"),
+        ("label", "embed@y", "state"),
+        ("next_log_weights", "resid_post[2]@w?", "state"),
+    ]
+    assert (accuracy[right] == 1).all() and (frame.random[right] < 0.75).all()
+    assert accuracy["log_weights", "resid_post[0]@p?", "prediction"] == 0
+    assert (accuracy[frame.control] == 0).all() and (frame.chance_informative == 0).all()
+
+
+def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
+    """Fitted on other episodes of a handwired model it reads the log-weights; claims are judged as by the readout."""
+    _, model = wma
+    known, algorithm = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
+    run = interp.rollout(model, known)
+    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=RIDGE)
+    torch.testing.assert_close(decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0)
+    claims = [
+        Claim.at("label", ["embed@y"], "state"),
+        Claim.at("log_weights", ["latent"], "state"),
+        Claim.at("label", ["embed@p?"], "state", control=True),
+    ]
+    frame = carriers(model, *pair, algorithm, claims, rounds=slice(4, 9), decode=decode)
+    assert frame.iia_informative.tolist() == [1, 1, 0] and frame.iia[2] == frame.chance[2]
+    assert (frame.random < 0.2).all() and (frame.n_informative > 20).all()
+
+
+def test_patch_writes_tables_and_figures(wma, tmp_path):
+    """A table, its choices, a heat map per exit and component and the round map, labelled by position.
+
+    A flipped label shows in the state at once, and in predictions one round later.
+    """
+    _, model = wma
+    result = causal_tables.patch(
+        model, 3, components=("resid_pre", "head"), sample=Sample("flip-label", n_episodes=8, n_map=3)
+    )
+    written = {path.name for path in causal_tables.write(result, tmp_path)}
+    assert written == {
+        "patching.csv",
+        "patching.json",
+        "rounds.csv",
+        "rounds.svg",
+        *(f"{metric}-{part}.svg" for metric in ("logit_diff", "state") for part in ("resid_pre", "z")),
+    }
+    frame = pd.read_csv(tmp_path / "patching.csv")
+    assert set(frame["round"]) == {3} and frame.groupby("metric")["read"].unique().to_dict() == {
+        "logit_diff": 4,
+        "state": 3,
+    }
+    told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
+    assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(one["gap"] for one in told)
+    assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
+    for _, table in causal_tables.summary(result).groupby("metric"):
+        assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
+
+
+def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
+    result = causal_tables.patch(
+        wma[1], 3, components=("latent",), propagate=False, sample=Sample("flip-label", n_episodes=4)
+    )
+    assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
+
+
+def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
+    sample = Sample(n_episodes=4, n_map=0)
+    assert causal_tables.patch(wma[1], 3, components=("latent",), sample=sample).corruption == "exchange-history"
+    for task in tasks.every():
+        for record in task.analysis.corruptions():
+            assert record.key in causal_tables.corruption_names()
+    assert "logit_diff" in causal_tables.metric_names()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample": Sample("change-reward", 4)}, "unknown corruption of experts episodes"),
+        (
+            {"sample": Sample("flip-label", 4), "propagate": False, "metrics": ["logit_diff"]},
+            "shows in predictions only 1 round later",
+        ),
+        ({"round": -1}, "must be at least 0"),
+    ],
+)
+def test_what_cannot_be_patched_is_refused(wma, options, message):
+    _, model = wma
+    refuses(message, causal_tables.patch, model, **{"round": 3, **options})

@@ -71,6 +71,13 @@ def test_a_loss_is_summed_over_the_rounds(pair, cells):
     np.testing.assert_allclose(find_metric("regret").measure(cells, pair), left.sum(-1))
 
 
+def test_log_probabilities_are_clipped(pair, cells):
+    certain = cells.predictions[0].clone()
+    certain[0, 1] = torch.tensor([0, 0, 1])
+    measured = find_metric("logit_diff").measure(Readout(certain, cells.latents[0]), pair)
+    assert measured[0].item() == pytest.approx(-math.log(1e-6), rel=1e-6)
+
+
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
     own = state_difference(lambda latents: latents)
     assert find_metric(own) is own and find_metric("state").key == "state"

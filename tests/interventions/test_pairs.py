@@ -1,4 +1,4 @@
-"""A pair is run up to the round that is read, and that changes no number."""
+"""A pair is run up to the round that is read, and that changes no number; every metric reads it."""
 
 from dataclasses import replace
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import interp
-from interp.interventions import patching
-from interp.interventions.pairs import prepare
+from interp.errors import InputError
+from interp.interventions import pairs, patching
+from interp.interventions.pairs import corruption, prepare
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
@@ -58,3 +59,17 @@ def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
     for name in ("clean_readout", "corrupted_readout"):
         assert torch.equal(getattr(pair, name).predictions, getattr(whole, name).predictions)
         assert torch.equal(getattr(pair, name).latents, getattr(whole, name).latents)
+
+
+def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
+    for model, episodes in ((untrained, expert_episodes), (untrained_q, mdp_episodes)):
+        pair = corruption(model).build(episodes, 3)
+        for key, record in pairs.METRICS.items():
+            if "classes" not in record.kinds:
+                with pytest.raises(
+                    InputError, match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, "
+                ):
+                    patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
+                continue
+            result = patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
+            assert result.values.shape == (1, 6) and result.values.isfinite().all()

@@ -1,4 +1,4 @@
-"""Breadth-first search equals networkx, and behaves as a search must; its rivals see less."""
+"""Breadth-first search equals networkx, and behaves as a search must; its rivals see less, and families remember."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.tasks.reachability import TASK, ReachabilityEpisodes, algorithms, sample
+from interp.tasks.reachability.sampling import REGIMES, battery
 from tests.refusals import refuses
 
 SIZES = {"n_nodes": 9, "n_edges": 14}
@@ -143,3 +144,13 @@ def test_setting_a_node_shows_its_children_a_round_later() -> None:
     held[:, :, [0, 1, 2]] = 1
     values = algorithms.breadth_first().run(episodes, do={"reached": held})
     assert values["next_reached"][0, 1].tolist() == [1, 1, 1, 1, 0]
+
+
+def test_the_battery_holds_every_regime():
+    known = [key for key in REGIMES if key not in ("stranded", "repeated")]  # on which searches answer alike, or hardly
+    assert list(battery(4, 5, n_nodes=16, n_edges=24, seed=0)) == known
+
+
+def test_only_heuristics_keep_nothing():
+    memoryless = {key for key, family in TASK.rivals().items() if family.memoryless}
+    assert memoryless == {"fewer_parents", "more_children", "more_ancestors"}
