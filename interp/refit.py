@@ -90,10 +90,9 @@ def leans_low(
     >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
     (True, False, False)
     """
-    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
-    centred = np.where(used > 0, values, 0.0)
-    steps = used.sum(1)
-    centred = (centred - (centred * used).sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
+    used = np.ones(values.shape, dtype=bool) if mask is None else mask
+    y, steps = np.where(used, values, 0.0).astype(np.float64), used.sum(1)
+    centred = (y - y.sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
     whole = np.einsum("etk,etk->k", centred, centred)
     between = (centred.sum(1) ** 2 / np.maximum(steps, 1)).sum(0)
     given = totals(values, mask)
@@ -118,11 +117,11 @@ def totals(
     >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
     [4.0, 4.0]
     """
-    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
-    y = np.where(used > 0, values, 0.0).astype(np.float64)
+    used = np.ones(values.shape, dtype=bool) if mask is None else mask
+    y = np.where(used, values, 0.0).astype(np.float64)
     groups = np.arange(len(values)) if groups is None else groups
     steps = in_groups(used.sum(1), groups)
-    centred = (y - (y * used).sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
+    centred = (y - y.sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
     others = steps.sum(0) - steps
     bias = in_groups(centred.sum(1), groups) ** 2 / np.where(others > 0, others, 1)
     return np.asarray(in_groups(np.einsum("etk,etk->ek", centred, centred), groups) + bias)

@@ -82,7 +82,11 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
         assert refit.leans_low(constant + noise * np.resize([1.0, -1], 6)[None, :, None], 5) is leans
     mask = np.ones((8, 6, 1), bool)
     mask[4:] = False  # four episodes are scored
-    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(constant, 3, mask)
+    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(np.where(mask, constant, nan), 3, mask)
+    assert not refit.leans_low(constant, 500, np.arange(48).reshape(8, 6, 1) == 0)  # one value is its own mean
+    assert refit.leans_low(0.1 * constant[:, :1], 5)  # in one round, of whatever size
+    assert refit.leans_low(np.resize(constant, (18, 6, 1)), 10)  # two a feature
+    assert refit.leans_low(signs * np.array([2.0, 0, *[1] * 16])[None, :, None], 5)  # 18 of 20 squares are the mean's
 
 
 test_sizes_without_an_interval_are_refused = refused(
@@ -204,6 +208,8 @@ def test_sums_are_finite_and_not_negative_and_zero_is_allowed(bad):
 
 def test_sums_are_per_episode_of_the_same_episodes():
     refuses("got one number", ratio, 2.0, [4, 4], 2)
+    refuses(r"at least one; got shape \(0,\)", ratio, [], [4, 4], 2)
+    assert refit.effective([3.0]) == 2
     refuses("losses are of 2 episodes and references of 3", ratio, [1, 2], [4, 4, 4], 2)
     refuses("more misses than steps", refit.interval, [1, 5], [4, 4], 2, "accuracy")
     with pytest.raises(InputError, match="a fit and its control share their episodes"):
@@ -212,6 +218,6 @@ def test_sums_are_per_episode_of_the_same_episodes():
     assert bounds(ratio(outputs, [20, 20], 2)) == bounds(ratio([10, 26], [20, 20], 2))
 
 
-def test_fewer_than_sixteen_episodes_are_few():
-    """The number for which the docstring's coverage was measured."""
-    assert refit.FEW_EPISODES == 16
+def test_sixteen_episodes_are_few_and_256_enough_for_an_untrained_model():
+    """The numbers for which the docstrings' coverage was measured."""
+    assert (refit.FEW_EPISODES, refit.PLATEAU) == (16, 256)

@@ -69,6 +69,14 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
     assert HALF.to_frame()[["random_blocked", "random_carried"]].isna().all().all()
 
 
+def test_the_sentence_says_how_much_passes_and_which_of_several_carries_most():
+    parts = ("lost", "brought", "moved", "random", "n_random_sites")
+    three = replace(WHOLE, mediators=("a", "b", "all"), **{key: getattr(WHOLE, key)[[0, 1, 1]] for key in parts})
+    passes = "80% of the effect of latent + y on the prediction passes through the mediators"
+    assert (WHOLE.sentence, three.sentence) == (f"{passes}.", f"{passes}, most of it through b (80%).")
+    assert replace(WHOLE, reason="nothing moves").sentence == "Nothing moves."
+
+
 @pytest.mark.parametrize(("n", "listed"), [(40, True), (41, False)])
 def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty(n, listed):
     many = replace(WHOLE, mediators=tuple(f"site{i:02}" for i in range(n)))

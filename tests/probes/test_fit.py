@@ -7,11 +7,8 @@ from dataclasses import replace
 import jaxtyping
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import Ridge
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, GroupKFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import interp
 import probes
@@ -208,27 +205,6 @@ def test_intervals_resample_groups():
     width = once.number.high - once.number.low
     assert as_groups["groups"] == pytest.approx(width, rel=0.15)
     assert as_groups["episodes"] < 0.7 * width
-
-
-@pytest.mark.parametrize(("d", "apart"), [(4, 1e-9), (150, 2e-3)])  # more features than rows: where L-BFGS stops
-def test_logistic_equals_sklearn_by_episode(d, apart):
-    """Out-of-fold probabilities are those of GridSearchCV in GroupKFold, both by episode."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(15, 6, d))
-    y = (x @ rng.normal(size=(d, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
-    folds = _assign_folds(15, 5, 0)
-    ours = estimators._cross_validate(x, y, folds, 3)
-    rows, labels, groups = x.reshape(-1, d), y.reshape(-1), np.repeat(folds, 6)
-    theirs = np.empty((len(rows), 3))
-    for train, test in GroupKFold(5).split(rows, groups=groups):
-        search = GridSearchCV(
-            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-            {"logisticregression__C": estimators._PENALTIES},
-            scoring="neg_log_loss",
-            cv=GroupKFold(4),
-        ).fit(rows[train], labels[train], groups=groups[train])
-        theirs[test] = search.predict_proba(rows[test])
-    np.testing.assert_allclose(ours.probabilities.reshape(-1, 3), theirs, atol=apart)
 
 
 def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():

@@ -1,10 +1,10 @@
-"""The closed-form path is scikit-learn's nested cross-validation, split by episode."""
+"""Both kinds of probe are scikit-learn's nested cross-validation, split by episode."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.refit import totals
 from probes.controls import _assign_folds, fitted
+from probes.estimators import _PENALTIES, _cross_validate
 from probes.linear import ALPHAS, _best, cross_validate
 from probes.values import TargetValues
 
@@ -26,21 +27,17 @@ def _data(seed=0, n=20, t=12, d=9, k=3):
     return x, y
 
 
-def _sklearn(x, y, folds):
-    """Out-of-fold predictions of Pipeline(StandardScaler, Ridge) in GridSearchCV, both splits by GroupKFold."""
-    n_folds, groups = folds.max() + 1, np.repeat(folds, x.shape[1])
-    rows, targets = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    predictions, chosen = np.empty_like(targets), {}
+def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
+    """Out-of-fold predictions of Pipeline(StandardScaler, estimator) in GridSearchCV, both splits by GroupKFold."""
+    n_folds, groups, rows = folds.max() + 1, np.repeat(folds, x.shape[1]), x.reshape(-1, x.shape[-1])
+    predictions, chosen = {}, {}
     for train, test in GroupKFold(n_folds).split(rows, groups=groups):
-        search = GridSearchCV(
-            make_pipeline(StandardScaler(), Ridge()),
-            {"ridge__alpha": ALPHAS},
-            scoring="neg_mean_squared_error",
-            cv=GroupKFold(n_folds - 1),
-        ).fit(rows[train], targets[train], groups=groups[train])
-        predictions[test] = search.predict(rows[test])
-        chosen[groups[test][0]] = search.best_params_["ridge__alpha"]
-    return predictions.reshape(y.shape), [chosen[f] for f in range(n_folds)]
+        pipeline = make_pipeline(StandardScaler(), estimator)
+        search = GridSearchCV(pipeline, grid, scoring=scoring, cv=GroupKFold(n_folds - 1))
+        search.fit(rows[train], targets[train], groups=groups[train])
+        predictions |= zip(test.tolist(), getattr(search, predict)(rows[test]), strict=True)
+        chosen[groups[test][0]] = next(iter(search.best_params_.values()))
+    return np.stack([predictions[i] for i in range(len(rows))]), [chosen[f] for f in range(n_folds)]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -48,9 +45,20 @@ def test_equals_sklearn_nested_cross_validation(seed):
     x, y = _data(seed)
     folds = _assign_folds(len(x), 5, seed)
     ours = cross_validate(x, y, folds, np.zeros(3, int))
-    theirs, alphas = _sklearn(x, y, folds)
+    theirs, alphas = _sklearn(x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error")
     assert ours.alphas[:, 0].tolist() == alphas
-    np.testing.assert_allclose(ours.predictions, theirs, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("d", "apart"), [(4, 1e-9), (150, 2e-3)])  # more features than rows: where L-BFGS stops
+def test_logistic_probabilities_equal_sklearns(d, apart):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(15, 6, d))
+    y = (x @ rng.normal(size=(d, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
+    ours, grid = _cross_validate(x, y, _assign_folds(15, 5, 0), 3), {"logisticregression__C": _PENALTIES}
+    given = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
+    theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *given)
+    np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
 
 
 def test_of_penalties_that_tie_the_largest_is_taken(monkeypatch):
