@@ -1,13 +1,18 @@
-"""The GRU whose weights are written by hand (:mod:`lab.known.handmade`), and what is known of its insides."""
+"""Machines whose insides are known: the GRU written by hand (:mod:`lab.known.handmade`), and one that counts hits."""
 
 import torch
+from torch import nn
 
+import interp
 from circuits.benchmark import KnownMachine
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Place, Site
 from lab.known.handmade import KEPT, algorithm, majority
+from tests.machines import N_EXPERTS
 
-__all__ = ["KEPT", "algorithm", "intervened", "known", "majority"]
+__all__ = ["KEPT", "algorithm", "intervened", "known", "leaky", "majority"]
+
+GAIN, DECAY = 0.5, 0.8
 
 
 def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
@@ -32,6 +37,38 @@ def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
         edges=None,
         places=places,
     )
+
+
+class Leaky(nn.Module):
+    """Weights that are written by hand: ``h' = decay h + gain hit``, and a clock."""
+
+    def __init__(self, decay: float, gain: float) -> None:
+        super().__init__()
+        self.keep = nn.Parameter(torch.full((N_EXPERTS,), decay, dtype=torch.float64))
+        self.gain = nn.Parameter(torch.full((N_EXPERTS,), gain, dtype=torch.float64))
+        self.hits = nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Draw other weights."""
+        nn.init.uniform_(self.keep)
+        nn.init.uniform_(self.gain)
+
+
+def leaky(decay: float = DECAY, gain: float = GAIN, clock: int = 1):
+    """A machine of two channels of different widths whose carried vector is known: the log-weights, and a clock."""
+
+    def step(m, carried, fed):
+        said, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        p = (carried["h"].softmax(-1) * said).sum(-1)
+        hits = m.hits((said == truth).to(carried["h"]))
+        after = {"clock": carried["clock"] + 1, "h": m.keep * carried["h"] + m.gain * hits}
+        return torch.stack([1 - p, p], -1), after
+
+    return interp.adapt(
+        Leaky(decay, gain), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="leaky",
+        channels=[interp.Channel("clock", (clock,)), interp.Channel("h", (N_EXPERTS,))], points={"hits": "hits"},
+        read=lambda carried: carried["h"],
+    )  # fmt: skip
 
 
 def intervened(model, base, source, places, rounds):

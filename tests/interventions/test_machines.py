@@ -18,46 +18,12 @@ from interp.interventions.steering import Doses, fitted_direction, steer, write_
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
-from tests.handmade import intervened
+from tests.handmade import DECAY, GAIN, intervened, leaky
 from tests.machines import N_EXPERTS, gru, loop, lstm
 from tests.refusals import refuses
 
 MACHINES = [gru, lstm, loop]
-GAIN, DECAY, AT = 0.5, 0.8, 4
-
-
-class Leaky(nn.Module):
-    """Weights that are written by hand: ``h' = decay h + gain hit``, and a clock."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keep = nn.Parameter(torch.full((N_EXPERTS,), DECAY, dtype=torch.float64))
-        self.gain = nn.Parameter(torch.full((N_EXPERTS,), GAIN, dtype=torch.float64))
-        self.hits = nn.Identity()
-
-    def reset_parameters(self) -> None:
-        """Draw other weights."""
-        nn.init.uniform_(self.keep)
-        nn.init.uniform_(self.gain)
-
-
-def leaky():
-    """A machine of two channels of different widths whose carried vector is known: the log-weights, and a clock."""
-
-    def step(m, carried, fed):
-        said, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
-        p = (carried["h"].softmax(-1) * said).sum(-1)
-        hits = m.hits((said == truth).to(carried["h"]))
-        return torch.stack([1 - p, p], -1), {
-            "clock": carried["clock"] + 1,
-            "h": m.keep * carried["h"] + m.gain * hits,
-        }
-
-    return interp.adapt(
-        Leaky(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="leaky",
-        channels=[interp.Channel("clock", (1,)), interp.Channel("h", (N_EXPERTS,))], points={"hits": "hits"},
-        read=lambda carried: carried["h"],
-    )  # fmt: skip
+AT = 4
 
 
 class Remembering(nn.Module):

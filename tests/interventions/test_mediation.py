@@ -10,14 +10,8 @@ from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
-from interp.tasks import experts
 from tests.cases import cases
 from tests.refusals import refuses
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return [experts.sample(12, 8, 3, seed=seed) for seed in (0, 1)]
 
 
 def both(model, pair):

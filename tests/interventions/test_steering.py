@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import circuits
 import interp
 from interp.interventions.steering import Doses, steer, write_state
 from interp.tasks import experts, mdp
@@ -37,10 +36,9 @@ def test_an_experts_vote_gains_with_its_weight(wma):
     assert (frame.random_mean_error[frame.dose != 0] > 1e-3).all()
 
 
-def test_steered_q_learner_is_the_algorithm():
+def test_steered_q_learner_is_the_algorithm(qlearning):
     """Doses of one action's values: the choice that the algorithm makes from that table, and others at random."""
-    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
-    model = circuits.compile_circuit(circuit).double().eval()
+    _, model = qlearning
     episodes = mdp.sample(24, 12, 3, 2, seed=0)
     change = np.zeros((3, 2))
     change[:, 0] = 0.3

@@ -1,55 +1,26 @@
 """Probes and sweeps read any machine by the same calls: what it carries, its channels, its points, cycles of a loop."""
 
+from functools import partial
+
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
 
 import interp
 import probes
 from interp.interventions.sites import resolve
 from interp.model import checkpoints
 from interp.tasks import experts
-from tests.machines import N_EXPERTS, cached, gru, loop, lstm, read_round
+from tests.handmade import leaky
+from tests.machines import N_EXPERTS, cached, gru, loop, lstm
 from tests.refusals import refuses
 from tests.shell import invoked
 
-WIDE = 3
-"""The width of the second channel of a counter: other than that of the first."""
-
-
-class Counter(nn.Module):
-    """Adds to each expert's count whether it was right: ``relu(advice + truth - 1) + relu(-advice - truth - 1)``."""
-
-    def __init__(self):
-        super().__init__()
-        self.told, self.right = nn.Linear(N_EXPERTS + 1, 2 * N_EXPERTS), nn.Linear(2 * N_EXPERTS, N_EXPERTS)
-        self.read = nn.Linear(2 * N_EXPERTS, 2)
-        with torch.no_grad():
-            for i in range(2 * N_EXPERTS):
-                sign, expert = (1.0 if i < N_EXPERTS else -1.0), i % N_EXPERTS
-                self.told.weight[i] = sign * torch.eye(N_EXPERTS + 1)[[expert, N_EXPERTS]].sum(0)
-            self.told.bias.fill_(-1)
-            self.right.weight.copy_(torch.eye(N_EXPERTS).repeat(1, 2))
-            self.right.bias.zero_()
-
-
-def counter(fault=1.0):
-    """A machine that carries how often each expert was right, times ``fault``; a wider channel counts the rounds."""
-    torch.manual_seed(0)
-
-    def step(m, carried, fed):
-        advice, truth = read_round(fed)
-        hits = fault * m.right(m.told(torch.cat([advice, truth], 1)).relu())
-        scores = m.read(torch.cat([carried["hits"], advice], 1))
-        return scores, {"hits": carried["hits"] + hits, "clock": carried["clock"] + 1}
-
-    return interp.adapt(
-        Counter(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="counter", points={"right": "right"},
-        channels=[interp.Channel("hits", (N_EXPERTS,)), interp.Channel("clock", (N_EXPERTS + WIDE,))],
-    )  # fmt: skip
+WIDE = 7
+"""The width of a counter's clock: more than that of its counts."""
+counter = partial(leaky, decay=1.0, gain=1.0, clock=WIDE)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +33,8 @@ def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_
     machine = counter()
     (known,) = probes.probe(machine, episodes, ["counts"])
     assert known.r2 > 0.999 and known.word == "yes"
-    assert known.settings["model"] == "counter" and known.settings["digest"] == machine.digest()
-    assert known.controls["untrained"].score.estimate < 0.9
+    assert known.settings["model"] == "leaky" and known.settings["digest"] == machine.digest()
+    assert known.controls["untrained"].score.estimate < 0.95
     (blank,) = probes.probe(machine.fresh(1), episodes, ["counts"])
     assert blank.word != "yes"
 
@@ -72,11 +43,11 @@ def test_moments_are_those_of_the_target(episodes):
     """Counts before the round are what it read, exactly, and those after it what it leaves; not the other way round."""
     machine = counter()
     for target, site, exact in (
-        ("counts", "latents@hits", True),
-        ("counts:before", "latents@hits", True),
-        ("counts:before", "latent@hits", True),
-        ("counts", "latent@hits", False),
-        ("match", "right", True),
+        ("counts", "latents@h", True),
+        ("counts:before", "latents@h", True),
+        ("counts:before", "latent@h", True),
+        ("counts", "latent@h", False),
+        ("match", "hits", True),
     ):
         (result,) = probes.probe(machine, episodes, [target], site=site, method="ridge")
         assert (result.r2 > 0.999) == exact, (target, site)
@@ -88,12 +59,12 @@ def test_channels_are_decoded_apart(episodes):
     found = {
         (target, channel): probes.probe(machine, episodes, [target], site=f"latents@{channel}")[0]
         for target in ("counts", "elapsed")
-        for channel in ("hits", "clock")
+        for channel in ("h", "clock")
     }
-    assert found["counts", "hits"].r2 > 0.999 and found["elapsed", "clock"].r2 > 0.999
-    assert found["counts", "clock"].r2 < 0.9 and found["elapsed", "hits"].r2 < 0.999
-    assert found["counts", "hits"].shape == (N_EXPERTS,) and found["counts", "clock"].shape == (N_EXPERTS + WIDE,)
-    assert found["counts", "hits"].direction("e_1").shape == (N_EXPERTS,)
+    assert found["counts", "h"].r2 > 0.999 and found["elapsed", "clock"].r2 > 0.999
+    assert found["counts", "clock"].r2 < 0.9 and found["elapsed", "h"].r2 < 0.999
+    assert found["counts", "h"].shape == (N_EXPERTS,) and found["counts", "clock"].shape == (WIDE,)
+    assert found["counts", "h"].direction("e_1").shape == (N_EXPERTS,)
 
 
 def test_the_channels_of_an_lstm_are_read_apart(episodes):
@@ -138,13 +109,13 @@ def test_a_cache_is_read_whole_and_row_by_row():
 def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     """A result knows where it was read, in names that only its machine has; another machine's run is refused."""
     machine, others = counter(), experts.sample(6, 8, N_EXPERTS, seed=5)
-    (result,) = probes.probe(machine, episodes, ["counts"], site="latents@hits")
+    (result,) = probes.probe(machine, episodes, ["counts"], site="latents@h")
     decoded = result.decode(interp.rollout(machine, others), others)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
-    refuses("fitted on model 'counter'", result.decode, interp.rollout(counter(fault=2.0).fresh(0), others))
-    site = resolve("right", machine, machine.layout)
+    refuses("fitted on model 'leaky'", result.decode, interp.rollout(counter(gain=2.0).fresh(0), others))
+    site = resolve("hits", machine, machine.layout)
     run = interp.rollout(machine, episodes, names_filter=site.hook)
-    assert torch.equal(probes.read(run, site), probes.read(run, "right", model=machine))
+    assert torch.equal(probes.read(run, site), probes.read(run, "hits", model=machine))
 
 
 @pytest.mark.parametrize(
@@ -203,10 +174,10 @@ def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
 def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episodes):
     """In the order in which a round computes them; what is exactly there is found there and nowhere else."""
     frame = probes.sweep(counter(), episodes, ["counts:before", "match"], n_jobs=1).to_frame()
-    assert frame["site"].unique().tolist() == ["latent@hits", "latent@clock", "right"]
+    assert frame["site"].unique().tolist() == ["latent@clock", "latent@h", "hits"]
     exact = set(frame[frame["number"] > 0.999][["target", "site"]].itertuples(index=False, name=None))
-    assert exact == {("counts:before", "latent@hits"), ("match", "right")}
-    assert frame.set_index(["target", "site"])["word"]["counts:before", "latent@hits"] == "yes"
+    assert exact == {("counts:before", "latent@h"), ("match", "hits")}
+    assert frame.set_index(["target", "site"])["word"]["counts:before", "latent@h"] == "yes"
 
 
 def test_positions_are_asked_of_points_that_have_them(episodes):
@@ -239,19 +210,18 @@ def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
 
 
 def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
-    """Its activations overflow; the cells are scored by the other controls."""
+    """Squares of its activations overflow; the cells are scored by the other controls."""
     machine = counter()
 
     def explode(module):
-        for part in (module.told, module.right, module.read):
-            part.reset_parameters()
-        module.right.bias.data.fill_(torch.finfo(torch.float32).max)
+        module.reset_parameters()
+        module.gain.data.fill_(1e200)
 
     machine.reset = explode
-    frame = probes.sweep(machine, episodes, ["match"], components="right", n_jobs=1).to_frame()
+    frame = probes.sweep(machine, episodes, ["match"], components="hits", n_jobs=1).to_frame()
     latents = probes.sweep(machine, episodes, ["counts:before"], components="latent", n_jobs=1).to_frame()
-    assert frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["hits"]
-    assert latents.set_index("position")["number"]["hits"] > 0.999
+    assert frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["h"]
+    assert latents.set_index("position")["number"]["h"] > 0.999
 
 
 # The command.
