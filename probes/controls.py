@@ -139,7 +139,7 @@ def fitted(
     if probabilities and target.is_rare:
         given = np.concatenate(probabilities, -1)
         shown = np.concatenate([np.eye(p.shape[-1])[y[..., k]] for k, p in enumerate(probabilities)], -1)
-        scored = np.repeat(used, given.shape[-1] // y.shape[-1], -1)
+        scored = np.repeat(used, probabilities[0].shape[-1], -1)
         missed = refit.in_groups(np.square((given - shown) * scored).sum(1), groups)
         graded = missed.sum(1), refit.totals(shown, scored, groups).sum(1)
     if of_classes:

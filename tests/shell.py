@@ -18,6 +18,13 @@ def invoked(*words: Any, **options: Any) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], **options)
 
 
+def printed(*words: Any, **options: Any) -> str:
+    """What a command prints that ends well."""
+    result = invoked(*words, **options)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that call it: of the toolkit, or of a group."""
     for name, one in (group or typer.main.get_command(app)).commands.items():

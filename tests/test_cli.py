@@ -16,14 +16,13 @@ from interp.cli import options
 from interp.files import read_rows
 from interp.machines import learners  # noqa: F401 - its builders are registered once, before a row's own
 from interp.model import checkpoints
-from tests.shell import commands, invoked
+from tests.shell import commands, invoked, printed
 
 
 def test_models_lists_what_can_be_loaded():
-    result = invoked("models")
-    assert result.exit_code == 0
-    experts, qlearning = (result.output.index(f"{key}: ") for key in ("experts", "qlearning"))
-    assert experts < result.output.index("wma-handwired") < qlearning < result.output.index("qlearning-learned")
+    result = printed("models")
+    experts, qlearning = (result.index(f"{key}: ") for key in ("experts", "qlearning"))
+    assert experts < result.index("wma-handwired") < qlearning < result.index("qlearning-learned")
 
 
 def test_help_on_training_names_every_task_and_its_presets():
@@ -32,10 +31,9 @@ def test_help_on_training_names_every_task_and_its_presets():
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
-    result = invoked("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
-    assert result.exit_code == 0
-    assert "next log weights" in result.output
-    assert "exactly: all" in result.output
+    result = printed("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
+    assert "next log weights" in result
+    assert "exactly: all" in result
 
 
 def test_verify_exits_with_1_when_not_exact(monkeypatch):

@@ -49,7 +49,7 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
 
 
 def test_features_that_never_vary_say_nothing():
-    """Of a machine that writes one state for all, the map is the mean, with and without a penalty; little is not none."""
+    """Of a machine that writes one state for all, the map is the mean, with a penalty and without; little is some."""
     assert units(torch.tensor([[1e-8], [-1e-8]])).item() == pytest.approx(1e-8)
     x, y = torch.full((4, 2), 3.0), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     for ridge in (0.0, RIDGE):

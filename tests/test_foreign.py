@@ -26,7 +26,7 @@ from reports.blocks import Prose, Table, _csv_of, link
 from reports.page import Report, Section, write_index
 from tests.cases import cases
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import invoked, printed
 
 HOSTILE = (
     "llama[q4]", "[/red]x", "[bold]x[/bold]", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\x00b", "a\rb", "a\x9b2Jb",
@@ -134,9 +134,7 @@ COMMANDS = cases(__file__, "foreign COMMANDS")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_path):
     given = [str(checkpoint) if word == "MODEL" else word for word in command]
-    done = invoked(*given, "--out", tmp_path)
-    assert done.exit_code == 0, done.output
-    no_commands(done.output)
+    no_commands(printed(*given, "--out", tmp_path))
     check_written(tmp_path)
 
 
@@ -147,11 +145,10 @@ def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     for one in (name, "llama[q4]", "[/red]x"):
         work = plan(Settings(one), built_in_prompts(), instances(("flat",), 1, 4), [Condition("online", "note-only")])
         run(work, tmp_path, AgentBackend(one, AGENTS["counter"]))
-    done = invoked("llm", *command, tmp_path, "--out", tmp_path / "out")
-    assert done.exit_code == 0, (done.output, done.exception)
-    no_commands(done.output)
+    done = printed("llm", *command, tmp_path, "--out", tmp_path / "out")
+    no_commands(done)
     if command == ["score"]:
-        assert "llama[q4]" in done.output and "[/red]x" in done.output
+        assert "llama[q4]" in done and "[/red]x" in done
     check_written(tmp_path / "out")
 
 

@@ -20,7 +20,7 @@ from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
 from tests.cases import cases
 from tests.refusals import refused
-from tests.shell import invoked
+from tests.shell import printed
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-method.md"
 SMALL = Workload(episodes=4, rounds=5, round=4, early=2)
@@ -151,8 +151,7 @@ def test_the_command_writes_tables_and_a_page(tmp_path):
     subject = "wma-handwired R, plain"
     words = ["benchmark", "--quick", "--subject", subject, "--method", "composition", "--report", "--out", tmp_path]
     words += ["--question", "nodes"]
-    told = invoked(*words)
-    assert told.exit_code == 0, told.output
+    printed(*words)
     assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {path.name for path in tmp_path.iterdir()}
     assert "strongest edge by composition" in (tmp_path / "benchmark.html").read_text()
 

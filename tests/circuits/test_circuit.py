@@ -84,6 +84,13 @@ def test_a_location_is_asked_for_by_name() -> None:
     refuses(r"unknown variable of 'weighted_majority' 'log_weight'", circuit.algorithm.variable, "log_weight")
 
 
+def test_an_edit_changes_one_head_and_is_written_down() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=2)
+    changed = circuit.edit("2.1", rule="softmax").without("3.3")
+    assert [head.name for head in circuit.heads if head not in changed.heads] == ["2.1 fetch z", "3.3 clean up"]
+    assert len(changed.heads) == 7 and changed.edits == ("2.1 fetch z: rule", "3.3 clean up: removed")
+
+
 def test_locations_that_cannot_be_told_apart_are_refused() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
     latent = circuit.location("log_weights", "latent")

@@ -111,6 +111,9 @@ def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
 
 def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
     assert built("search").leak == pytest.approx(np.exp(-15.0))
+    far, near = (circuits.build(W, n_experts=n, positions="sinusoidal", eta=30.0) for n in (2, 8))
+    assert far.basis.positions.margin > 1.05 and 0.5 < (margin := near.basis.positions.margin) < 0.99
+    assert (far.leak, near.leak) == pytest.approx((np.exp(-15.0), np.exp(-15.0 * margin)))
     # 1e-10 x 1000 / 6, and rounding of logits near 36 over the factor 1e-5.
     expected = 1e-10 * 1000 / 6 + 4 * 36 * 2.220446e-16 / 1e-5
     assert built("P").pair_error(np.array([-10.0, 10.0])) == pytest.approx([expected, expected])

@@ -23,10 +23,10 @@ def verified(**arguments: Any) -> VerificationResult:
     return circuits.verify(Q, [(2, 2)], 15, 3, **arguments)
 
 
-def failures(circuit: Any, dtype: str = "float64") -> set[str]:
+def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str]:
     plan = handwired(circuit.name).plan
     episodes = plan.episodes(circuit, 20, 3, 0)
-    return {entry.variable for entry in check(circuit, episodes, 0, dtype, plan) if not entry.passed}
+    return {entry.variable for entry in check(circuit, episodes, 0, dtype, plan, model) if not entry.passed}
 
 
 @pytest.mark.parametrize(
@@ -54,26 +54,23 @@ def test_what_is_left_in_the_latents_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     assert not failures(circuit)
     assert failures(circuit.without("3.3")) == {"residue"}, "the clean-up head is inert for everything else"
-    plan, model = handwired("wma-handwired").plan, circuits.compile_circuit(circuit)
+    model = circuits.compile_circuit(circuit)
     model.config = replace(model.config, strip_position=False)
-    episodes = plan.episodes(circuit, 10, 3, 0)
-    failed = {entry.variable for entry in check(circuit, episodes, 3, "float64", plan, model) if not entry.passed}
-    assert {"residue", "position_code"} <= failed
+    assert {"residue", "position_code"} <= failures(circuit, model=model)
 
 
 @pytest.mark.parametrize("name", [known.name for known in circuits.models()])
 def test_the_unembedding_of_every_outcome_is_checked(name: str) -> None:
     """A prediction of experts is P(y = 1) alone; the other column of W_U tells P(y = 0)."""
     small = {"n_nodes": 6, "n_edges": 6} if name.startswith("reachability") else {}
-    circuit, plan = circuits.build(name, **small), handwired(name).plan
-    episodes = plan.episodes(circuit, 6, 3, 0)
-    assert all(entry.passed for entry in check(circuit, episodes, 0, "float64", plan))
+    circuit = circuits.build(name, **small)
+    assert not failures(circuit)
     for outcome in (0, 1):
         model = circuits.compile_circuit(circuit)
         with torch.no_grad():
             model.W_U[:, outcome] = torch.randn(len(model.W_U), generator=torch.Generator().manual_seed(0)).double()
-        failed = {entry.variable for entry in check(circuit, episodes, 0, "float64", plan, model) if not entry.passed}
-        assert failed and failed <= {"distribution", plan.output}
+        failed = failures(circuit, model=model)
+        assert failed and failed <= {"distribution", handwired(name).plan.output}
         assert "distribution" in failed or circuit.layout.prediction_axes == 1
 
 

@@ -21,7 +21,7 @@ from interp.tasks import experts, reachability
 from reports.evaluation import draw
 from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import printed
 
 
 class Weighed(nn.Module):
@@ -166,9 +166,8 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
 
 def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, builders, tmp_path):
     interp.register_machine("own-leader", leader, description="follows its leaders", task="experts")
-    ran = invoked("evaluate", "own-leader", "--episodes", "30", "--out", tmp_path)
-    assert ran.exit_code == 0, ran.output
-    assert "attention: not applicable: own-leader has no attention heads" in " ".join(ran.output.split())
+    ran = printed("evaluate", "own-leader", "--episodes", "30", "--out", tmp_path)
+    assert "attention: not applicable: own-leader has no attention heads" in " ".join(ran.split())
     assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
 
 

@@ -13,7 +13,7 @@ from interp.llm.backend import AGENTS, PLAYERS, Settings
 from interp.llm.plan import Prices, estimate, instances, plan
 from interp.llm.runner import play_demo
 from interp.llm.schemes import CONDITIONS, built_in_prompts
-from tests.shell import invoked
+from tests.shell import invoked, printed
 
 SMALL = ["--episodes", "2", "--rounds", "6", "--regime", "flat"]
 SMALL += ["--conditions", "online-note-only", "weather-no-note"]
@@ -47,12 +47,11 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     notes = {"note_formats.csv", "note_formats_by_round.csv", "note_rounds.csv", "note_summary.csv", "notes.csv"}
     assert names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
-    compare = ["compare", str(tmp_path / "traces"), "wma-handwired", "--out", str(tmp_path / "compared")]
-    result = invoked(*compare)
-    assert result.exit_code == 0 and "tester, online-note-only, flat: undecided; fewer than 8" in result.output
+    said = printed("compare", tmp_path / "traces", "wma-handwired", "--out", tmp_path / "compared")
+    assert "tester, online-note-only, flat: undecided; fewer than 8" in said
     assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
-    assert code == 0 and said.strip() == str(tmp_path / "llm.html") and (tmp_path / "llm.html").stat().st_size > 50_000
+    assert code == 0 and said.startswith(str(tmp_path / "llm.html")) and (tmp_path / "llm.html").stat().st_size > 50_000
 
 
 @pytest.mark.parametrize("name", list(PLAYERS))

@@ -26,7 +26,7 @@ from interp.llm.schemes import Condition, built_in_prompts
 from interp.statistics import Interval, exact_share
 from tests.cases import cases
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import printed
 
 NOTE, NOTE_ONLY = Condition("weather", "note"), Condition("online", "note-only")
 COUNTER = "A:5/9, B:3/9, C:8/9, D:2/9"
@@ -132,8 +132,8 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
 
 def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     options = ["--test", "--rounds", "1", "--out", str(tmp_path)]
-    result = invoked("llm", "notes", traces / "counter" / "online-note-only", *options)
-    assert result.exit_code == 0 and "counter (online-note-only) keeps its state in its note" in result.output
+    said = printed("llm", "notes", traces / "counter" / "online-note-only", *options)
+    assert "counter (online-note-only) keeps its state in its note" in said
     assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*_EDITS, *_CONTROLS}
     assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
 

@@ -18,7 +18,7 @@ from interp.tasks import experts
 from probes import targets
 from tests.llm.tiny import byte_tokenizer, write_count_reader, write_tiny_chat
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import printed
 
 EPISODES = experts.sample(6, 5, 4, regime="uniform", seed=3)
 HOOKS = ["blocks.0.hook_out", "blocks.1.hook_out"]
@@ -177,8 +177,7 @@ def test_the_command_opens_a_condition_with_notes(
 ) -> None:
     monkeypatch.setattr(Opened, "load", partial(Opened.load, prompt="Predict."))  # ours are 2,000 tokens here
     options = ["--episodes", "10", "--rounds", "2", "--condition", "online-note-only", "--every", "3"]
-    result = invoked("llm", "open", folder, *options, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    printed("llm", "open", folder, *options, "--out", tmp_path)
     assert set(pd.read_csv(tmp_path / "patch.csv")["of"]) == {"vote", "count"}
     assert {"answer", "count_A", "count_D"} < set(pd.read_csv(tmp_path / "probe.csv")["position"])
 

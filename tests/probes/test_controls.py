@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from interp.statistics import Interval
 from probes.controls import (
     DESCRIPTIONS,
     ControlScore,
@@ -18,6 +19,7 @@ from probes.controls import (
     ProbeScore,
     Problem,
     _control_task,
+    _keep_best,
     _shuffled,
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
@@ -121,9 +123,40 @@ def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_d
 
 
 def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
-    apart, paired = score(0.9).minus(score(0.4, n=9)), score(0.9).minus(score(0.4, 0.1))
+    own = score(0.9, 0.1)
+    apart, paired = own.minus(score(0.4, 0.1, n=10)), own.minus(score(0.4, -0.1))
     assert (apart.estimate, paired.estimate) == pytest.approx((0.5, 0.5))
     assert np.isnan(apart.low) and paired.low < 0.5 < paired.high
+    assert own.skill == Interval(own.estimate, own.low, own.high) and own.low < 0.9 < own.high
+
+
+def test_of_several_forms_the_first_with_the_highest_estimate_is_kept():
+    scores, forms = {}, [score(0.5, 0.3), score(0.5), score(0.6, 0.9)]
+    for form, kept in zip(forms, (0, 0, 2), strict=True):
+        _keep_best(scores, "inputs", [Fitted(form, dict)])
+        assert scores[0, "inputs"] is forms[kept]
+
+
+@pytest.mark.parametrize("of_classes", [True, False])
+def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_classes):
+    """Targets that lack the same rounds are fitted together; only a kind of numbers gets classes as indicators."""
+    asked, x = [], np.arange(N * 8.0).reshape(N, 4, 2)
+    gone = np.zeros((2, N, 4), bool)
+    gone[0, 0, 3] = gone[1, 1:3, 2:] = True
+    classes = replace(target(), values=np.arange(N * 4).reshape(N, 4, 1) % 3, kind="class")
+
+    def fit(x, targets, folds, groups):
+        asked.append((len(x), [one.kind for one in targets], groups.tolist()))
+        return [Fitted(score(0.5), lambda: {"predictions": x}) for _ in targets]
+
+    kind, lacking = Kind("recorder", of_classes, fit), (0, 1, 0)
+    sample = GroupedTargets([replace(classes, missing=gone[i]) for i in lacking], np.arange(N), 5)
+    shown = "class" if of_classes else "real"
+    assert [one.kind for one in Problem.of(sample, kind).sample.targets] == [shown] * 3
+    for one, i in zip(sample.fit(kind, x), lacking, strict=True):
+        np.testing.assert_array_equal(one.details()["predictions"], np.where(gone[i][..., None], np.nan, x))
+    counted = [np.repeat(np.arange(N), (~gone[i]).sum(1)).tolist() for i in (0, 1)]
+    assert asked == [(23, [shown] * 2, counted[0]), (20, [shown], counted[1])]
 
 
 EVERY = {"shuffled": 0.0, "untrained": 0.2, "inputs": 0.1, "round": 0.1}

@@ -94,6 +94,8 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     predictions = y + rng.normal(size=y.shape)
     probe = fitted(TargetValues.of(y), predictions, np.arange(6), dict)
     each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
+    metrics = probe.details()["metrics"]
+    assert set(metrics) == {"r2", "mae"} and metrics["mae"].estimate == pytest.approx(np.abs(y - predictions).mean())
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
     assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()

@@ -72,19 +72,29 @@ def test_a_result_says_what_it_is_about(data):
     assert control.difference.estimate == pytest.approx(result.r2 - control.score.estimate)
 
 
-def test_a_rare_class_is_scored_by_probabilities_and_others_by_what_is_likeliest():
-    """A label of 3 %, which nothing says is likeliest, and one of a third; R2 of both indicators, by hand."""
+def test_classes_of_several_outputs_are_scored_by_hand():
+    """Of three classes, of which one is nearly always the first output's; a fifth of the entries is masked.
+
+    A rare class is scored by probabilities, as R2 of the indicators; others by what is likeliest.
+    """
     rng = np.random.default_rng(0)
-    for share, is_rare in ((0.03, True), (1 / 3, False)):
-        y = (rng.random((N, T, 1)) < share).astype(int)
-        target = TargetValues("label", y, ("label",), kind="class").as_numbers()
-        one = np.clip(share + 0.5 * (y[..., 0] - share), 0, 1)
-        given = np.stack([1 - one, one], -1)
-        score = fitted(target, 0 * y, np.arange(N), dict, [given]).score
-        missed = ((given - np.eye(2)[y[..., 0]]) ** 2).sum()
-        by_hand = 1 - missed / refit.totals(np.eye(2)[y[..., 0]]).sum()
-        assert target.is_rare == is_rare and score.estimate == pytest.approx(1 - y.mean())
-        assert score.skill.estimate == pytest.approx(by_hand if is_rare else 0.0) and by_hand > 0.7
+    y = np.stack([rng.random((N, T)) < 0.04, rng.integers(3, size=(N, T))], -1).astype(int)
+    mask, given = rng.random(y.shape) < 0.8, rng.dirichlet(np.ones(3), size=(2, N, T))
+    said, shown = np.moveaxis(given.argmax(-1), 0, -1), np.eye(3)[np.moveaxis(y, -1, 0)]
+    target = TargetValues("labels", y, ("rare", "common"), kind="class", mask=mask).as_numbers()
+    probe = fitted(target, said, np.arange(N), dict, list(given))
+    details, each = probe.details(), list(zip(given, shown, np.moveaxis(mask, -1, 0), strict=True))
+    right = [(said == y)[..., k][mask[..., k]].mean() for k in (0, 1)]
+    assert [score.estimate for score in details["by_output"].values()] == pytest.approx(right)
+    lost = -sum(np.log((p * of).sum(-1))[counts].sum() for p, of, counts in each) / mask.sum()
+    assert set(details["metrics"]) == {"accuracy", "log_loss"}
+    assert details["metrics"]["log_loss"].estimate == pytest.approx(lost)
+    missed = sum(((p - of) ** 2)[counts].sum() for p, of, counts in each)
+    totals = refit.totals(np.concatenate(shown, -1), np.repeat(mask, 3, -1)).sum()
+    assert target.is_rare and probe.score.skill.estimate == pytest.approx(1 - missed / totals)
+    common = replace(target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]).as_numbers()
+    score = fitted(common, said[..., 1:], np.arange(N), dict, [given[1]]).score
+    assert not common.is_rare and score.graded is None and score.estimate == pytest.approx(right[1])
 
 
 def test_few_episodes_are_warned_of(data):
@@ -194,6 +204,7 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
     assert constant.estimate == 3 / 4 and constant.skill.estimate == 0 and constant.detectable == 0
     perfect = of(y)
     assert perfect.skill.estimate == 1 > perfect.skill.low  # no miss in few episodes is no proof of none
+    assert perfect.skill == refit.interval(np.zeros(N), np.full(N, 2.0), 5, smallest=0.5)
     mask = np.ones((N, T, 1), bool)
     mask[:, 2:5] = False  # the classes that are scored are 2 to 3
     scored = of(y ^ missed, mask)

@@ -28,7 +28,7 @@ from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
 from tests import machines
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import invoked, printed
 from tests.training.test_trainer import check_loss, losses
 from tests.training.test_trainer import small as of_trainer
 
@@ -387,8 +387,7 @@ def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    listed = invoked("--import", "my_own_machines", "models")
-    assert listed.exit_code == 0 and "built      of my own" in listed.output
+    assert "built      of my own" in printed("--import", "my_own_machines", "models")
     sizes = ["--set", "stages=[{n_rounds=2, steps=2}]", "--set", "eval_rounds=2", "--set", "eval_episodes=4"]
     trained = invoked("train", "experts", "--machine", "my-gru", "seed=3", "--name", "mine", "--out", tmp_path, *sizes)
     assert trained.output.splitlines()[-1] == str(tmp_path / "mine" / "model")
