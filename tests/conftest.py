@@ -1,8 +1,9 @@
 """What all tests share: one thread a process, theirs and those they start, so that no core waits for another."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -57,6 +58,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that a test registers are forgotten after it."""
     tasks.every()
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+
+
+@pytest.fixture
+def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``changed_task(KEY, field=...)``: a registered task with other fields, until the test ends."""
+    return lambda key, **fields: monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), **fields))
 
 
 @pytest.fixture

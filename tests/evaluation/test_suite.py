@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 import interp
-from interp import catalog, tasks
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
 from interp.evaluation.experts import theory
@@ -27,11 +26,6 @@ from tests.shell import printed
 @pytest.fixture(scope="module")
 def learner():
     return transformer(QLearningRound(4, 2), n_layers=1, d_mlp=0, name="tiny")
-
-
-def with_evaluation(monkeypatch, key, evaluation):
-    """The registered task with another evaluation, until the test ends."""
-    monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), evaluation=evaluation))
 
 
 def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
@@ -95,7 +89,7 @@ def test_headlines_say_what_stands_beside(learner, monkeypatch):
     assert frame["beside"].str.contains("gamma = 0 table").any() and frame["beside"].str.contains("untrained").any()
 
 
-def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
+def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
     """The room runs whatever the record names, and says what a record lacks."""
     frame = pd.DataFrame({"accuracy": [0.75]})
     plan = EvaluationPlan(
@@ -105,11 +99,11 @@ def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
         headline=lambda model, n_episodes, seed: [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")],
         theory=lambda model, n_episodes, seed: frame,
     )
-    with_evaluation(monkeypatch, "qlearning", lambda: plan)
+    changed_task("qlearning", evaluation=lambda: plan)
     result = suite.evaluate(learner, n_episodes=2, with_theory=True)
     assert set(result.tables) == {"summary", "theory"} and result.to_frame()["n_episodes"].tolist() == [2]
     assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
-    with_evaluation(monkeypatch, "qlearning", lambda: replace(plan, headline=None))
+    changed_task("qlearning", evaluation=lambda: replace(plan, headline=None))
     refuses("names no headline", suite.headline, learner)
-    with_evaluation(monkeypatch, "qlearning", None)
+    changed_task("qlearning", evaluation=None)
     refuses("models of 'qlearning' cannot be evaluated: give the task's record", suite.evaluate, learner)

@@ -51,6 +51,13 @@ def go(url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **con
     return run(work, folder, connected, malformed_limit=malformed_limit)
 
 
+def asked(session: Session) -> Any:
+    """What a session asks next, of one that goes on."""
+    request = session.next()
+    assert request is not None
+    return request
+
+
 def play(session: Session, agent: Callable[[Any], str]) -> Session:
     """Run a session to its end with ``agent``, without any server."""
     while (request := session.next()) is not None:

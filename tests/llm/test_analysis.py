@@ -14,18 +14,18 @@ from circuits.compare.choices import _FEWEST, behaviour
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
-from interp.llm.plan import Job, instances, plan
+from interp.llm.plan import Job
 from interp.llm.protocol import Session
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
-from interp.llm.schemes import CONDITIONS, Condition, Message, built_in_prompts
+from interp.llm.schemes import CONDITIONS, Condition, Message
 from interp.llm.scores import _run_regret, note_table, references, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
 from lab import players as known
 from tests.llm import server as raw
-from tests.llm.conftest import play
+from tests.llm.conftest import jobs, play
 from tests.refusals import refuses
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
@@ -39,7 +39,7 @@ def malformed(messages: Sequence[Message]) -> str:
 
 def alone(name: str, conditions: Any = (NOTE_ONLY,), n: int = 3, rounds: int = 25, regime: str = "stratified") -> Any:
     """Runs of an agent without a server: the same state machine, hundreds of rounds in no time."""
-    work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
+    work = jobs(n, rounds, conditions, Settings(name), regime)
     return [as_run(job, play(job.session(), AGENTS[name])) for job in work]
 
 
@@ -77,7 +77,7 @@ def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMR
     ) -> Any:
         agent = malformed if name == "malformed" else AGENTS[name]
         server = serve(lambda number, body: agent(body["messages"]))
-        work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
+        work = jobs(n, rounds, conditions, Settings(name), regime)
         run(work, tmp_path / name, Connection(server.url), malformed_limit=0)
         return load(tmp_path / name)
 
@@ -166,7 +166,7 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
         long = len(body["messages"]) > 11 and first == short
         return raw.Status(400, full) if long else AGENTS["majority"](body["messages"])
 
-    work = plan(Settings("m"), built_in_prompts(), instances(("flat",), 3, 9, 4, seed=1), [NO_NOTE])
+    work = jobs(3, 9, [NO_NOTE], Settings("m"))
     short = json.loads(work[1].session().next().messages[1]["content"])  # type: ignore[union-attr]
     run(work, tmp_path, Connection(serve(answer).url))
     runs = load(tmp_path)

@@ -16,6 +16,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 from interp.tasks import experts
 from probes import targets
+from tests.llm.conftest import asked
 from tests.llm.tiny import byte_tokenizer, write_count_reader, write_tiny_chat
 from tests.refusals import refuses
 from tests.shell import printed
@@ -58,8 +59,7 @@ def test_it_is_the_session_that_the_plain_model_plays(folder: Path, opened: Open
     for episode in range(len(EPISODES)):
         session = Session(Condition.parse(_CONDITION), "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
-            request = session.next()
-            assert request is not None
+            request = asked(session)
             ids = prompt_ids(tokenizer, request.messages) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, played.predictions[episode, t], atol=1e-5)
@@ -155,8 +155,7 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
     for episode, counts in enumerate(targets.get("counts")(few, "before").values.astype(int)):
         session = Session(condition, "Predict.", few.advice[episode], few.labels[episode])
         for t in range(3):
-            request = session.next()
-            assert request is not None
+            request = asked(session)
             ids = prompt_ids(tokenizer, request.messages) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)

@@ -22,6 +22,7 @@ from interp.llm.schemes import (
     response_format,
 )
 from tests.cases import cases
+from tests.llm.conftest import asked
 from tests.refusals import refuses
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
@@ -40,8 +41,8 @@ def test_no_note_appends_the_outcome_without_asking_for_a_reply() -> None:
     """One growing conversation, one call a round, two user messages in a row between answers (paper, F.3)."""
     s = session("online-no-note")
     s.feed('{"prediction": 1}')
-    request = s.next()
-    assert request is not None and request.round == 1
+    request = asked(s)
+    assert request.round == 1
     assert said(request.messages) == [
         ("system", "SYSTEM"),
         ("user", {"turn_type": "prediction", "Expert_A": 1, "Expert_B": 0, "Expert_C": 1, "Expert_D": 0}),
@@ -54,8 +55,7 @@ def test_no_note_appends_the_outcome_without_asking_for_a_reply() -> None:
 def test_note_only_is_stateless_but_for_the_note() -> None:
     """Two calls a round of system + one message each; the note of the last round is all that comes along."""
     s = session("weather-note-only")
-    first = s.next()
-    assert first is not None
+    first = asked(s)
     assert said(first.messages)[1][1] == {
         "turn_type": "forecast",
         "note": "",
@@ -65,13 +65,13 @@ def test_note_only_is_stateless_but_for_the_note() -> None:
         "Expert_D": "rainy",
     }
     s.feed('{"prediction": "rainy"}')
-    feedback = s.next()
-    assert feedback is not None and len(feedback.messages) == 2
+    feedback = asked(s)
+    assert len(feedback.messages) == 2
     assert said(feedback.messages)[1][1]["actual_weather"] == "sunny"
     assert said(feedback.messages)[1][1]["Expert_B"] == "rainy"
     s.feed('{"note": "A and C right"}')
-    second = s.next()
-    assert second is not None and len(second.messages) == 2
+    second = asked(s)
+    assert len(second.messages) == 2
     assert said(second.messages)[1][1]["note"] == "A and C right"
     assert s.predictions == [0.0] and s.notes == ["A and C right"]
 
@@ -80,8 +80,7 @@ def test_note_keeps_history_and_note() -> None:
     s = session("online-note")
     for reply in ('{"prediction": 0}', '{"note": "n1"}', '{"prediction": 0}'):
         s.feed(reply)
-    request = s.next()
-    assert request is not None
+    request = asked(s)
     roles = [m["role"] for m in request.messages]
     assert roles == ["system", "user", "assistant", "user", "assistant", "user", "assistant", "user"]
     assert said(request.messages)[-1][1]["note"] == "n1"
@@ -92,8 +91,7 @@ def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(conditi
     """The prompt announces exactly the keys that the messages then have."""
     s = Session(condition, built_in_prompts()[condition.scheme].text, ADVICE, LABELS)
     for _ in range(1 + condition.has_note):
-        request = s.next()
-        assert request is not None
+        request = asked(s)
         body = json.loads(request.messages[-1]["content"])
         announced = [line.split('"')[1] for line in request.messages[0]["content"].splitlines() if line.startswith('"')]
         assert all(key in announced for key in body)
@@ -111,8 +109,8 @@ def test_malformed_answers_are_reasked_then_missing() -> None:
     s = session("online-no-note", max_retries=2)
     lengths = []
     for attempt in range(3):
-        request = s.next()
-        assert request is not None and (request.round, request.attempt) == (0, attempt)
+        request = asked(s)
+        assert (request.round, request.attempt) == (0, attempt)
         lengths.append(len(request.messages))
         if attempt:
             retry = said(request.messages)[-1][1]
@@ -120,8 +118,8 @@ def test_malformed_answers_are_reasked_then_missing() -> None:
         s.feed("maybe 1?")
     assert lengths == [2, 4, 4]
     assert math.isnan(s.predictions[0]) and s.malformed == 3
-    request = s.next()
-    assert request is not None and request.round == 1
+    request = asked(s)
+    assert request.round == 1
     assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ["maybe 1?"]
 
 
@@ -129,8 +127,8 @@ def test_a_retry_that_succeeds_leaves_no_trace_in_the_history() -> None:
     s = session("online-no-note")
     s.feed("hm")
     s.feed('{"prediction": 1}')
-    request = s.next()
-    assert request is not None and s.predictions == [1.0]
+    request = asked(s)
+    assert s.predictions == [1.0]
     assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ['{"prediction": 1}']
 
 
@@ -193,8 +191,8 @@ def test_a_recorded_problem_is_fed_again() -> None:
     """Traces from before embedded answers were read replay as they were played: the re-asked answer counts."""
     s = session("online-no-note")
     s.feed('So: {"prediction": 0}', problem="the answer was not one JSON object")
-    request = s.next()
-    assert request is not None and request.attempt == 1 and s.malformed == 1 and s.embedded == 0
+    request = asked(s)
+    assert request.attempt == 1 and s.malformed == 1 and s.embedded == 0
     assert said(request.messages)[-1][1]["problem"] == "the answer was not one JSON object"
     s.feed('So: {"prediction": 1}')
     assert s.predictions == [1.0] and s.embedded == 1

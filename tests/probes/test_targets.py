@@ -7,7 +7,6 @@ import pytest
 
 import interp.tasks
 import probes
-from interp import catalog
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes import targets
@@ -193,11 +192,9 @@ def test_controls_that_hold_a_target_by_construction(advice, walks):
     assert targets.prediction(advice).implied_by == targets.table(walks).implied_by == ()
 
 
-def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatch):
+def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(changed_task):
     """The result says so: two controls are listed as not run, in a probe and in a sweep."""
-    experts_task = interp.tasks.get("experts")
-    silent = replace(experts_task, analysis=replace(experts_task.analysis, round_inputs=None))
-    monkeypatch.setitem(catalog._REGISTERED, "experts", silent)
+    changed_task("experts", analysis=replace(experts.TASK.analysis, round_inputs=None))
     episodes = experts.sample(n_episodes=10, n_rounds=8, n_experts=2, seed=0)
     model = transformer(ExpertRound(2))
     (result,) = probes.probe(model, episodes, ["log_weights"])
@@ -207,9 +204,8 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatc
     assert row["inputs"].isna().all() and row["round"].notna().all()
 
 
-def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice):
-    bare = replace(interp.tasks.get("experts"), algorithms=interp.tasks.Algorithms())
-    monkeypatch.setitem(catalog._REGISTERED, "experts", bare)
+def test_a_task_without_algorithms_has_the_round_index_alone(changed_task, advice):
+    changed_task("experts", algorithms=interp.tasks.Algorithms())
     assert [value.key for value in compute(None, advice)] == ["round_index"]
     refuses(r"task 'experts' registers none; give its record algorithms=", compute, ["log_weights"], advice)
 
