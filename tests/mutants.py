@@ -45,7 +45,7 @@ class Target:
     """What stands behind a file.
 
     Attributes:
-        tests: files of the default suite, those that take little time first.
+        tests: files of the default suite, or tests of them (``file::test``), those that take little time first.
         equivalent: mutants that no test can tell from the file, by their names as this script prints them: the reason.
     """
 

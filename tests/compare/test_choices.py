@@ -18,8 +18,11 @@ from circuits.compare.choices import (
     ChoicePart,
     _Beside,
     _best_switch,
+    _ChoiceScore,
+    _decided,
     _Game,
     _Own,
+    _own,
     _profiles,
     _scored,
     _simplest,
@@ -38,6 +41,8 @@ from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged, leader,
 from tests.cases import cases
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
+KNOWN = {family.key: family for family in player_families(4)}
+EVEN = np.arange(10) % 2 == 0
 NONE = Interval(float("nan"), float("nan"), float("nan"))
 MORE, LESS, PERHAPS = Interval(0.1, 0.05, 0.2), Interval(-0.1, -0.2, -0.05), Interval(0.0, -0.1, 0.1)
 
@@ -47,20 +52,11 @@ def within(most: float) -> tuple[Interval, Interval, Interval]:
     return Interval(most / 3, 0.0, most), Interval(most / 2, 0.0, most + 0.01), Interval(most + 0.1, most + 0.01, 1.0)
 
 
-NEAR, SOME, FAR = within(_OTHERWISE)
-LIKE, UNSURE, UNLIKE = within(_UNLIKE)
-SELDOM, AT_TIMES, MOSTLY = within(_LAPSE)
 NAMED = {
-    "near": NEAR,
-    "some": SOME,
-    "far": FAR,
-    "like": LIKE,
-    "unsure": UNSURE,
-    "unlike": UNLIKE,
+    **dict(zip(("near", "some", "far"), within(_OTHERWISE), strict=True)),
+    **dict(zip(("like", "unsure", "unlike"), within(_UNLIKE), strict=True)),
+    **dict(zip(("seldom", "at times", "mostly"), within(_LAPSE), strict=True)),
     "none": NONE,
-    "seldom": SELDOM,
-    "at times": AT_TIMES,
-    "mostly": MOSTLY,
     "more": MORE,
     "less": LESS,
     "perhaps": PERHAPS,
@@ -79,7 +75,11 @@ NAMED = {
 def test_what_explains_choices(alone: bool, own: Any, lead: Any, floor: Any, word: str) -> None:
     scores = {key: SimpleNamespace(name=key.title(), memoryless=False) for key in ("one", "other")}
     otherwise, unlike, lapse = (NAMED[name] for name in own)
-    given = {"own": _Own(NEAR, otherwise, unlike, "Other", lapse), "lead": NAMED[lead], "over_floor": NAMED[floor]}
+    given = {
+        "own": _Own(NAMED["near"], otherwise, unlike, "Other", lapse),
+        "lead": NAMED[lead],
+        "over_floor": NAMED[floor],
+    }
     rest = dict.fromkeys(("parameters", "intervals", "nats", "floor", "floor_nats", "agreement", "telling"))
     found = ChoicePart(closest="one", alone=alone, runner_up="other", scores=scores, **given, **rest)
     assert (found.measure.word, found.family) == (word, "one" if word == "yes" else None)
@@ -92,8 +92,20 @@ MEMORY = 0.2
 SURE, DOUBTFUL = _WORTH * MEMORY, _UNKNOWN * MEMORY
 
 
+def meant(saved: Any, luck: bool = False, memory: float = MEMORY) -> tuple[str, bool]:
+    """Which of some families is meant, the largest first, and whether it alone is, by what one saves over another."""
+    group = [SimpleNamespace(key=key, size=-i) for i, key in enumerate(dict.fromkeys(sum(saved, ())))]
+
+    def less(one: Any, other: Any) -> Interval:
+        low, high = saved.get((one.key, other.key), (0.0, 0.0))
+        return Interval((low + high) / 2, low, high)
+
+    closest, alone = _simplest(group, less, lambda one, other: luck, memory)
+    return closest.key, alone
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "meant", "alone"),
+    ("low", "high", "family", "alone"),
     [
         (-0.001, 0.001, "small", True),
         (SURE, DOUBTFUL, "small", True),
@@ -102,51 +114,34 @@ SURE, DOUBTFUL = _WORTH * MEMORY, _UNKNOWN * MEMORY
         (SURE + 1e-6, 0.1, "large", True),
     ],
 )
-def test_the_family_that_is_meant(low: float, high: float, meant: str, alone: bool) -> None:
+def test_the_family_that_is_meant(low: float, high: float, family: str, alone: bool) -> None:
     """What a larger family saves over one of fewer parameters, by its interval, as a share of the memory's worth."""
-    large, small = (SimpleNamespace(key=key, size=size) for key, size in (("large", 1), ("small", 0)))
-    saved = {("large", "small"): Interval((low + high) / 2, low, high), ("large", "large"): Interval(0.0, 0.0, 0.0)}
-
-    def less(one: Any, other: Any) -> Interval:
-        return saved[one.key, other.key]
-
-    found = _simplest([large, small], less, lambda one, other: False, MEMORY)
-    assert (found[0].key, found[1]) == (meant, alone)
-    noisier = _simplest([large, small], less, lambda one, other: False, MEMORY / 100)
-    assert noisier[0].key == ("small" if low < 0 else "large"), "a tenth of the worth, a tenth of the threshold"
-    assert _simplest([large, small], less, lambda one, other: True, MEMORY)[0].key == "small"
+    saved = {("large", "small"): (low, high)}
+    assert meant(saved) == (family, alone) and meant(saved, luck=True)[0] == "small"
+    noisier = meant(saved, memory=MEMORY / 100)[0]
+    assert noisier == ("small" if low < 0 else "large"), "a hundredth of the worth, a hundredth of the threshold"
 
 
 def test_a_larger_family_is_not_meant_where_the_best_alone_is_surely_better_than_a_smaller_one() -> None:
     """The best is larger still, and what it saves over the smallest says nothing of the one between."""
-    largest, between, small = (
-        SimpleNamespace(key=key, size=size) for key, size in (("largest", 2), ("between", 1), ("small", 0))
-    )
     saved = {
-        ("largest", "largest"): Interval(0.0, 0.0, 0.0),
-        ("largest", "between"): Interval(0.001, -0.001, 0.002),
-        ("largest", "small"): Interval(0.02, 0.01, 0.03),
-        ("between", "small"): Interval(0.019, 0.0, 0.03),
+        ("largest", "between"): (-0.001, 0.002),
+        ("largest", "small"): (0.01, 0.03),
+        ("between", "small"): (0, 0.03),
     }
-
-    def less(one: Any, other: Any) -> Interval:
-        return saved[one.key, other.key]
-
-    def never(one: Any, other: Any) -> bool:
-        return False
-
-    found = _simplest([largest, between, small], less, never, MEMORY)
-    assert (found[0].key, found[1]) == ("between", False)
-    saved["between", "small"] = Interval(0.019, 0.001, 0.03)
-    assert _simplest([largest, between, small], less, never, MEMORY)[1]
-    saved["largest", "between"] = Interval(0.001, -0.001, DOUBTFUL + 1e-6)
-    assert not _simplest([largest, between, small], less, never, MEMORY)[1]
+    assert meant(saved) == ("between", False)
+    saved["between", "small"] = 0.001, 0.03
+    assert meant(saved) == ("between", True)
+    saved["largest", "between"] = -0.001, DOUBTFUL + 1e-6
+    assert meant(saved) == ("between", False)
 
 
 @pytest.mark.parametrize("case", cases(__file__, "test_whether_a_player_chooses_as_a_machine"))
 def test_whether_a_player_chooses_as_a_machine(case: tuple[str, ...]) -> None:
     otherwise, floor, untrained, left = (NAMED[name] for name in case[:4])
-    found = _Beside(NEAR, floor, untrained, left, _Own(NEAR, otherwise, LIKE, "Other", SELDOM)).measure
+    found = _Beside(
+        NAMED["near"], floor, untrained, left, _Own(NAMED["near"], otherwise, NAMED["like"], "Other", NAMED["seldom"])
+    ).measure
     word, reason = case[4], "a control was not run: give" if untrained is NONE else ""
     assert found.word == word and found.reason.startswith(reason)
 
@@ -171,24 +166,82 @@ def test_a_player_is_held_against_a_machine() -> None:
         explain_choices(EPISODES, likeliest, families=asked, beside={"none": (None, blank)})
 
 
-def test_a_player_is_told_by_the_families_that_lose_least_with_and_without_a_memory() -> None:
-    """A player who follows the leader but in one round of ten: every number of the part, from its scores."""
-    known = {family.key: family for family in player_families(4)}
-    asked = [known[key] for key in ("follow_the_leader", "bayes", "majority_vote", "follow_previous_winners")]
-    played = choices(Player(noisy(leader, 0.1)), EPISODES)
-    part = explain_choices(EPISODES, played, families=asked)
-    ranked, floor = list(part.scores.values()), part.scores[part.floor]
-    best = part.scores[part.closest]
-    assert (part.closest, best) == ("follow_the_leader", ranked[0])
-    assert floor == next(one for one in ranked if one.memoryless) and floor.memoryless
-    rival = next(one for one in ranked if one.group != best.group and not one.memoryless)
-    assert part.runner_up == rival.key and part.lead.estimate == pytest.approx((rival.losses - best.losses).mean())
-    assert part.over_floor.estimate == pytest.approx((floor.losses - best.losses).mean())
-    telling = (best.prefers != floor.prefers) & (best.prefers >= 0)
-    assert part.telling.estimate == pytest.approx((best.prefers == played)[telling].mean())
-    assert part.agreement.estimate == pytest.approx((best.prefers == played)[best.prefers >= 0].mean())
-    assert part.own.lapse.low == best.link.lapse == 0 < part.own.lapse.high < 0.1  # a soft chooser explains as much
-    assert part.algorithm is not None
+def planted(key: str, nats: float, size: int = 0, *, of: str = "", q: Any = 0.58, odd: float = 0.0) -> Any:
+    """It loses ``nats`` a round, ``odd`` more in even episodes, less in odd ones; outcome 0 has probability ``q``.
+
+    A guess prefers outcome 1 in the first 30 rounds; the others prefer 0, and none in the first two."""
+    losses, right = nats + odd * np.where(EVEN, 1, -1)[:, None] * np.ones((10, 60)), np.broadcast_to(q, (10, 60))
+    p, guess, rounds = np.stack([right, 1 - right], -1), key.startswith("guess"), np.arange(60)
+    prefers = np.tile(rounds < 30 if guess else -(rounds < 2).astype(int), (10, 1)).astype(int)
+    return _ChoiceScore(key, key, of or key, guess, size, {}, Link(0.1, 0.0, p[0, 0]), p, p, losses, prefers)
+
+
+GAME = _Game(EPISODES, np.arange(60) >= np.full((10, 1), 39.0), 0)
+"""Outcome 0 is chosen in the first 39 of 60 rounds."""
+LARGE, RIVAL, GUESS = planted("large", 0.3, 1, of="small", q=0.8), planted("rival", 0.5), planted("guess", 0.7)
+
+
+@pytest.mark.parametrize(
+    ("scores", "closest", "runner_up", "lead", "over_floor"),
+    [
+        ([GUESS, RIVAL, LARGE], "large", "rival", 0.2, 0.4),
+        ([GUESS, planted("rival", 0.301), LARGE], "large", "rival", 0.001, 0.4),  # simpler, but of another group
+        ([planted("guess", 0.4), planted("guess 2", 0.45), RIVAL, LARGE], "large", "rival", 0.2, 0.1),
+        ([planted("guess 2", 0.8), GUESS, LARGE], "large", "guess", 0.4, 0.4),  # no other one has a memory
+        ([RIVAL, planted("guess", 0.5), planted("worse", 0.6)], "guess", "rival", 0.0, 0.0),  # a tie is the guess's
+        ([GUESS, RIVAL, planted("small", 0.304 - 1e-9), LARGE], "small", "rival", 0.196, 0.396),  # .01 of the worth
+        ([GUESS, RIVAL, planted("small", 0.305), LARGE], "large", "rival", 0.2, 0.4),
+        ([GUESS, RIVAL, planted("small", 0.31, q=0.6), LARGE], "small", "rival", 0.19, 0.39),  # it may be luck: .65 of
+        ([GUESS, RIVAL, planted("small", 0.31, q=0.9), LARGE], "large", "rival", 0.2, 0.4),  # the choices are 0
+        ([GUESS, RIVAL, planted("small", 0.31, q=0.8), LARGE], "small", "rival", 0.19, 0.39),  # both predict alike
+        ([planted("guess", 0.7, odd=0.3), RIVAL, planted("small", 0.303), LARGE], "small", "rival", 0.197, 0.397),
+    ],
+)
+def test_which_family_is_meant_of_planted_ones_and_beside_what(
+    scores: list[Any], closest: str, runner_up: str, lead: float, over_floor: float
+) -> None:
+    """Own players of ``q`` are ``1.96 (q (1 - q) / n)^.5`` about q."""
+    part = _decided(GAME, scores, {})
+    assert (part.closest, part.runner_up, part.floor) == (closest, runner_up, "guess")
+    assert (part.lead.estimate, part.over_floor.estimate) == pytest.approx((lead, over_floor), abs=1e-6)
+    assert (part.own.lapse, part.intervals, part.algorithm) == (Interval(0.1, 0.1, 0.1), {}, None)
+    odds = {key: one.q[0, 0, 0] / one.q[0, 0, 1] for key, one in part.scores.items()}
+    q, apart = odds[closest] / (1 + odds[closest]), [odds[closest] / x for key, x in odds.items() if key != closest]
+    gap, half = abs(0.65 - q), 1.96 * (q * (1 - q) / 600) ** 0.5
+    worth = np.abs(np.log([odds[closest], *apart])).max() / max(over_floor, 1e-9)
+    assert [*vars(part.own.unlike).values()] == pytest.approx(
+        [gap * worth, max(gap - half, 0) * worth, (gap + half) * worth]
+    )
+    if closest != "guess":  # it plays 0 in the 280 rounds that tell it from the guess
+        half *= (600 / 280) ** 0.5
+        assert [*vars(part.own.telling).values()] == pytest.approx([q, q - half, q + half])
+        assert [*vars(part.own.otherwise).values()] == pytest.approx([1 - q, 1 - q - half, 1 - q + half])
+
+
+def test_a_player_is_most_unlike_beside_a_family_beside_which_it_surely_is() -> None:
+    """By [.18, .31], [.16, .72] and [0, 1.04] of the memory's worth."""
+    turns = {
+        "sure": 0.6,
+        "more": np.where(np.arange(60) % 2, 0.25, 0.9),
+        "wide": np.where(np.arange(60) % 2, 0.01, 0.99),
+    }
+    others = [planted(key, 0.5, q=q) for key, q in turns.items()]
+    assert _own(GAME, planted("player", 0.3, q=0.5), NONE, others, GUESS, 0.25).family == "more"
+
+
+def test_a_family_that_is_meant_has_a_lapse_intervals_of_its_parameters_and_an_algorithm() -> None:
+    """Beside a guess that prefers outcome 1 in the first half of the rounds; the player departs in one round of ten."""
+    game = _Game(EPISODES, choices(Player(noisy(leader, 0.1)), EPISODES), 0)
+    vote, guess = _scored(game, KNOWN["sigmoid_vote"], {"gain": 1.0}), planted("guess", 0.7)
+    part = _decided(game, [vote, guess], KNOWN)
+    low, high = part.intervals["gain"].low, part.intervals["gain"].high
+    assert 0 < low < 1 < high < 2 and part.algorithm and part.algorithm.parameters == {"gain": 1.0}
+    telling = (vote.prefers != guess.prefers) & (vote.prefers >= 0)
+    assert part.telling.estimate == pytest.approx((vote.prefers == game.choices)[telling].mean())
+    assert part.agreement.estimate == pytest.approx((vote.prefers == game.choices)[vote.prefers >= 0].mean())
+    best = _scored(game, KNOWN["follow_the_leader"], {})
+    lapse = _decided(game, [best, guess], KNOWN).own.lapse
+    assert lapse.low == best.link.lapse == 0 < lapse.high < 0.1  # a soft chooser explains as much
 
 
 def test_intervals_cover_where_a_parameter_moves_choices_one_by_one() -> None:
@@ -242,10 +295,6 @@ def test_own_players_are_those_that_are_simulated() -> None:
     seen = np.array([own_players(q, x, one, use)[0] for one in players])
     _, mean, spread = own_players(q, x, players[0], use)
     assert (seen.mean(), seen.std()) == (pytest.approx(mean, abs=spread / 8), pytest.approx(spread, rel=0.1))
-
-
-KNOWN = {family.key: family for family in player_families(4)}
-EVEN = np.arange(10) % 2 == 0
 
 
 def test_what_is_lost_is_lost_in_the_half_that_was_not_fitted() -> None:

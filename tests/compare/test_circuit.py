@@ -8,16 +8,7 @@ import pytest
 import interp
 from circuits.benchmark.known_machine import rotated, with_distractors
 from circuits.compare import circuit
-from circuits.compare.circuit import CircuitPart
-from circuits.compare.circuit import _circuits as circuits
-from circuits.compare.circuit import _kinds as kinds
-from circuits.compare.circuit import _match as match
-from circuits.compare.circuit import _Matched as Matched
-from circuits.compare.circuit import _Path as Path
-from circuits.compare.circuit import _Profile as Profile
-from circuits.compare.circuit import _profile as profile
-from circuits.compare.circuit import _Role as Role
-from circuits.compare.circuit import _rounds as rounds
+from circuits.compare.circuit import CircuitPart, _match, _Matched, _Path, _Profile, _profile, _Role
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths
@@ -43,7 +34,7 @@ def samples():
 
 def compared(model, reference, samples):
     fresh = [[Participant(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
-    return circuits(Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {}))
+    return circuit._circuits(Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +61,7 @@ class Crossed:
         self.calls = []
         with session(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(circuit, "mediate", lambda *a, **k: (self.calls.append(k), mediate(*a, **k))[1])
-            self.part = circuits(Compared(*self.pair, *self.fresh, SMALL, {}))
+            self.part = circuit._circuits(Compared(*self.pair, *self.fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +71,7 @@ def crossed(samples):
 
 @pytest.fixture(scope="module")
 def hand_profile(samples):
-    return profile(Participant(handwired(), samples), None, SMALL)
+    return _profile(Participant(handwired(), samples), None, SMALL)
 
 
 def test_a_rotated_circuit_is_the_same_one(turned):
@@ -103,13 +94,13 @@ def test_a_rotated_circuit_is_the_same_one(turned):
 def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):
     """Heads that nobody reads have no weight; R and P read much the same, in another order of heads."""
     hand, state = Participant(handwired(), samples), lambda s: s.model.read_state
-    one = profile(hand, state(hand), SMALL)
+    one = _profile(hand, state(hand), SMALL)
     more = Participant(with_distractors(handwired(), 2, 1), samples)
-    matched = match(profile(more, state(more), SMALL), one)
+    matched = _match(_profile(more, state(more), SMALL), one)
     assert (matched.alike.estimate, matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
     assert all(role.weight == 0 for role in matched.roles if "distractor" in role.head)
     other = Participant(handwired(variant="P"), samples)
-    matched = match(profile(other, state(other), SMALL), one)
+    matched = _match(_profile(other, state(other), SMALL), one)
     assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.95
     assert matched.composed.high < 0.45
     assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {(r.head, r.reference) for r in matched.roles}
@@ -118,7 +109,7 @@ def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(sam
 def test_a_profile_says_what_a_head_reads_where(hand_profile):
     """The predicting head reads votes where the prediction is read, and is worth all of it; other heads are not."""
     weights = np.full((1, SMALL.test), 1 / SMALL.test)
-    head, places = hand_profile.heads.index("2.0 3.1 predict"), kinds(handwired().layout)
+    head, places = hand_profile.heads.index("2.0 3.1 predict"), circuit._kinds(handwired().layout)
     assert {kind: len(at) for kind, at in places.items()} == {
         "<w>": 1, "<z>": 1, "e": 3, "p": 3, "p?": 1, "y": 1, "w?": 1,
     }  # fmt: skip
@@ -132,7 +123,7 @@ def test_a_profile_says_what_a_head_reads_where(hand_profile):
 
 def test_what_heads_hand_on_is_who_reads_whom(samples):
     """In R the latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
-    hand_profile = profile(Participant(handwired(), samples), handwired().read_state, SMALL)
+    hand_profile = _profile(Participant(handwired(), samples), handwired().read_state, SMALL)
     handed = hand_profile.composed(np.full((1, SMALL.test), 1 / SMALL.test))[0].sum(0)
     edges = {
         (hand_profile.heads[i], hand_profile.heads[j]): handed[i, j]
@@ -151,9 +142,9 @@ class Direct:
         samples = Samples.draw(model, SMALL, {"n_experts": 4})
         self.subject = Participant(model, samples)
         self.run = self.subject.run(samples.test)
-        self.rows = Rows.of(self.run, rounds(SMALL))
-        self.places = kinds(self.run.layout)
-        self.profile = profile(self.subject, None, SMALL)
+        self.rows = Rows.of(self.run, circuit._rounds(SMALL))
+        self.places = circuit._kinds(self.run.layout)
+        self.profile = _profile(self.subject, None, SMALL)
         every = [Site(kind, layer) for kind in ("z", "pattern", "v") for layer in range(4)]
         self.done, self.kept = self.without(every)
 
@@ -227,7 +218,7 @@ def made(lost, changed, spread=1.0):
     lost, changed = np.array(lost, float), np.array(changed, float)
     read = np.zeros((3, 1, 4, 2))
     read[range(3), 0, range(3)] = 1.0
-    return Profile(
+    return _Profile(
         ("0.0", "1.0", "2.0"), ("a", "b", "c"), np.tile(lost[:, :, None, None], (1, 1, 1, 2)), np.ones((2, 2)), read,
         np.tile(changed[:, :, None, None], (1, 1, 1, 2)), np.full((3, 1, 2), spread),
     )  # fmt: skip
@@ -259,11 +250,11 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     edge = np.zeros((3, 3))
     edge[0, 1] = 1.0
     one = made([[1, 0], [0, 1], [0, 0]], edge)
-    assert (match(one, one).alike.estimate, match(one, one).composed.estimate) == (1, 1)
+    assert (_match(one, one).alike.estimate, _match(one, one).composed.estimate) == (1, 1)
     half = np.zeros((3, 3))
     half[0, 1] = half[1, 2] = 0.5
     other = made([[1, 0], [0, 1], [0, 1]], half)
-    found = match(one, other)
+    found = _match(one, other)
     assert found.alike.estimate == pytest.approx(0.75 / 1.25)
     # On the prediction head 1 does not count, and nothing hangs on another; on the update two edges against one.
     assert found.composed.estimate == pytest.approx(0.25 / 0.75)
@@ -275,24 +266,24 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
             "wiring similarity for the update": 1 / 3,
         }
     )
-    assert match(made([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
+    assert _match(made([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
     alone = made([[1, 0], [0, 1], [0, 0]], 0 * edge)
-    assert np.isnan(match(alone, alone).composed.estimate) and match(alone, alone).alike.estimate == 1
+    assert np.isnan(_match(alone, alone).composed.estimate) and _match(alone, alone).alike.estimate == 1
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
-    other = profile(Participant(handwired(variant="P"), samples), None, SMALL)
-    forth, back = match(hand_profile, other), match(other, hand_profile)
+    other = _profile(Participant(handwired(variant="P"), samples), None, SMALL)
+    forth, back = _match(hand_profile, other), _match(other, hand_profile)
     assert forth.alike.estimate == pytest.approx(back.alike.estimate)
     assert forth.composed.estimate == pytest.approx(back.composed.estimate)
-    itself = match(hand_profile, hand_profile)
+    itself = _match(hand_profile, hand_profile)
     assert (itself.alike.low, itself.composed.low) == pytest.approx((1, 1))
 
 
 def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
     """Heads of a handwired machine that change nothing change nothing beside noise, too."""
     subject = Participant(noisy(handwired(), 0.1), samples)
-    found = profile(subject, subject.model.read_state, SMALL)
+    found = _profile(subject, subject.model.read_state, SMALL)
     idle = [i for i, head in enumerate(found.heads) if "-" in head or "tag" in head]
     assert len(idle) == 2 and found.lost[idle].max() < 1e-12
 
@@ -300,21 +291,21 @@ def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
 def test_profiles_of_other_rounds_are_refused(hand_profile):
     episodes = Samples.draw(handwired(), SMALL, {"n_experts": 3})
     two = Samples(*(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values()))
-    other = profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
-    refuses("same episodes", match, hand_profile, other)
+    other = _profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
+    refuses("same episodes", _match, hand_profile, other)
 
 
 def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008
-    path = Path(
+    path = _Path(
         *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
         *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
     )
-    roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
-    matched = Matched(
+    roles = (_Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
+    matched = _Matched(
         Interval(0.6, 0.55, 0.65), composed, roles, {"attention similarity for the update": Interval(0.4, 0.3, 0.45)}
     )
     fresh = tuple(
-        Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
+        _Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
     )
     return CircuitPart("a", "b", (path,), matched, fresh)
 
@@ -387,8 +378,8 @@ def test_heads_are_matched_with_the_references_beside_every_untrained_copy(cross
     """By their effect on the carried state, where there is one."""
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
     every = [*crossed.pair, *crossed.fresh[0]]
-    profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
-    found = [match(p, profiles[1], SMALL.seed) for p in profiles]
+    profiles = [_profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
+    found = [_match(p, profiles[1], SMALL.seed) for p in profiles]
     assert (part.matched, *part.untrained) == (found[0], *found[2:])
     assert len({matched.alike for matched in found}) == 4
 
@@ -397,9 +388,11 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     """An algorithm that carries nothing of the kind gives no decoder, of heads or of paths."""
     monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
     subject = Participant(handwired(), samples)
-    part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
+    part = circuit._circuits(
+        Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {})
+    )
     assert [path.outcome for path in part.paths] == ["prediction", "latents"]
-    assert part.matched.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
+    assert part.matched.roles == _match(*[_profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
 
 def test_the_state_is_the_first_carried_variable_that_differs_between_episodes():

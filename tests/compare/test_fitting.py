@@ -1,6 +1,7 @@
 """How families are fitted: the divergence, what counts as a distribution, where a search looks, and what it keeps."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from torch.distributions import Normal, kl_divergence
 from circuits.compare.fitting import (
     Distributions,
     asked_rounds,
+    by_round,
     checked_distributions,
+    distributions,
     divergence,
     fit,
     predictor,
+    probable,
     read_out,
     search,
     task_of,
@@ -21,7 +25,7 @@ from circuits.compare.fitting import (
 from interp import catalog, tasks
 from interp.algorithm import Algorithm, Searched
 from interp.errors import InputError
-from interp.tasks import experts, mdp
+from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
 from tests.cases import cases
@@ -51,7 +55,27 @@ def test_normals_are_apart_by_the_mean_of_both_kullback_leibler_divergences_and_
     assert divergence(*drawn[..., :1], "mean") == pytest.approx(squares)
 
 
+def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_in_units_of_their_variance():
+    p, q = np.random.default_rng(0).dirichlet((1, 1), (2, 4, 3))
+    for kind, unit in (("classes", 1), ("normal", 1), ("mean", q.var())):
+        alone = [divergence(p[:, t : t + 1], q[:, t : t + 1], kind) / unit for t in range(3)]
+        assert by_round(p, q, kind) == pytest.approx(np.stack(alone, 1))
+
+
 # What counts as predictions.
+
+
+def test_what_an_untrained_copy_predicts_is_made_probable_and_real_numbers_stay_within_a_hundred():
+    found = probable([[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]])
+    assert (found >= 0).all() and found == pytest.approx(np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4]))
+    assert probable([300.0, -np.inf, 99.0, np.nan], "mean").tolist() == [100.0, -100.0, 99.0, 0.0]
+
+
+def test_only_probabilities_in_half_precision_are_made_to_sum_to_one():
+    given = torch.tensor([[0.5, 0.25, 0.5], [0.25, 0.25, 0.75]])
+    for kind, precision, total in (("classes", torch.half, 1.25), ("classes", torch.float, 1), ("mean", torch.half, 1)):
+        layout = SimpleNamespace(kind=kind, distribution=lambda p: p)
+        assert np.array_equal(distributions(layout, given.to(precision)), given.double().numpy() / total)
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +112,15 @@ def test_a_refusal_says_the_sum_that_is_farthest_from_one(episodes):
 
 def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch):
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-    level = tasks.series(
-        "level", lambda n, rounds, seed: (np.zeros((n, rounds, 3)), np.zeros((n, rounds))), inputs=3, outcomes="normal"
-    )
-    tasks.register(level)
-    batch = level.sample(2, 3, seed=0)
-    given = np.zeros((2, 3, 2))
-    assert np.array_equal(checked_distributions(given, batch), given)
-    for wrong in (given[..., :1], np.full_like(given, np.nan)):
-        refuses("of the kind 'normal' must be 2 finite numbers", checked_distributions, wrong, batch)
+    for kind, numbers in (("normal", 2), ("mean", 1)):
+        level = tasks.series(
+            kind, lambda n, rounds, seed: (np.zeros((n, rounds, 3)), np.zeros((n, rounds))), inputs=3, outcomes=kind
+        )
+        tasks.register(level)
+        batch, given = level.sample(2, 3, seed=0), np.zeros((2, 3, numbers))
+        assert np.array_equal(checked_distributions(given, batch), given)
+        for wrong in (np.zeros((2, 3, 3 - numbers)), np.full_like(given, np.nan)):
+            refuses(f"of the kind '{kind}' must be {numbers} finite", checked_distributions, wrong, batch)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2, 2), (2, 4, 2), (1, 3, 2), (2, 3, 2, 1)])
@@ -118,8 +142,7 @@ def test_only_asked_rounds_are_kept():
 def test_of_a_read_out_only_what_enters_the_prediction_alone_is_free(family):
     """Q-learning keeps its rates and is fitted in how it acts; Weighted Majority's gain enters its weights."""
     fixed = {"alpha": 0.1, "gamma": 0.5}
-    every = {s.name: s.grid[0] for s in family.searched}
-    free = read_out(family, family.make(**{**every, **fixed}))
+    free = read_out(family, replace(tasks.get("qlearning").update_families()["q_learning"].make(), parameters=fixed))
     assert [s.name for s in free.searched] == ["after", "shared_ties", "temperature"]
     at = {"after": False, "shared_ties": False, "temperature": 0.5}
     assert free.make(**at).parameters == {**fixed, **at}
@@ -186,8 +209,8 @@ def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(fa
 
 def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     family = next(f for f in tasks.get("experts").rivals().values() if f.key == "sigmoid_vote")
-    batches = [experts.sample(2, 6, 2, seed=0), experts.sample(6, 5, 2, seed=1)]
-    subject = [sigmoid_vote(gain) for gain in (0.2, 1.0)]
+    batches = [experts.sample(n, rounds, 2, seed=rounds) for n, rounds in ((2, 6), (6, 5), (3, 6))]  # 2 are run as one
+    subject = [sigmoid_vote(gain) for gain in (0.2, 1.0, 0.5)]
     predictions = [a.distribution(a.run(batch)) for a, batch in zip(subject, batches, strict=True)]
     nats, found = fit(family, batches, predictions)
     algorithm = family.make(**found)
@@ -196,6 +219,16 @@ def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     assert nats == pytest.approx(np.mean(whole)) and 0.2 < found["gain"] < 1.0
     more, nothing = fit(replace(family, searched=(), make=majority_vote), batches, predictions)
     assert nothing == {} and more > nats
+
+
+def test_a_round_that_is_missing_leaves_the_state_as_it_is_in_a_fit_too():
+    plain, family = bandit.sample(3, 8, 2, seed=0), tasks.get("bandit").rivals()["rescorla_wagner"]
+    batches = [plain, replace(plain, missing=np.tile(np.arange(8) % 3 == 1, (3, 1)))]
+    parameters = {s.name: s.grid[1] for s in family.searched}
+    member = family.make(**parameters)
+    expected = np.concatenate([predictor(member)(batch) for batch in batches])
+    assert np.allclose(Distributions(family, batches)(member, parameters), expected)
+    assert not np.allclose(*np.split(expected, 2))
 
 
 def test_a_fit_changes_the_parameters_of_the_state_slowest(family, runs):
