@@ -38,7 +38,7 @@ from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
 from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged, leader, noisy
-from tests.cases import cases
+from tests.cases import by_cases
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
 KNOWN = {family.key: family for family in player_families(4)}
@@ -71,7 +71,7 @@ NAMED = {
 """The intervals of the tables of cases."""
 
 
-@pytest.mark.parametrize(("alone", "own", "lead", "floor", "word"), cases(__file__, "test_what_explains_choices"))
+@by_cases("alone, own, lead, floor, word")
 def test_what_explains_choices(alone: bool, own: Any, lead: Any, floor: Any, word: str) -> None:
     scores = {key: SimpleNamespace(name=key.title(), memoryless=False) for key in ("one", "other")}
     otherwise, unlike, lapse = (NAMED[name] for name in own)
@@ -136,7 +136,7 @@ def test_a_larger_family_is_not_meant_where_the_best_alone_is_surely_better_than
     assert meant(saved) == ("between", False)
 
 
-@pytest.mark.parametrize("case", cases(__file__, "test_whether_a_player_chooses_as_a_machine"))
+@by_cases("case")
 def test_whether_a_player_chooses_as_a_machine(case: tuple[str, ...]) -> None:
     otherwise, floor, untrained, left = (NAMED[name] for name in case[:4])
     found = _Beside(

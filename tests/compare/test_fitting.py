@@ -28,7 +28,7 @@ from interp.errors import InputError
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 
 CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
@@ -300,10 +300,7 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
     assert best["kind"] == 3.0 and best["x"] == pytest.approx(1.4, abs=0.01) and least == pytest.approx(0, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("goal", "starts"),
-    cases(__file__, "test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarter_wide"),
-)
+@by_cases("goal, starts")
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarter_wide(goal, starts):
     """In units of grid steps, from the best grid point; the second one where the first one ended."""
 

@@ -18,7 +18,7 @@ from interp.tasks.reachability import TASK as REACHABILITY
 from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
-from tests.cases import cases
+from tests.cases import by_cases
 
 T = 12
 
@@ -213,12 +213,7 @@ def _from_the_set_before():
     return makers.computed(replace(made, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))}))
 
 
-@pytest.mark.parametrize(
-    ("key", "low", "high"),
-    cases(
-        __file__, "test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike"
-    ),
-)
+@by_cases("key, low, high")
 def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(key, low, high):
     """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""
     made = known.gallery("reachability")[key].make() if key != "from the set before" else _from_the_set_before()

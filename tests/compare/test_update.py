@@ -9,7 +9,7 @@ import torch
 import interp
 from circuits.compare import update
 from circuits.compare.question import Effort, Participant, Samples, pooled, pooled_values, scored
-from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _made, _rank, strange, updates
+from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _fitted, _made, _rank, strange, updates
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
@@ -191,12 +191,12 @@ def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
         assert score == pytest.approx(1 - (missed**2).sum() / ((true - true.mean(0)) ** 2).sum())
 
 
-def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
-    """Of the points of its grid, by what each leaves of the steps."""
+def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
+    """An extension at a point of its grid, another one between them, without what enters the prediction alone."""
     family = interp.tasks.get("qlearning").update_families()["trace_q"]
     grid = next(s.grid for s in family.searched if s.name == "trace")
-    sums = {"missed": np.ones((4, 1)), "varied": np.ones((4, 1)), "participants": None}
-    under = SimpleNamespace(**sums, r2=lambda seed: Interval(0.5, 0.4, 0.6))
+    own = SimpleNamespace(missed=np.ones((4, 1)), varied=np.full((4, 1), 2.0), participants=None)
+    under = SimpleNamespace(missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6))
 
     def steps(model, episodes, writer, starts):
         left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
@@ -206,8 +206,12 @@ def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
     samples = SimpleNamespace(other=None, test=None)
     subject = SimpleNamespace(model=None, samples=samples, writer=lambda made, keys: None)
     base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
-    left, rule = _extended(subject, family, base, ("q",), under, SMALL)
+    left, rule = _extended(subject, family, base, ("q",), own, SMALL)
     assert left == 0 and rule.parameters == {"alpha": 0.1, "gamma": 0.9, "trace": grid[1]}
+    assert rule.left.estimate == pytest.approx(2)  # as much of its own steps as the algorithm of twice its own
+    fits = SimpleNamespace(left=lambda made: abs(made.parameters["alpha"] - 0.3) + abs(made.parameters["gamma"] - 0.6))
+    rule = _fitted(interp.tasks.get("qlearning").rivals()["q_learning"], fits, steps(*"abcd"), own, 0)[1]
+    assert rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.01)
 
 
 def test_an_extension_that_leaves_hardly_less_than_what_it_extends_comes_after_it():

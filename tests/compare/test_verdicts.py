@@ -22,7 +22,7 @@ from circuits.compare.update import UpdatePart, _judged, _Rule, _Update, judge
 from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
-from tests.cases import cases
+from tests.cases import by_cases
 
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
 
@@ -57,10 +57,7 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
     return Behaviour(plain, fitted, {"spread": 0.6}, untrained).measure
 
 
-@pytest.mark.parametrize(
-    ("bounds", "word"),
-    cases(__file__, "test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across"),
-)
+@by_cases("bounds, word")
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
     assert (measure.word, measure.about, measure.note) == (word, "predictions alike", "")
@@ -78,9 +75,7 @@ def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_pl
         assert (measure.about, measure.threshold, measure.refuted) == ("rounds apart", 0.001, 0.02)
 
 
-@pytest.mark.parametrize(
-    ("cells", "word", "decided_by"), cases(__file__, "test_behaviour_is_decided_by_the_response_that_is_least_alike")
-)
+@by_cases("cells, word, decided_by")
 def test_behaviour_is_decided_by_the_response_that_is_least_alike(cells, word, decided_by):
     measure = _behaviour(_agreement(cells=cells))
     assert (measure.word, measure.about) == (word, decided_by)
@@ -141,10 +136,7 @@ def _family(key, fitted, *nats, extends="", memoryless=False):
 GUESS = _family("guess", 9.0, 20.0, memoryless=True)
 
 
-@pytest.mark.parametrize(
-    ("left", "by_guess", "by_rival", "family"),
-    cases(__file__, "test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up"),
-)
+@by_cases("left, by_guess, by_rival, family")
 def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up(left, by_guess, by_rival, family):
     scores = [_family("rival", 2.0, by_rival), _family("guess", 9.0, by_guess, memoryless=True)]
     part = _decided([*scores, _family("best", 1.0, *left)], {"seed": 0})
@@ -170,10 +162,7 @@ def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
     assert (part.closest, part.runner_up) == ("simple", "rival")
 
 
-@pytest.mark.parametrize(
-    ("simple", "extended", "fitted", "closest"),
-    cases(__file__, "test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains"),
-)
+@by_cases("simple, extended, fitted, closest")
 def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains(
     simple, extended, fitted, closest
 ):
@@ -229,9 +218,7 @@ def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.0
     return StatePart("a", "b", tuple(stitchings), worth).measure
 
 
-@pytest.mark.parametrize(
-    ("there", "back", "word", "decided_by"), cases(__file__, "test_state_is_decided_by_the_worse_direction")
-)
+@by_cases("there, back, word, decided_by")
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     there, back = one(there), one(back)
     measure = _state(there, back)
@@ -279,9 +266,7 @@ def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_p
     assert [_are_choices(given(certain, 1000)) for certain in (0.99, 0.9901)] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("copies", "word", "control"), cases(__file__, "test_state_is_held_against_the_best_copy_by_its_worse_direction")
-)
+@by_cases("copies, word, control")
 def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word, control):
     measure = _state(between(0.96, 0.98), SURE, copies=copies)
     assert measure.word == word and measure.controls[UNTRAINED].number == pytest.approx(control, nan_ok=True)
@@ -318,9 +303,7 @@ def _update(steps, effects=(), response=UNASKED, rules=()):
     return judge(part, EffectsPart(tuple(effects)), "wm", response)
 
 
-@pytest.mark.parametrize(
-    ("step", "cells", "word", "decided_by"), cases(__file__, "test_update_needs_every_response_to_go_through_the_state")
-)
+@by_cases("step, cells, word, decided_by")
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
     found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
     measure = _update([_step(one(step))], response=ResponsePart("wm", found))
@@ -329,10 +312,7 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
         assert measure.threshold == 0.5
 
 
-@pytest.mark.parametrize(
-    ("one_round", "several", "left", "word"),
-    cases(__file__, "test_update_is_not_the_same_where_another_update_says_what_it_does_not"),
-)
+@by_cases("one_round, several, left, word")
 def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_round, several, left, word):
     """By the steps of one round on the manifold, and by the update that fits them best."""
     one_round, several = one(one_round), one(several)
@@ -347,10 +327,7 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_r
     assert _update(steps, rules=rules[1:]).word == ("undecided" if word == "yes" and left[1] > 0.25 else word)
 
 
-@pytest.mark.parametrize(
-    ("on", "off", "word", "decided_by"),
-    cases(__file__, "test_update_is_decided_by_the_worst_step_of_the_reference_algorithm"),
-)
+@by_cases("on, off, word, decided_by")
 def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
     on, off = one(on), one(off)
     measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
@@ -361,9 +338,7 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
     assert measure.number == (on if decided_by.endswith("occur") else off)
 
 
-@pytest.mark.parametrize(
-    ("copies", "word", "control"), cases(__file__, "test_update_is_held_against_the_best_copy_by_its_own_worst_step")
-)
+@by_cases("copies, word, control")
 def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word, control):
     """Each pair is the two copies at one step."""
     measure = _update([_step(between(0.96, 0.98), copies[0]), _step(SURE, copies[1])])
@@ -384,9 +359,7 @@ def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained)
     assert measure.word == "undecided" and measure.reason.endswith(AS_WELL)
 
 
-@pytest.mark.parametrize(
-    ("scores", "word", "decided_by"), cases(__file__, "test_update_needs_every_input_in_what_a_round_writes")
-)
+@by_cases("scores, word, decided_by")
 def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_by):
     label, reward = map(one, scores)
     effects = [_effect(label, untrained=0.3), _effect(reward, "reward", untrained=0.4)]
@@ -405,10 +378,7 @@ def test_update_is_not_decided_by_other_effects(other):
     assert measure.word == "yes" and measure.about.startswith("log_weights")
 
 
-@pytest.mark.parametrize(
-    ("step", "score", "word", "decided_by"),
-    cases(__file__, "test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do"),
-)
+@by_cases("step, score, word, decided_by")
 def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, score, word, decided_by):
     step, score = one(step), one(score)
     measure = _update([_step(step)], [_effect(score)])
@@ -478,10 +448,7 @@ def _circuit(
     return CircuitPart("a", "b", paths, matched, fresh).measure
 
 
-@pytest.mark.parametrize(
-    ("alike", "handed", "word", "decided_by"),
-    cases(__file__, "test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on"),
-)
+@by_cases("alike, handed, word, decided_by")
 def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
     alike, handed = one(alike), one(handed)
     measure = _circuit(alike=alike, handed=handed)
@@ -554,9 +521,7 @@ def test_shares_differ_from_a_quarter_on(reference, word):
     assert _circuit(_path(*certain), _path(ONE, ONE, "y")).word == word
 
 
-@pytest.mark.parametrize(
-    ("share", "reference", "apart"), cases(__file__, "test_the_distance_of_two_shares_has_the_interval_of_both")
-)
+@by_cases("share, reference, apart")
 def test_the_distance_of_two_shares_has_the_interval_of_both(share, reference, apart):
     """By the root of the sum of squares of the two that point the same way; from 0 on where it holds 0."""
     assert [*vars(_apart(Interval(*share), Interval(*reference))).values()] == pytest.approx(apart, abs=1e-6)
