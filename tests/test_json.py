@@ -12,7 +12,7 @@ import probes
 from interp.cli.evaluate import _told
 from interp.files import json_values
 from interp.tasks import experts
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.shell import invoked
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "schema.json").read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     check(probed, SCHEMA["$defs"]["probe"])
 
 
-@pytest.mark.parametrize("words", cases(__file__, "test_a_refusal_is_an_object_with_error_and_exit_code_2"))
+@by_cases("words")
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
     done = invoked(*words, "--json")

@@ -34,7 +34,7 @@ from interp.measure import (
     to_frame,
 )
 from interp.statistics import Interval
-from tests.cases import cases
+from tests.cases import by_cases
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,9 +50,7 @@ HELD = Measure("state", "The latents hold the counts", Interval(0.9, 0.8, 0.95),
 RARE = replace(HELD, number=Interval(0.02, 0.01, 0.04), threshold=0.1, side="below", controls={UNTRAINED: Control(0.6)})
 
 
-@pytest.mark.parametrize(
-    ("number", "above", "below"), cases(__file__, "test_the_whole_interval_lies_on_one_side_of_the_threshold")
-)
+@by_cases("number, above, below")
 def test_the_whole_interval_lies_on_one_side_of_the_threshold(
     number: tuple[float, ...], above: str, below: str
 ) -> None:

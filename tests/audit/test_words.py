@@ -14,7 +14,7 @@ from interp.audit.trial import ALL, Trial
 from interp.measure import UNTRAINED, Control
 from interp.statistics import Interval, mean_interval
 from tests.audit.planted import SMALL, cached
-from tests.cases import cases
+from tests.cases import by_cases
 
 N = 40
 SPREAD = np.linspace(-1, 1, N)
@@ -54,10 +54,7 @@ def losing(**by):
     return SimpleNamespace(run=run, shape=(N, 2), effort=SimpleNamespace(seed=0), losses=losses, whose=np.arange(N))
 
 
-@pytest.mark.parametrize(
-    ("own", "without", "share", "chance"),
-    cases(__file__, "test_a_worth_is_the_share_of_the_loss_beyond_that_by_other_truths"),
-)
+@by_cases("own, without, share, chance")
 def test_a_worth_is_the_share_of_the_loss_beyond_that_by_other_truths(own, without, share, chance):
     trial = losing(own=own, without=without)
     number, found = used.shares(trial, Predictions("without"), slice(1, None))
@@ -111,7 +108,7 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
     assert timing.in_time(own).word == "not applicable"
 
 
-@pytest.mark.parametrize(("losses", "word", "number"), cases(__file__, "test_kept_over_more_rounds"))
+@by_cases("losses, word, number")
 def test_kept_over_more_rounds(losses, word, number):
     def running(curve):
         data = SimpleNamespace(first_asked=1)
@@ -159,9 +156,7 @@ def test_stays_at_rest(monkeypatch, frames, word, regime):
         assert measure.number.estimate == pytest.approx(last["moved"] / last["before"])
 
 
-@pytest.mark.parametrize(
-    ("sides", "is_used", "word"), cases(__file__, "test_the_side_that_is_taken_is_by_the_worst_heuristic")
-)
+@by_cases("sides, is_used, word")
 def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is_used, word):
     def adversarial(key, side):
         taken = lambda model=None: mean_interval(np.full(N, side if model is None else 0.4))  # noqa: E731

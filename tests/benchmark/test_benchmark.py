@@ -18,7 +18,7 @@ from circuits.benchmark.question import QUESTIONS, ranking
 from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refused
 from tests.shell import printed
 
@@ -78,9 +78,7 @@ def test_only_the_raw_latents_show_clean_up(material):
     assert joined["auroc clean-up"] == 0.5 and everything["auroc clean-up"] > 0.95
 
 
-@pytest.mark.parametrize(
-    ("machine", "form", "variant"), cases(__file__, "test_places_hold_their_variables_in_every_variant")
-)
+@by_cases("machine, form, variant")
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
     subject = build(machine, form, variant, seed=3)

@@ -2,11 +2,9 @@
 
 import inspect
 
-import pytest
-
 import interp.tasks
 from interp.cli.verify import _verify
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.shell import invoked
 
 
@@ -28,7 +26,7 @@ def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
     assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
 
 
-@pytest.mark.parametrize(("arguments", "message"), cases(__file__, "test_sizes_of_another_task_are_refused"))
+@by_cases("arguments, message")
 def test_sizes_of_another_task_are_refused(arguments: tuple[object, ...], message: str) -> None:
     code, output = invoke(*arguments)
     assert (code, message in output) == (2, True)

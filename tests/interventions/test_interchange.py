@@ -15,7 +15,7 @@ from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning.algorithms import q_learning
-from tests.cases import cases
+from tests.cases import by_cases, cases
 from tests.handmade import intervened
 
 WMA = cases(__file__, "interchange WMA")
@@ -159,9 +159,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
         assert torch.equal(policy, base.predictions[:, rounds])
 
 
-@pytest.mark.parametrize(
-    ("variable", "where", "outcome"), cases(__file__, "test_q_learning_places_without_the_variable_are_at_chance")
-)
+@by_cases("variable, where, outcome")
 def test_q_learning_places_without_the_variable_are_at_chance(qlearning, q_pair, variable, where, outcome):
     _, model = qlearning
     result = interchange(model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 14))
@@ -179,9 +177,7 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
         assert result.iia == 1.0 and result.error.max() < 1e-14
 
 
-@pytest.mark.parametrize(
-    ("variable", "where", "outcome"), cases(__file__, "test_wma_places_without_the_variable_are_at_chance")
-)
+@by_cases("variable, where, outcome")
 def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, where, outcome):
     """No informative pair comes out right at a place that does not hold the variable."""
     _, model = wma

@@ -10,7 +10,7 @@ from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 
 
@@ -172,7 +172,7 @@ def test_without_an_effect_there_is_no_share(wma, pair):
     assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
 
 
-@pytest.mark.parametrize(("options", "told"), cases(__file__, "test_errors_teach"))
+@by_cases("options, told")
 def test_errors_teach(untrained, pair, options, told):
     given = {"cause": "latent@<z>", "through": "z[0.0]@p?", **options}
     refuses(told, mediate, untrained, *pair, **given)

@@ -11,7 +11,7 @@ from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
 from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 
 EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
@@ -121,9 +121,7 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     refuses("do not differ in logit_diff at round 3", same.fractions)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"), cases(__file__, "test_bad_input_is_one_sentence_with_the_valid_values")
-)
+@by_cases("options, message")
 def test_bad_input_is_one_sentence_with_the_valid_values(untrained, expert_episodes, options, message):
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
     refuses(message, patching.sweep, untrained, clean, corrupted, **{"round": 3, **options})

@@ -1,9 +1,7 @@
 """Sites: text and back, enumeration, and errors that list what exists."""
 
-import pytest
-
 from interp.interventions.sites import COMPONENTS, Site, sites
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 
 
@@ -39,12 +37,12 @@ def test_enumeration_counts(untrained):
     assert len(sites(untrained, components="mlp_out", positions="p?", layers=[1])) == 1
 
 
-@pytest.mark.parametrize(("text", "message"), cases(__file__, "test_bad_texts"))
+@by_cases("text, message")
 def test_bad_texts(text, message):
     refuses(message, Site.parse, text)
 
 
-@pytest.mark.parametrize(("options", "message"), cases(__file__, "test_sites_that_do_not_exist"))
+@by_cases("options, message")
 def test_sites_that_do_not_exist(untrained, options, message):
     refuses(message, sites, untrained, **options)
 

@@ -24,7 +24,7 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.statistics import Interval, exact_share
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -151,9 +151,7 @@ def _outcomes(n: int, **hits: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@pytest.mark.parametrize(
-    ("hits", "n", "carries", "used"), cases(__file__, "test_the_edit_that_is_followed_least_decides")
-)
+@by_cases("hits, n, carries, used")
 def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, carries: str, used: str) -> None:
     """By exact intervals on each side of every bound, and clear of other texts that say the same."""
     outcomes = _outcomes(n, **hits)

@@ -21,7 +21,7 @@ from interp.llm.schemes import (
     read_message,
     response_format,
 )
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.llm.conftest import asked
 from tests.refusals import refuses
 
@@ -181,7 +181,7 @@ def test_usable_answers(scheme: Any, turn: Any, text: str, value: object, strict
     assert (answer.value, answer.strict, answer.problem, answer.embedded) == (value, strict, "", False)
 
 
-@pytest.mark.parametrize("text", cases(__file__, "test_one_object_among_other_words_is_read_and_marked"))
+@by_cases("text")
 def test_one_object_among_other_words_is_read_and_marked(text: str) -> None:
     answer = read_answer(ONLINE, "prediction", text)
     assert (answer.value, answer.strict, answer.embedded) == (1, False, True)

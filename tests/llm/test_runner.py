@@ -20,7 +20,7 @@ from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
 from interp.tasks import experts
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.llm import server as raw
 from tests.llm.conftest import NOTE_ONLY, SETTINGS, Serve, agent, go, good, jobs, play
 from tests.refusals import refuses
@@ -194,7 +194,7 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path) 
     assert go(server.url, tmp_path, work).complete
 
 
-@pytest.mark.parametrize("body", cases(__file__, "test_context_overflow_ends_the_episode_with_its_prefix"))
+@by_cases("body")
 def test_context_overflow_ends_the_episode_with_its_prefix(body: dict[str, Any], serve: Serve, tmp_path: Path) -> None:
     """OpenAI's, vLLM's and llama.cpp's words for a full context end that episode only, and are not asked again."""
 

@@ -18,7 +18,7 @@ import interp
 import lab
 from circuits.compare.question import Effort
 from interp.machines.recurrent import Actor
-from tests.cases import cases
+from tests.cases import by_cases
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "results" / "architectures"
@@ -68,9 +68,7 @@ def seeds(kind, far=(), n=4):
     return pd.concat(rows((kind, kind, at, at + 0.05, 0.0)).assign(a=f"{i}", b=f"{j}") for (i, j), at in low.items())
 
 
-@pytest.mark.parametrize(
-    ("far", "n", "words"), cases(__file__, "test_seeds_of_one_architecture_are_judged_as_though_they_were_of_two")
-)
+@by_cases("far, n, words")
 def test_seeds_of_one_architecture_are_judged_as_though_they_were_of_two(far, n, words):
     said = list(table.pretended(seeds("A", far, n), "state"))
     assert {word: said.count(("A", word)) for _, word in said} == words

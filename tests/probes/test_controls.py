@@ -24,7 +24,7 @@ from probes.controls import (
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
 from probes.targets import TargetValues
-from tests.cases import cases
+from tests.cases import by_cases, cases
 
 N = 6
 OF_ALL = np.full(N, 8.0)
@@ -170,10 +170,7 @@ def judged(level, spread=0.0, implied_by=(), key="count", site="latents", withou
     return measure_of(target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features)
 
 
-@pytest.mark.parametrize(
-    ("level", "changes", "word", "reason"),
-    cases(__file__, "test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control"),
-)
+@by_cases("level, changes, word, reason")
 def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(level, changes, word, reason):
     found = judged(level, **changes)
     assert (found.word, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1

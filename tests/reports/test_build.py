@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports.build import write
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refuses
 from tests.reports.conftest import SMALL, fewer, written
 
@@ -105,7 +105,7 @@ def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> N
     assert "was not learned: " in carried and "informative" in carried  # so few episodes cannot show a subspace
 
 
-@pytest.mark.parametrize(("name", "options", "message"), cases(__file__, "test_bad_input"))
+@by_cases("name, options, message")
 def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: Path) -> None:
     """One sentence, before any work, and nothing written."""
     refuses(message, write, name, tmp_path, **{**SMALL, **options})

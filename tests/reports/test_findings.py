@@ -9,7 +9,7 @@ import pytest
 from interp.statistics import Interval
 from reports.blocks import cell
 from reports.parts import interchange, patching
-from tests.cases import cases
+from tests.cases import by_cases
 
 NAN = float("nan")
 
@@ -42,7 +42,7 @@ def test_interchange() -> None:
     assert found[0].yes == "updates by its carried" and found[0].strongest.startswith("random directions")
 
 
-@pytest.mark.parametrize(("scores", "moved", "random", "word"), cases(__file__, "test_steering"))
+@by_cases("scores, moved, random, word")
 def test_steering(scores: tuple[float, float], moved: tuple[float, float], random: float, word: str) -> None:
     """The dose that is worst of those that move the algorithm decides, against half of its move."""
     frame = pd.DataFrame({"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]})

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 from PIL import Image
 
@@ -21,7 +20,7 @@ from reports.build import write
 from reports.page import INDEX, Report, Section, write_index, write_listed
 from reports.part import Part
 from reports.parts import overview
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.reports.conftest import SMALL, tiny
 
 SAID = [Measure(str(n), "A claim", Interval(n, n, n), 0.5, needs_control=False) for n in (1, 0, 0)]
@@ -48,7 +47,7 @@ def test_two_folders_of_one_name_give_two_pages(tmp_path: Path) -> None:
     assert all(re.fullmatch(r"model-[0-9a-f]{8}\.html|index\.html", name) for name in pages(tmp_path / "out"))
 
 
-@pytest.mark.parametrize(("given", "name"), cases(__file__, "test_what_a_model_was_given_is_in_the_name"))
+@by_cases("given, name")
 def test_what_a_model_was_given_is_in_the_name(given: dict[str, Any], name: str, tmp_path: Path) -> None:
     """A report at another size, in another regime, or of a circuit built otherwise does not overwrite the plain one."""
     model = interp.load("wma-handwired", **given.get("arguments", {}))

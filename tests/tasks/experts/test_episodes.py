@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, sample
-from tests.cases import cases
+from tests.cases import by_cases
 from tests.refusals import refused, refuses
 
 SIZES = (1, 2, 4, 7)
@@ -41,9 +41,7 @@ def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_perm
     assert (np.abs(accuracies.mean(axis=0) - expected) < 5 * standard_error).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "slots"), cases(__file__, "test_four_expert_slots_are_those_the_paper_and_its_code_state")
-)
+@by_cases("name, slots")
 def test_four_expert_slots_are_those_the_paper_and_its_code_state(name, slots):
     assert tuple(REGIMES[name].slots(4)) == slots
 
@@ -156,6 +154,6 @@ test_bad_requests_are_refused_in_a_sentence = refused(
 )
 
 
-@pytest.mark.parametrize("fields", cases(__file__, "test_a_regime_that_cannot_be_drawn_is_refused"))
+@by_cases("fields")
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
     refuses("regime 'odd'", ExpertRegime, "odd", "", **fields)
