@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import circuits
 from circuits.compiler import places
@@ -74,9 +75,11 @@ def test_the_algorithm_starts_where_the_latents_do() -> None:
 def test_a_location_is_asked_for_by_name() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
     assert [location.name for location in circuit.locations("log_weights")] == ["latent", "p?", "w?"]
-    assert circuit.locations("log_weights", "w?", "latent") == tuple(
-        circuit.location("log_weights", name) for name in ("w?", "latent")
-    )
+    latent = circuit.location("log_weights", "latent")
+    assert circuit.locations("log_weights", "w?", "latent") == (circuit.location("log_weights", "w?"), latent)
+    x = torch.randn(3, circuit.layout.n_positions, circuit.basis.d_model, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(replace(latent, scale=0.5).reader(circuit)(x), 2 * latent.reader(circuit)(x))
+    assert circuit.not_carried["embed@p?"] == ("label", "state")
     assert [str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))] == ["scores[2.1]@w?"]
     with pytest.raises(InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"):
         circuit.location("log_weights", "latents")

@@ -12,10 +12,8 @@ import pytest
 
 from circuits.compare.choices import _FEWEST, behaviour
 from interp.evaluation.experts.regret import regret
-from interp.llm.backend import AGENTS, Connection, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Connection, Settings
 from interp.llm.loading import load
-from interp.llm.plan import Job
-from interp.llm.protocol import Session
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition, Message
@@ -25,7 +23,7 @@ from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
 from lab import players as known
 from tests.llm import server as raw
-from tests.llm.conftest import jobs, play
+from tests.llm.conftest import jobs
 from tests.refusals import refuses
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
@@ -37,48 +35,17 @@ def malformed(messages: Sequence[Message]) -> str:
     return ways[sum(len(message["content"]) for message in messages) % len(ways)]
 
 
-def alone(name: str, conditions: Any = (NOTE_ONLY,), n: int = 3, rounds: int = 25, regime: str = "stratified") -> Any:
-    """Runs of an agent without a server: the same state machine, hundreds of rounds in no time."""
-    work = jobs(n, rounds, conditions, Settings(name), regime)
-    return [as_run(job, play(job.session(), AGENTS[name])) for job in work]
-
-
-def as_run(job: Job, session: Session) -> LLMRun:
-    rounds = len(session.predictions)
-    return LLMRun(
-        model=job.settings.model,
-        condition=job.condition,
-        regime=job.instance.regime,
-        index=job.instance.index,
-        advice=job.instance.advice,
-        labels=job.instance.labels,
-        accuracies=job.instance.accuracies,
-        predictions=np.array(session.predictions),
-        notes=tuple(session.notes),
-        ended="complete",
-        calls=rounds * (1 + job.condition.has_note) + session.malformed,
-        malformed=session.malformed,
-        prompt_tokens=np.full(rounds, np.nan),
-        total_prompt_tokens=0,
-        total_completion_tokens=0,
-        seconds=float("nan"),
-        wording="test",
-        served=(),
-        path=job.place,
-    )
-
-
 @pytest.fixture
 def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMRun]]:
-    """Runs of an agent through server, runner and trace."""
+    """Runs of an agent through runner and trace, without a server or through one."""
 
     def make(
-        name: str, conditions: Any = (NOTE_ONLY, NO_NOTE), n: int = 3, rounds: int = 25, regime: str = "stratified"
-    ) -> Any:
+        name: str, conditions: Any = (NOTE_ONLY,), n: int = 3, rounds: int = 25, *, over_http: bool = False
+    ) -> list[LLMRun]:
         agent = malformed if name == "malformed" else AGENTS[name]
-        server = serve(lambda number, body: agent(body["messages"]))
-        work = jobs(n, rounds, conditions, Settings(name), regime)
-        run(work, tmp_path / name, Connection(server.url), malformed_limit=0)
+        work, alone = jobs(n, rounds, conditions, Settings(name), "stratified"), AgentBackend(name, agent)
+        backend = Connection(serve(lambda number, body: agent(body["messages"])).url) if over_http else alone
+        run(work, tmp_path / name, backend, malformed_limit=0)
         return load(tmp_path / name)
 
     return make
@@ -91,8 +58,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
     """Under every protocol, also where only the note carries the counts (two of them end to end over HTTP): the agents'
     regret is exactly their algorithm's, with ties broken as the agents say (the library counts half a mistake)."""
     for name in ("follow-the-leader", "weighted-majority"):
-        over_http = condition in (NOTE_ONLY, NO_NOTE)
-        runs = played(name, [condition], n=2, rounds=10) if over_http else alone(name, [condition])
+        runs = played(name, [condition], rounds=10, over_http=condition in (NOTE_ONLY, NO_NOTE))
         episodes = episodes_of(runs, "stratified")
         if name == "weighted-majority":
             share = algorithms.weighted_majority(episodes, eta=0.3).predictions
@@ -107,9 +73,9 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
         assert np.array_equal(ours, regret(said, episodes))
 
 
-def test_scores_have_bands_baselines_and_other_models() -> None:
+def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list[LLMRun]]) -> None:
     """One table for language models, baselines and any model of ours on the same instances."""
-    runs = alone("weighted-majority", [NOTE_ONLY, NO_NOTE])
+    runs = played("weighted-majority", [NOTE_ONLY, NO_NOTE])
     result = score(runs, {"my model": lambda episodes: algorithms.bayes(episodes).predictions})
     final = result.to_frame()
     mine = final[final.kind == "llm"]
@@ -125,12 +91,12 @@ def test_scores_have_bands_baselines_and_other_models() -> None:
     regrets = np.stack([_run_regret(one) for one in runs if one.condition == NOTE_ONLY])
     row = mine[(mine.condition == NOTE_ONLY.name) & (mine.missing == "wrong")].iloc[0]
     assert row["std"] == regrets[:, -1].std() and row["mean"] == regrets[:, -1].mean()
-    assert result.settings["wording"] == ["test"] and "git" in result.settings
+    assert result.settings["wording"] == ["built-in wording, version 1"] and "git" in result.settings
 
 
-def test_missing_predictions_are_scored_both_ways_and_never_as_zero() -> None:
+def test_missing_predictions_are_scored_both_ways_and_never_as_zero(played: Callable[..., list[LLMRun]]) -> None:
     """On a napkin: two missing rounds cost two mistakes, or are left out on both sides; a 0 is neither."""
-    one = alone("majority", [NO_NOTE], n=1, rounds=4)[0]
+    one = played("majority", [NO_NOTE], n=1, rounds=4)[0]
     napkin = replace(
         one,
         advice=np.array([[0, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 0], [0, 1, 1, 1]]),
@@ -144,7 +110,7 @@ def test_missing_predictions_are_scored_both_ways_and_never_as_zero() -> None:
 
 
 def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., list[LLMRun]]) -> None:
-    runs = played("malformed", n=1, rounds=3)
+    runs = played("malformed", [NOTE_ONLY, NO_NOTE], n=1, rounds=3)
     assert all(one.missing.all() and one.malformed == one.calls for one in runs)
     result = score(runs)
     assert result.settings["wording"] == ["built-in wording, version 1"]
@@ -178,18 +144,18 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
     assert curve["n"].tolist() == [3] * 4 + [2] * 5
 
 
-def test_few_instances_are_not_named() -> None:
+def test_few_instances_are_not_named(played: Callable[..., list[LLMRun]]) -> None:
     """Fewer than :data:`_FEWEST` have no fit, no score and no interval: the answer says so."""
-    found = behaviour(alone("counter", n=_FEWEST - 1, rounds=8))[0]
+    found = behaviour(played("counter", n=_FEWEST - 1, rounds=8))[0]
     assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
-def test_repeated_plays_bound_what_any_algorithm_can_agree() -> None:
+def test_repeated_plays_bound_what_any_algorithm_can_agree(played: Callable[..., list[LLMRun]]) -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
-    rng, runs = np.random.default_rng(0), alone("majority", n=_FEWEST - 1, rounds=300)
-    noisy = [np.abs(one.predictions - (rng.random((2, 300)) < 0.1)) for one in runs]
+    rng, runs = np.random.default_rng(0), played("majority", [NO_NOTE], _FEWEST - 1, 100)
+    noisy = [np.abs(one.predictions - (rng.random((2, 100)) < 0.1)) for one in runs]
     noisy[0][0, 3] = np.nan
-    twice = [replace(one, predictions=a, again=(b[:200],)) for one, (a, b) in zip(runs, noisy, strict=True)]
+    twice = [replace(one, predictions=a, again=(b[:70],)) for one, (a, b) in zip(runs, noisy, strict=True)]
     (found,) = behaviour(twice)
     assert found.repeated.low <= 0.82 <= found.repeated.high and found.repeated.high - found.repeated.low < 0.1
     assert found.ceiling.estimate == pytest.approx((1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2)
@@ -204,17 +170,17 @@ def test_repeated_plays_bound_what_any_algorithm_can_agree() -> None:
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
     """Counter notes count exactly and name the best; last-step notes hold no counts; round lists grow."""
     both = [Condition("weather", "note"), NOTE_ONLY]
-    counter = note_table(played("counter", both, n=2, rounds=10))
+    counter = note_table(played("counter", both, n=2, rounds=10, over_http=True))
     assert counter.formats()["counter"].tolist() == [2, 2]
     assert (counter.final()["exact"] == 1).all() and (counter.final()["readable"] == 2).all()
     assert set(counter.over_rounds()["round"]) == set(range(1, 11))
     assert (counter.over_rounds()["prompt_tokens"] > 0).all()
-    last = note_table(alone("last-step", both, n=2, rounds=10))
+    last = note_table(played("last-step", both, n=2, rounds=10))
     assert last.formats()["last-step"].tolist() == [2, 2] and (last.final()["readable"] == 0).all()
-    listed = note_table(alone("full-history", both, n=2, rounds=10)).over_rounds()
+    listed = note_table(played("full-history", both, n=2, rounds=10)).over_rounds()
     words = listed[listed.condition == "weather-note"].sort_values("round")["words"].to_numpy()
     assert (np.diff(words) > 0).all()
-    none = note_table(alone("majority", [NO_NOTE], n=1, rounds=3))
+    none = note_table(played("majority", [NO_NOTE], n=1, rounds=3))
     assert none.formats().empty and none.over_rounds().empty and none.final().empty
 
 
