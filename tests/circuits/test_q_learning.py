@@ -149,11 +149,11 @@ def test_sizes_are_those_of_the_specification() -> None:
 
 
 def test_the_head_table_and_the_ground_truth_are_frames() -> None:
-    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant="softmlp")
     table = circuit.to_frame()
     assert list(table["head"][:2]) == ["1.1 state to actions", "1.2 state to Select"]
-    read = "6 neurons, buf1[s_1] + 16 id[s_1] + 16 id[Qcurr] ..."
-    assert tuple(table.iloc[7]) == ("2.2 Q-values", 2, "relu", read, "-buf2[Qcurr] ...", 0, 30)
+    cleaned = ("4.5 clean up", 4, "relu", "6 neurons, buf2[s_1] ...", "-buf2[s_1] ...", 0, 12)
+    assert tuple(table.iloc[15]) == cleaned
     truth = circuit.ground_truth()
     assert truth["reads"][0] == "buf1[s_1] ... buf1[s_3]"
     assert set(truth["variable"]) == set(circuit.sites)

@@ -110,7 +110,7 @@ def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
 
 
 def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
-    assert built("search").leak == pytest.approx(np.exp(-15.0))
+    assert built("search").leak == pytest.approx(np.exp(-15.0)) and circuits.build(W).leak == 0
     far, near = (circuits.build(W, n_experts=n, positions="sinusoidal", eta=30.0) for n in (2, 8))
     assert far.basis.positions.margin > 1.05 and 0.5 < (margin := near.basis.positions.margin) < 0.99
     assert (far.leak, near.leak) == pytest.approx((np.exp(-15.0), np.exp(-15.0 * margin)))

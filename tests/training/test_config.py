@@ -88,7 +88,16 @@ test_each_bad_field_is_refused = refused(
     ({"sizes": {"n_experts": 8}}, r"n_experts must be \[low, high\], got 8"),
     ({"sizes": {"n_states": [2, 4]}}, "unknown size 'n_states'. Valid: n_experts"),
     ({"n_heads": 3}, "d_model 64 must be a multiple of n_heads 3"),
-    by=lambda values: override(preset("experts", "laptop"), values),
+    ({"task": "qlearning"}, "task cannot be set: the preset is one of 'experts'"),
+    ({"lr": True}, "lr must be a finite number, got True"),
+    ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+    ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+    ({"betas": [0.9]}, r"betas must be two numbers in \[0, 1\)"),
+    ({"stages": [{"n_rounds": 2}]}, "a stage needs steps"),
+    ({"stages": [{"n_rounds": 2.0, "steps": 1}]}, "n_rounds must be an integer, got 2.0"),
+    ({"sizes": {"n_experts": [2, 10**9]}}, "n_experts 1000000000 is beyond any model"),
+    ({"regimes": [3]}, "regimes must be a list of which each is a text"),
+    by=lambda values: override(preset("experts", "laptop"), values).model_config("m"),
 )
 
 
@@ -97,6 +106,8 @@ def test_unknown_presets_and_files_are_refused(tmp_path):
     refuses("unknown preset of 'experts' 'latop'; did you mean 'laptop'", preset, "experts", "latop")
     refuses("unknown training field 'n_experts'", TrainingConfig.from_dict, {"task": "experts", "n_experts": [2, 8]})
     refuses("cannot read", read_toml, tmp_path / "none.toml")
+    (tmp_path / "c.toml").write_bytes(b"lr = 1e-3 # \xff")
+    refuses("is not valid TOML in UTF-8", read_toml, tmp_path / "c.toml")
     refuses("not FIELD=VALUE", parse_assignment, "lr")
 
 

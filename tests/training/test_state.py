@@ -14,10 +14,9 @@ from safetensors.torch import load_file, save_file
 from interp.errors import InputError
 from interp.files import _MACHINE, locked
 from interp.training import trainer
-from interp.training.config import override, read_toml
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 from tests.training.test_trainer import small
 
 CONFIG = small(stages=({"n_rounds": 2, "steps": 4},), sizes={"n_experts": (2, 2)}, checkpoint_every=2)
@@ -131,23 +130,3 @@ def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(be
 def test_a_name_is_no_path(tmp_path, name):
     refuses("name must be letters, digits", train, CONFIG, tmp_path / "run", name=name)
     assert list(tmp_path.iterdir()) == []
-
-
-test_fields_are_of_their_kind_and_within_range = refused(
-    ({"task": "qlearning"}, "task cannot be set: the preset is one of 'experts'"),
-    ({"lr": True}, "lr must be a finite number, got True"),
-    ({"lr": float("nan")}, "lr must be a finite number, got nan"),
-    ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-    ({"betas": [0.9]}, r"betas must be two numbers in \[0, 1\)"),
-    ({"stages": [{"n_rounds": 2}]}, "a stage needs steps"),
-    ({"stages": [{"n_rounds": 2.0, "steps": 1}]}, "n_rounds must be an integer, got 2.0"),
-    ({"sizes": {"n_experts": [2, 10**9]}}, "n_experts 1000000000 is beyond any model"),
-    ({"regimes": [3]}, "regimes must be a list of which each is a text"),
-    by=lambda values: override(CONFIG, values).model_config("m"),
-)
-
-
-def test_a_toml_file_that_is_not_utf_8_is_refused(tmp_path):
-    path = tmp_path / "c.toml"
-    path.write_bytes(b"lr = 1e-3 # \xff")
-    refuses("is not valid TOML in UTF-8", read_toml, path)
