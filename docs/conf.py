@@ -33,6 +33,7 @@ nb_execution_mode = "force"
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # how far work is, on a slow machine; an error ends the build
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

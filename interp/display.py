@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.errors import require_known
+from interp.errors import InputError, require_known, unknown_name
 from interp.statistics import Interval
 
 if TYPE_CHECKING:
@@ -100,7 +100,15 @@ def _few(names: Any) -> str:
 
 
 class Cache(dict[str, Any]):
-    """Activations by name; at a prompt their names and shapes, not their numbers."""
+    """Activations by name; at a prompt their names and shapes, not their numbers.
+
+    >>> Cache({"blocks.1.attn.hook_pattern": 0})["blocks.1.attn.hook_patern"]
+    Traceback (most recent call last):
+    interp.errors.InputError: unknown cached activation 'blocks.1.attn.hook_patern'; did you mean ...
+    """
+
+    def __missing__(self, name: object) -> Any:
+        raise InputError(f"{unknown_name('cached activation', name, self)}; names_filter=[{name!r}] caches it")
 
     def __repr__(self) -> str:
         lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
@@ -181,7 +189,7 @@ class Scores(Tabled):
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
     """A caption over a table, for a notebook; what does not fit is counted."""
-    shown = frame.head(_MOST_ROWS)
+    shown = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
     more = f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()." if len(frame) > len(shown) else ""
-    table = shown.to_html(index=False, border=0, float_format="{:.4g}".format, na_rep="–")
+    table = shown.astype(object).where(shown.notna(), "–").to_html(index=False, border=0, float_format="{:.4g}".format)
     return f"<p>{escape(caption)}.{more}</p>\n{table}"

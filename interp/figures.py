@@ -87,7 +87,7 @@ def trajectories(
         right.set_yticks([0, *decades], ["0", *(f"{tick:.3g}" for tick in decades)])
         right.minorticks_off()
     for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(9 if axes is left else 5, integer=True))
     return figure
 
 

@@ -316,8 +316,8 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
         if not first or len(_clause(name, [*first, phrase]).split()) <= _MOST_WORDS:
             first.append(phrase)
     sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
-    if more := [said for word, said in phrases if (word, said) not in first]:
-        sentences.append(f"It also {listed(more)}")
+    if more := [phrase for phrase in phrases if phrase not in first]:
+        sentences.append(_clause("It also", more))
     reasons = [one.reason for one in measures if one.word == "undecided"]
     if reasons:
         why = f": {reasons[0]}" if len(set(reasons)) == 1 else ""

@@ -78,18 +78,17 @@ def _report(
     sections = [Section("What was found", titled), Section("Families", families)]
     if family and len(family.searched) and facts["Participants"] > 1:
         people = by_participant(family, episodes, episodes.choices)
-        told = [
-            f"{name}: {people[name].mean():.3g} (standard deviation {people[name].std():.2g})"
-            for name in found.parameters
-        ]
+        fitted = people[list(found.parameters)].items()
+        told = [f"{name}: {of.mean():.3g} (standard deviation {of.std():.2g})" for name, of in fitted]
         caption = f"{family.name}, fitted to each participant. Mean over participants: {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
     sources = {f"{found.algorithm.name} ({in_words(found.parameters)})": found.algorithm} if found.algorithm else {}
+    hero = []
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)
-        drawn = Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")
+        hero = [Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")]
         bins = Table(portrait.to_frame(), "The bins", collapsed=True)
-        sections.insert(1, Section("Phase portrait", [Prose(_TEXTS["portrait"]), drawn, bins], opened=True))
+        sections.insert(1, Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
     named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
     shell = [f"--{key}={value}" for key, value in columns.items() if value is not None]
     python = _TEXTS["python"].format(path=str(path), columns="".join(f", {one}" for one in named))
@@ -97,4 +96,6 @@ def _report(
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
     about["sentence"] = found.sentence
     settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(f"Choices in {path.name}", _TEXTS["lead"], sections, settings, about=about, sentence=found.sentence)
+    return Report(
+        f"Choices in {path.name}", _TEXTS["lead"], sections, settings, about=about, sentence=found.sentence, hero=hero
+    )

@@ -56,16 +56,20 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
         grid = mean.pivot(index="layer", columns="target", values="estimate")[list(mean["target"].unique())]
         grid = grid.rename(index="layer {}".format)
         name = {"p?": "predict", "w?": "update"}.get(reader, reader)
-        picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}")
-        yield f"attention-{name}", picture
+        yield (
+            f"attention-{name}",
+            figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}"),
+        )
 
 
 def _attention_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
     for layer, part in attention.groupby("layer"):
         mean = part.groupby(["query", "key"])["attention"].mean().unstack().reindex(index=labels, columns=labels)
-        picture = figures.heatmaps({"": mean}, label="share of attention, mean over heads")
-        yield f"attention-chain-layer-{layer}", picture
+        yield (
+            f"attention-chain-layer-{layer}",
+            figures.heatmaps({"": mean}, label="share of attention, mean over heads"),
+        )
 
 
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_tables
@@ -22,6 +23,7 @@ from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
+from interp.measure import listed
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import TASK
@@ -38,6 +40,7 @@ def write(
     regime: str | None = None,
     duplicates: str = "refuse",
     seed: int = 0,
+    acts: Sequence[PlayerBehaviour] | None = None,
 ) -> Path:
     """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
 
@@ -46,10 +49,13 @@ def write(
         models: transformers to run on the same instances: what :func:`interp.load` takes.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
+        acts: what :func:`~circuits.compare.choices.behaviour` found of these traces; computed when None.
     """
     page = file_to_write(writable(Path(out)) / "llm.html")
     others = {name: transformer(name) for name in models}
-    return write_listed(_report(read(path, regime, duplicates), others, Path(path), seed), page)
+    reading = read(path, regime, duplicates)
+    acts = behaviour(reading.runs, seed) if acts is None else acts
+    return write_listed(_report(reading, score(reading.runs, others, seed), acts, Path(path), seed), page)
 
 
 def transformer(name: str) -> Predictor:
@@ -64,13 +70,14 @@ def transformer(name: str) -> Predictor:
     return lambda episodes: predict(load(name, **{"n_experts": episodes.n_experts} if wired else {}), episodes)
 
 
-def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int) -> Report:
-    runs, scores = reading.runs, score(reading.runs, others, seed)
-    acts, notes = behaviour(runs, seed), note_table(runs)
-    of_regret, noted = _regret(scores), bool(len(notes.notes))
+def _report(reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour], path: Path, seed: int) -> Report:
+    runs, notes = reading.runs, note_table(reading.runs)
+    noted = bool(len(notes.notes))
+    others = dict.fromkeys(scores.final.loc[scores.final["kind"] == "model", "model"])
+    shell = shlex.join(["interp", "llm", "report", str(path), *(["--models", *others] if others else [])])
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
-        Section("Regret over rounds", [Prose(_SAYS["regret"]), *of_regret[1:]]),
+        Section("Regret over rounds", [Prose(_SAYS["regret"]), *_regret(scores)]),
         _final(scores),
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
@@ -81,22 +88,17 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
         table = Table(aside, "Files and parts of files", collapsed=True)
         sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
-    shell = shlex.join(["interp", "llm", "report", str(path), *(["--models", *others] if others else [])])
     where = shown_on("llm") | ({} if noted else {"table 3": ("", "no run wrote notes")})
-    rows = [
-        {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
-        for number, (at, differs) in where.items()
-    ]
-    covered = Table(pd.DataFrame(rows), "Where each of the paper's figures on language models is")
+    rows = [(number, PRINTED[number][0], at or "nowhere", differs) for number, (at, differs) in where.items()]
+    frame = pd.DataFrame(rows, columns=["figure", "what it shows", "where", "what differs"])
+    covered = Table(frame, "Where each of the paper's figures on language models is")
     sections += [Section(PAPER, [covered]), commands(shell, _SAYS["python"].format(path=str(path)))]
     named, told = [one for one in acts if one.found and one.found.family], []
     for model in dict.fromkeys(one.model for one in named):
         answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
-        told.append(f"{model} plays like {answer} in {n} of {sum(one.model == model for one in acts)} groups")
-    if len(named) < len(acts):
-        told.append(f"no algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs")
-    said = f"{'; '.join(told)}." if told else ""
-    said = said[:1].upper() + said[1:] if said.startswith("no ") else said
+        told.append(f"{model} plays like {answer} ({n} of {sum(one.model == model for one in acts)} groups)")
+    unnamed = f"No algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs"
+    said = " ".join(f"{one}." for one in (listed(told), unnamed * (len(named) < len(acts))) if one)
     return Report(
         "Language models as online learners",
         _SAYS["lead"],
@@ -104,7 +106,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs)),
         about={"kind": "llm", "task": TASK.name, "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
         sentence=said,
-        hero=of_regret[:1],
+        hero=[_hero(scores)],
     )
 
 
@@ -210,13 +212,22 @@ _LONGEST_NOTE = 400
 _SAYS = TEXTS["llm"]
 
 _DRAWN = _SAYS["drawn"]
+_KEYS = {name: key for name, (key, _) in _DRAWN.items()} | {"wma-handwired": "handwired", "wma-learned": "learned"}
+
+
+def _hero(scores: LLMScores) -> Figure:
+    """The regret of every model, over all its conditions, beside the baselines: a panel for each regime."""
+    over = scores.curves[scores.curves["missing"] != "skipped"]
+    over = over[(over["kind"] != "baseline") | over["model"].isin(list(_DRAWN))]
+    mean = over.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)["mean"].mean()
+    frame = _banded(mean.assign(std=np.nan), mean["model"].map(_KEYS).fillna(mean["model"]), mean["model"])
+    return curves(_SAYS["first"], frame.sort_values("kind", key=lambda kind: kind != "llm", kind="stable"), data=mean)
 
 
 def _regret(scores: LLMScores) -> list[Figure]:
     """A figure for each model: a row of panels for each regime, a column for each framing."""
     over = scores.curves[scores.curves["missing"] != "skipped"]
     llm = over[over["kind"] == "llm"]
-    keys = {name: key for name, (key, _) in _DRAWN.items()} | {"wma-handwired": "handwired", "wma-learned": "learned"}
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
     blocks = []
     for model in dict.fromkeys(llm["model"]):
@@ -224,7 +235,7 @@ def _regret(scores: LLMScores) -> list[Figure]:
         for regime in dict.fromkeys(over["regime"]):
             here = over[over["regime"] == regime]
             drawn = here[(here["kind"] == "model") | here["model"].isin(list(_DRAWN))]
-            beside = _banded(drawn, drawn["model"].map(keys).fillna(drawn["model"]), drawn["model"])
+            beside = _banded(drawn, drawn["model"].map(_KEYS).fillna(drawn["model"]), drawn["model"])
             for framing in framings:
                 of_framing = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
                 if len(of_framing):

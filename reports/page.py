@@ -181,7 +181,7 @@ def write_index(folder: str | Path) -> Path:
         where = f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
         about["report"] = link(about["title"] + where, quote(os.fsencode(about["where"])))
     groups = {title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()}
-    sections = [Section(title, [_Cards(rows)]) for title, rows in groups.items() if rows]
+    sections = [Section(title, [_Cards(rows)], opened=True) for title, rows in groups.items() if rows]
     nothing = Section("Nothing yet", [Prose("No report was written here.")])
     return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
 

@@ -49,7 +49,7 @@ _TAKES = {
     row["command"]: "interp {command} takes about {takes}, on one core at its default size.".format(**row)
     for row in read_rows(Path(__file__).with_name("durations.csv"))
 }
-"""Command -> how long it takes, of those that were measured."""
+"""Command, and the option that changes it -> how long it takes, of those that were measured."""
 _MOST_ROWS = 20  # rows of a table that are printed for people
 
 
@@ -196,7 +196,8 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
-        takes = _TAKES.get(key, "")
+        called = key if group is app else f"{group.info.name} {key}"
+        takes = [said for name, said in _TAKES.items() if name.partition(" --")[0] == called]
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
@@ -206,13 +207,15 @@ def command(
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
-            say = Say(key if group is app else f"{group.info.name} {key}", as_json, quiet)
+            say = Say(called, as_json, quiet)
+            options = [_TAKES.get(f"{called} --{name}") for name, value in given.items() if value]
+            first = next(filter(None, options), _TAKES.get(called, ""))
             for holder, several in passed.items():
                 values = {one: given.pop(option.name) for one, option in several.items()}
                 given[holder] = {one: value for one, value in values.items() if value is not None}
             with (
                 say.until_done,
-                workers.saying(lambda: f"interp {key}", shown=bool(takes), first=takes, silent=quiet),
+                workers.saying(lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
                 warnings.showwarning = lambda message, *_, **__: typer.echo(
@@ -230,7 +233,7 @@ def command(
         parameters += [option for several in passed.values() for option in several.values()]
         run.__signature__ = inspect.Signature([*parameters, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-        epilog = "\n\n".join(filter(None, (f"Example: {example}", takes, *more.splitlines())))
+        epilog = "\n\n".join(filter(None, (f"Example: {example}", *takes, *more.splitlines())))
         about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
         group.command(key, cls=_Command, epilog=epilog, help=about)(run)
         return run

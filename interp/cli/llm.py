@@ -222,9 +222,9 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
         say.line(f"{name}: {done.sentence}")
     with working("scoring and drawing"):
         runs = load(traces)
-        tables = behaviour_tables(behaviour(runs, seed))
-        scores, written = write_tables(runs, out / "scores", seed=seed, more=tables)
-        page = write(traces, (), out=out, seed=seed)
+        acts = behaviour(runs, seed)
+        scores, written = write_tables(runs, out / "scores", seed=seed, more=behaviour_tables(acts))
+        page = write(traces, (), out=out, seed=seed, acts=acts)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
 

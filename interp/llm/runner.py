@@ -331,7 +331,7 @@ def counted(value: Any) -> int:
 
 
 @checked
-def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 8, n_rounds: int = 30) -> dict[str, RunSummary]:
+def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30) -> dict[str, RunSummary]:
     """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
     and write the traces below ``folder``."""
     conditions = [Condition.parse(name) for name in ("online-no-note", "online-note-only", "weather-note-only")]

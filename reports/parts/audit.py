@@ -12,6 +12,8 @@ from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
 from reports.part import Context, Part
 
 _TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
+_CURVE = {"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"}
+"""Columns of the table of how the loss falls with what is carried, as a curve has them."""
 
 
 def part(found: AuditResult | None = None) -> Part:
@@ -22,19 +24,14 @@ def part(found: AuditResult | None = None) -> Part:
         lambda context: audit(context.model, effort=QUICK if context.quick else FULL) if found is None else found,
         _draw,
         summary=lambda result, context: result.measures,
-        sentence=lambda result, context: result.sentence,
-        hero=_hero,
+        hero=lambda result, context: [
+            curves(TEXTS["audit"]["timing"], of.rename(columns=_CURVE), data=of)
+            for of in [result.tables["timing"]]
+            if len(of)
+        ],
         heading=lambda context: (f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
         slow=found is None,
     )
-
-
-def _hero(found: AuditResult, context: Context) -> list[Figure]:
-    """How the loss falls with what is carried, where the battery has it."""
-    if not len(timing := found.tables["timing"]):
-        return []
-    named = timing.rename(columns={"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"})
-    return [curves(TEXTS["audit"]["timing"], named, data=timing)]
 
 
 def _draw(found: AuditResult, context: Context) -> list[object]:

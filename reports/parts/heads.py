@@ -78,10 +78,8 @@ _THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a shar
 
 
 def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
-    if not context.model.is_handwired:
-        return []
-    picture, caption = _flow(reads, context, width=6.0), f"Who reads whom in round {context.looked_at}, by head."
-    return [Figure(picture, f"The circuit in round {context.looked_at}", caption)]
+    caption, of = f"Who reads whom in round {context.looked_at}, by head.", f"The circuit in round {context.looked_at}"
+    return [Figure(_flow(reads, context, width=6.0), of, caption)] if context.model.is_handwired else []
 
 
 def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:

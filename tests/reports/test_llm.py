@@ -54,7 +54,7 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
         "Prompts",
     ):
         assert f"<h2>{title}</h2>" in html
-    assert html.count("<svg") == 2 + 2, "a figure of regret for each model, and two on notes"
+    assert html.count("<svg") == 1 + 2 + 2, "regret of all models first, a figure for each of two, and two on notes"
     for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
         assert text in html
     assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
