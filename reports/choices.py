@@ -96,6 +96,4 @@ def _report(
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
     about["sentence"] = found.sentence
     settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(
-        f"Choices in {path.name}", _TEXTS["lead"], sections, settings, about=about, sentence=found.sentence, hero=hero
-    )
+    return Report(f"Choices in {path.name}", _TEXTS["lead"], sections, settings, "", about, found.sentence, hero)

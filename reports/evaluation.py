@@ -55,21 +55,15 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
         mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
         grid = mean.pivot(index="layer", columns="target", values="estimate")[list(mean["target"].unique())]
         grid = grid.rename(index="layer {}".format)
-        name = {"p?": "predict", "w?": "update"}.get(reader, reader)
-        yield (
-            f"attention-{name}",
-            figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}"),
-        )
+        of = {"p?": "predict", "w?": "update"}.get(reader, reader)
+        yield f"attention-{of}", figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}")
 
 
 def _attention_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
-    for layer, part in attention.groupby("layer"):
-        mean = part.groupby(["query", "key"])["attention"].mean().unstack().reindex(index=labels, columns=labels)
-        yield (
-            f"attention-chain-layer-{layer}",
-            figures.heatmaps({"": mean}, label="share of attention, mean over heads"),
-        )
+    for layer, of in attention.groupby("layer"):
+        of = of.groupby(["query", "key"])["attention"].mean().unstack().reindex(index=labels, columns=labels)
+        yield f"attention-chain-layer-{layer}", figures.heatmaps({"": of}, label="share of attention, mean over heads")
 
 
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {

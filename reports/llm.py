@@ -71,24 +71,23 @@ def transformer(name: str) -> Predictor:
 
 
 def _report(reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour], path: Path, seed: int) -> Report:
-    runs, notes = reading.runs, note_table(reading.runs)
-    noted = bool(len(notes.notes))
+    runs, notes, of_regret = reading.runs, note_table(reading.runs), _regret(scores)
     others = dict.fromkeys(scores.final.loc[scores.final["kind"] == "model", "model"])
     shell = shlex.join(["interp", "llm", "report", str(path), *(["--models", *others] if others else [])])
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
-        Section("Regret over rounds", [Prose(_SAYS["regret"]), *_regret(scores)]),
+        Section("Regret over rounds", [Prose(_SAYS["regret"]), *of_regret[1:]]),
         _final(scores),
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
-        *([_notes(notes)] if noted else []),
+        *([_notes(notes)] if len(notes.notes) else []),
         _prompts(runs),
     ]
     if len(reading.sentences) > 1:
         aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
         table = Table(aside, "Files and parts of files", collapsed=True)
         sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
-    where = shown_on("llm") | ({} if noted else {"table 3": ("", "no run wrote notes")})
+    where = shown_on("llm") | ({} if len(notes.notes) else {"table 3": ("", "no run wrote notes")})
     rows = [(number, PRINTED[number][0], at or "nowhere", differs) for number, (at, differs) in where.items()]
     frame = pd.DataFrame(rows, columns=["figure", "what it shows", "where", "what differs"])
     covered = Table(frame, "Where each of the paper's figures on language models is")
@@ -106,7 +105,7 @@ def _report(reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour]
         provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs)),
         about={"kind": "llm", "task": TASK.name, "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
         sentence=said,
-        hero=[_hero(scores)],
+        hero=of_regret[:1],
     )
 
 
@@ -201,10 +200,8 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
     texts: dict[str, dict[str, None]] = {}
     for run in runs:
         texts.setdefault(run.prompt or "(not recorded)", {})[run.condition.name] = None
-    tables = [
-        Table(pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names), collapsed=True)
-        for text, names in texts.items()
-    ]
+    lines = [(pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names)) for text, names in texts.items()]
+    tables = [Table(frame, caption, collapsed=True) for frame, caption in lines]
     return Section("Prompts", [Prose(_SAYS["prompts"]), *tables])
 
 
@@ -215,31 +212,24 @@ _DRAWN = _SAYS["drawn"]
 _KEYS = {name: key for name, (key, _) in _DRAWN.items()} | {"wma-handwired": "handwired", "wma-learned": "learned"}
 
 
-def _hero(scores: LLMScores) -> Figure:
-    """The regret of every model, over all its conditions, beside the baselines: a panel for each regime."""
-    over = scores.curves[scores.curves["missing"] != "skipped"]
-    over = over[(over["kind"] != "baseline") | over["model"].isin(list(_DRAWN))]
-    mean = over.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)["mean"].mean()
-    frame = _banded(mean.assign(std=np.nan), mean["model"].map(_KEYS).fillna(mean["model"]), mean["model"])
-    return curves(_SAYS["first"], frame.sort_values("kind", key=lambda kind: kind != "llm", kind="stable"), data=mean)
-
-
 def _regret(scores: LLMScores) -> list[Figure]:
-    """A figure for each model: a row of panels for each regime, a column for each framing."""
+    """Every model, over all its conditions, a panel for each regime; then a figure for each, a column a framing."""
     over = scores.curves[scores.curves["missing"] != "skipped"]
-    llm = over[over["kind"] == "llm"]
+    llm, shown = over[over["kind"] == "llm"], over[(over["kind"] != "baseline") | over["model"].isin(list(_DRAWN))]
+    mean = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)["mean"].mean()
+    mean = mean.sort_values("kind", key=lambda kind: kind != "llm", kind="stable")
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
-    blocks = []
+    blocks = [curves(_SAYS["first"], _banded(mean.assign(std=np.nan), mean["model"]), data=mean)]
     for model in dict.fromkeys(llm["model"]):
         parts = []
         for regime in dict.fromkeys(over["regime"]):
             here = over[over["regime"] == regime]
             drawn = here[(here["kind"] == "model") | here["model"].isin(list(_DRAWN))]
-            beside = _banded(drawn, drawn["model"].map(_KEYS).fillna(drawn["model"]), drawn["model"])
+            beside = _banded(drawn, drawn["model"])
             for framing in framings:
                 of_framing = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
                 if len(of_framing):
-                    remembering = _banded(of_framing, of_framing["condition"].str.removeprefix(f"{framing}-"), None)
+                    remembering = _banded(of_framing, of_framing["condition"].str.removeprefix(f"{framing}-"))
                     parts.append(pd.concat([remembering, beside]).assign(panel=f"{regime}, {framing} framing"))
         frame = pd.concat(parts, ignore_index=True)
         n, side = int(llm.loc[llm["model"] == model, "n"].max()), len(framings)
@@ -247,9 +237,8 @@ def _regret(scores: LLMScores) -> list[Figure]:
     return blocks
 
 
-def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None) -> pd.DataFrame:
+def _banded(part: pd.DataFrame, of: pd.Series[Any]) -> pd.DataFrame:
     """Columns for the panels: key, name, and one-std bands for all but the baselines."""
     short = {long: called for long, (_, called) in _DRAWN.items()}
-    called = key if name is None else name.map(short).fillna(name)
     low, high = ((part["mean"] + sign * part["std"]).where(part["kind"] != "baseline") for sign in (-1, 1))
-    return part.assign(algorithm=key, name=called, low=low, high=high)
+    return part.assign(algorithm=of.map(_KEYS).fillna(of), name=of.map(short).fillna(of), low=low, high=high)

@@ -65,6 +65,10 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+DURATIONS = read_rows(Path(interp.__file__).parent / "cli" / "durations.csv")
+"""How long commands take; a row of an option is said, and stands in the help, in the place of the command's own."""
+
+
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids="-".join)
 def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(words):
     found = dict(commands())[words]
@@ -74,6 +78,9 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     slow = ["audit", "benchmark", "compare", "evaluate", "patch", "probe", "report", "verify"]
     assert words[0] not in slow or len(words) > 1 or "--quick" in flags
     assert "--device" not in flags or "--seed" in flags
+    for name, _, option in (row["command"].partition(" --") for row in DURATIONS):
+        if name == " ".join(words) and option:
+            assert f"--{option}" in flags and f"interp {name} --{option} takes about " in found.epilog
     example = shlex.split(found.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
     found.make_context(words[-1], example[len(words) + 1 :])

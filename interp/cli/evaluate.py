@@ -84,11 +84,7 @@ def _evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    # What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json.
-    bounded = {name: of for name, of in result.tables.items() if {"estimate", "low", "high"} <= set(of.columns)}
-    own = {name: of[of["key"] == "model"] if "key" in of else of for name, of in bounded.items()}
-    measured = {name: of.rename(columns={"estimate": "value"}).to_dict("records") for name, of in own.items()}
-    say.facts(model=loaded.name, settings=result.settings, measured=measured)
+    say.facts(model=loaded.name, settings=result.settings, measured=_told(result.tables))
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
@@ -110,3 +106,10 @@ def _models(say: Say) -> None:
             say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:
         typer.echo(plain("\n".join(record.name for record in known)))
+
+
+def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
+    bounded = {name: of for name, of in tables.items() if {"estimate", "low", "high"} <= set(of.columns)}
+    own = {name: of[of["key"] == "model"] if "key" in of else of for name, of in bounded.items()}
+    return {name: of.rename(columns={"estimate": "value"}).to_dict("records") for name, of in own.items()}

@@ -101,7 +101,7 @@ def _report(
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed.
 
     Args:
-        quick: Less of everything: 4 to 30 CPU seconds for a model that ships.
+        quick: Less of everything: 8 to 22 CPU seconds for a model that ships.
     """
     from reports.build import write
 

@@ -95,7 +95,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
             held = np.asarray(answer.values_after[key][0], dtype=np.float64)
             axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
-            axes[2].set_ylabel(answer.bench.numbers(key)[number])
+            axes[2].set_ylabel(answer.bench.numbers(key)[number].replace(key, key.replace("_", " ")))
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
@@ -110,18 +110,21 @@ def _sentence(answer: Answer) -> str:
     if not n:
         return "No edit yet: the model beside its algorithm."
     machine, algorithm = moved["machine"], moved["algorithm"]
-    t, what = int(np.nanargmax(machine)), "edit moves" if n == 1 else f"{n} edits move"
+    first = dict(_choices(answer.bench)["inputs"]).get(f"{answer.view.edits[0].what} {answer.view.edits[0].value}")
+    one = f"edit ({first}) moves" if first else "edit moves"
+    t, what = int(np.nanargmax(machine)), one if n == 1 else f"{n} edits move"
     if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
         said = f"The {what} no prediction by {VISIBLE} or more"
         if drawn := _state_number(answer):
             key, number, (before, after) = drawn
             t = int(np.abs(after - before).argmax())
-            label = answer.bench.numbers(key)[number]
+            label = answer.bench.numbers(key)[number].replace(key, key.replace("_", " "))
             said += f"; the decoded {label} moves by {after[t] - before[t]:.3f}, in round {t}"
         return f"{said}."
     said = f"The {what} the prediction by at most {machine[t]:.3f}, in round {t}"
     low, high = (moved.get(f"control_{end}", np.full(len(machine), np.nan))[t] for end in ("low", "high"))
-    said += f"; random changes of equal size move it there by {low:.3f} to {high:.3f}"
+    by = "do not move it there" if f"{high:.3f}" == "0.000" else f"move it there by {low:.3f} to {high:.3f}"
+    said += f"; random changes of equal size {by}"
     if not answer.followed:
         said += "; the algorithm has no counterpart to it"
     elif np.isnan(algorithm[t]):

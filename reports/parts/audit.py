@@ -12,6 +12,7 @@ from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
 from reports.part import Context, Part
 
 _TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
+_SAYS = TEXTS["audit"]
 _CURVE = {"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"}
 """Columns of the table of how the loss falls with what is carried, as a curve has them."""
 
@@ -25,9 +26,7 @@ def part(found: AuditResult | None = None) -> Part:
         _draw,
         summary=lambda result, context: result.measures,
         hero=lambda result, context: [
-            curves(TEXTS["audit"]["timing"], of.rename(columns=_CURVE), data=of)
-            for of in [result.tables["timing"]]
-            if len(of)
+            curves(_SAYS["timing"], of.rename(columns=_CURVE), data=of) for of in [result.tables["timing"]] if len(of)
         ],
         heading=lambda context: (f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
         slow=found is None,
@@ -35,7 +34,7 @@ def part(found: AuditResult | None = None) -> Part:
 
 
 def _draw(found: AuditResult, context: Context) -> list[object]:
-    blocks: list[object] = [Prose(TEXTS["audit"]["text"]), Measures(found.measures, found.sentence)]
+    blocks: list[object] = [Prose(_SAYS["text"]), Measures(found.measures, found.sentence)]
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
             blocks.append(Table(found.tables[name], caption, collapsed=True))

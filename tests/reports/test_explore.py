@@ -239,7 +239,7 @@ def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
     shown = explorer("qlearning-handwired").answer(View.of("rounds=8&edit=input+4+change-reward+-"))[0]
     assert shown.differences()["machine"].max() == 0
     assert page.contents(shown, None)["sentence"].startswith(
-        "The edit moves no prediction by 0.001 or more; the decoded "
+        "The edit (change the reward) moves no prediction by 0.001 or more; the decoded "
     )
     (before, after), t = shown.decoded, 5
     said = page.contents(shown, None)["sentence"].rpartition("moves by ")[2]
@@ -257,7 +257,7 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
             assert client.recv(4) == b"HTTP"
     finally:
         served.close()
-    assert "The edit moves the prediction" in text and "the machine that was given" in text
+    assert "The edit (flip the label) moves the prediction" in text and "the machine that was given" in text
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
         opener.open(served.address)
