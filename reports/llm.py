@@ -215,9 +215,9 @@ _KEYS = {name: key for name, (key, _) in _DRAWN.items()} | {"wma-handwired": "ha
 def _regret(scores: LLMScores) -> list[Figure]:
     """Every model, over all its conditions, a panel for each regime; then a figure for each, a column a framing."""
     over = scores.curves[scores.curves["missing"] != "skipped"]
-    llm, shown = over[over["kind"] == "llm"], over[(over["kind"] != "baseline") | over["model"].isin(list(_DRAWN))]
-    mean = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)["mean"].mean()
-    mean = mean.sort_values("kind", key=lambda kind: kind != "llm", kind="stable")
+    llm = over[over["kind"] == "llm"]
+    shown = pd.concat([llm, over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]])
+    mean = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False).agg({"mean": "mean"})
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
     blocks = [curves(_SAYS["first"], _banded(mean.assign(std=np.nan), mean["model"]), data=mean)]
     for model in dict.fromkeys(llm["model"]):
