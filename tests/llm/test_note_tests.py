@@ -1,11 +1,13 @@
 """Edits of notes say what they mean, and what is said of a player's notes is right where their use is known."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from interp.llm import note_tests
 from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
 from interp.llm.note_tests import (
@@ -13,6 +15,7 @@ from interp.llm.note_tests import (
     _EDITS,
     _HALF,
     _UNUSED,
+    _Asked,
     _edited,
     _judged,
     _renamed,
@@ -23,8 +26,10 @@ from interp.llm.note_tests import (
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
+from interp.measure import FEW
 from interp.statistics import Interval, exact_share
 from tests.cases import by_cases
+from tests.llm.conftest import jobs
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -138,6 +143,27 @@ def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
 
 
+def test_an_edit_is_followed_and_moves_by_hand() -> None:
+    """Two agents and four rounds: they say what the edit does, that nothing changes, and twice different things.
+
+    The player follows in the first round, moves against them in the second, and does not answer in the last.
+    """
+    own, edited, control = (replace(jobs(1, 4)[0], variant=name) for name in ("own", "edited", "control"))
+    before, after = np.array([[1, 0, 1, 1], [1, 0, 0, 1]]), np.array([[0, 0, 0, 1], [0, 0, 0, 0]])
+    swap = _Asked("swap two players", True, edited, own, before, after)
+    said = {own.place: [1, 0, 1, 1], edited.place: [0, 1, 1, np.nan], control.place: [1, 0, 1, 1]}
+    frame = note_tests._outcomes(
+        [_Asked("reorder", False, control, own, before, after), swap], {k: np.array(v) for k, v in said.items()}
+    )
+    assert swap.telling.tolist() == [True, False, False, False]
+    assert frame["kind"].tolist() == ["edit"] * 4 + ["control"] * 4 and frame["round"].tolist() == [1, 2, 3, 4] * 2
+    edit, beside = frame[:4], frame[4:]
+    assert edit["telling"].tolist() == edit["follows"].tolist() == [True, False, False, False]
+    assert edit["moved"].tolist() == [True, True, False, False] and not beside["moved"].any()
+    assert edit["usable"].tolist() == [True, True, True, False] and beside["usable"].all()
+    assert beside["follows"].tolist() == [False, True, False, True] and edit["given"].all() > beside["given"].any()
+
+
 def _outcomes(n: int, **hits: int) -> pd.DataFrame:
     """Two edits and a control of ``n`` notes: the second edit is always followed, the others as often as ``hits``."""
     rows = []
@@ -156,6 +182,7 @@ def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, c
     """By exact intervals on each side of every bound, and clear of other texts that say the same."""
     outcomes = _outcomes(n, **hits)
     assert [one.word for one in _judged(outcomes)] == [carries, used]
+    assert _judged(outcomes)[0].reason.startswith(FEW) == (n < 6)
     edits = outcomes[outcomes["kind"] == "edit"]
     assert "yes" not in [one.word for one in _judged(edits)], "no control, no yes"
 
