@@ -146,20 +146,23 @@ def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
 def test_an_edit_is_followed_and_moves_by_hand() -> None:
     """Two agents and four rounds: they say what the edit does, that nothing changes, and twice different things.
 
-    The player follows in the first round, moves against them in the second, and does not answer in the last.
+    The player does as the first agent in the first round and the third, moves against it in the second, and does not
+    answer in the last.
     """
     own, edited, control = (replace(jobs(1, 4)[0], variant=name) for name in ("own", "edited", "control"))
     before, after = np.array([[1, 0, 1, 1], [1, 0, 0, 1]]), np.array([[0, 0, 0, 1], [0, 0, 0, 0]])
     swap = _Asked("swap two players", True, edited, own, before, after)
-    said = {own.place: [1, 0, 1, 1], edited.place: [0, 1, 1, np.nan], control.place: [1, 0, 1, 1]}
+    said = {own.place: [1, 0, 1, 1], edited.place: [0, 1, 0, np.nan], control.place: [1, 0, 1, 1]}
     frame = note_tests._outcomes(
         [_Asked("reorder", False, control, own, before, after), swap], {k: np.array(v) for k, v in said.items()}
     )
     assert swap.telling.tolist() == [True, False, False, False]
+    assert replace(swap, before=before[:1], after=after[:1]).telling.tolist() == [True, False, True, False]
     assert frame["kind"].tolist() == ["edit"] * 4 + ["control"] * 4 and frame["round"].tolist() == [1, 2, 3, 4] * 2
     edit, beside = frame[:4], frame[4:]
-    assert edit["telling"].tolist() == edit["follows"].tolist() == [True, False, False, False]
-    assert edit["moved"].tolist() == [True, True, False, False] and not beside["moved"].any()
+    assert edit["telling"].tolist() == [True, False, False, False]
+    assert edit["follows"].tolist() == [True, False, True, False]
+    assert edit["moved"].tolist() == [True, True, True, False] and not beside["moved"].any()
     assert edit["usable"].tolist() == [True, True, True, False] and beside["usable"].all()
     assert beside["follows"].tolist() == [False, True, False, True] and edit["given"].all() > beside["given"].any()
 

@@ -13,6 +13,7 @@ import torch
 from starlette.testclient import TestClient
 
 import interp
+from interp.decoder import RIDGE
 from interp.interventions.sites import Site
 from interp.machines.learners import learner
 from interp.tasks import bandit
@@ -293,6 +294,8 @@ def test_edits_at_their_bounds() -> None:
     assert len(longest) == 200 and str(Edit.parse(longest)) == longest
     refuses("is no edit", Edit.parse, longest.replace("x ", "xx "))
     bench = explorer("wma-handwired").answer(View(rounds=6))[0].bench
+    learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
+    assert (bench.n_known, bench.ridge) == (240 / 6, 0) and (learned.n_known, learned.ridge) == (1440 / 6, RIDGE)
     assert Edit.parse("patch 1 latent 0").source(bench) == 0 and Edit.parse("patch 1 latent 15").source(bench) == 15
     assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
     table = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3)).answer(View(rounds=4))[0].bench
