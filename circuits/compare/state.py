@@ -24,7 +24,7 @@ from interp.algorithm import Predicted
 from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.measure import NOTHING, UNTRAINED, Measure, best_of
+from interp.measure import FEW, NOTHING, UNTRAINED, Measure, best_of
 from interp.session import remembered
 from interp.statistics import Interval
 
@@ -105,7 +105,8 @@ class StatePart:
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
         worst = min(ways, key=lambda s: (s.score.low, s.source))
         helped = [s.target for s in ways if s.supplied]
-        little = any(worth.low < _WORTH for worth in self.worth.values())
+        little = [worth for worth in self.worth.values() if worth.low < _WORTH]
+        doubt = f"{NOTHING}: a memory is" if any(worth.high < _WORTH for worth in little) else f"{FEW}: a memory may be"
         return Measure(
             "state",
             "",
@@ -116,7 +117,7 @@ class StatePart:
             about=f"stitched {worst.source} -> {worst.target}, by {worst.seen}, rounds "
             + "{} to {}".format(*worst.band),
             condition="given the round number" if helped else "",
-            unless={"yes": f"{NOTHING}: a memory is worth less than {_WORTH} nats a round"} if little else {},
+            unless={"yes": f"{doubt} worth less than {_WORTH} nats a round"} if little else {},
             note=f"the round is given to {' and '.join(helped)}" if helped else "",
         )
 

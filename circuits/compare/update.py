@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import FeatureUnion, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import PowerTransformer, StandardScaler
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.effects import EffectsPart
@@ -205,12 +205,16 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:
     """R2 of the algorithm's own steps in what random features of the latents decode, the least of any variable.
 
-    The features are fitted on the known episodes (what a high one says: docs/method/comparing.md).
+    It is given the round number, too, and fitted on the known episodes (what a high one says:
+    docs/method/comparing.md).
     """
-    run, values, n = pooled(subject), pooled_values(algorithm, subject.samples), len(subject.samples.known)
-    x, scores = np.nan_to_num(run.latents[:, :-1].flatten(2).double().numpy(force=True)), []
+    values, n, scores = pooled_values(algorithm, subject.samples), len(subject.samples.known), []
+    x = np.nan_to_num(pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True))
+    x = np.concatenate([x, np.broadcast_to(np.arange(x.shape[1])[:, None], (*x.shape[:2], 1))], -1)
     features = RBFSampler(gamma=_NARROW / x.shape[-1], n_components=_FEATURES, random_state=0)
-    read = make_pipeline(StandardScaler(), FeatureUnion([("plain", "passthrough"), ("bent", features)]))
+    read = FeatureUnion([("bent", make_pipeline(StandardScaler(), features)), ("plain", StandardScaler())])
+    if x.shape[-1] <= _FEATURES:  # of each coordinate alone, such as a logarithm
+        read.transformer_list.append(("unbent", PowerTransformer()))
     known, test = (part.reshape(-1, x.shape[-1]) for part in (x[:n], x[n:]))
     known, test = read.fit_transform(known), read.transform(test)
     for key in keys:

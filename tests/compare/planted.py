@@ -51,6 +51,7 @@ CODES: dict[str, tuple[Code, Code]] = {
         lambda x: x[:, [1, 3, 0, 2]],
     ),
     "bent": (lambda x: torch.tanh(x @ _TURN / 6), lambda x: 6 * torch.atanh(x) @ _TURN.T),
+    "exponential": (lambda x: torch.exp(0.4 * x), lambda x: torch.log(x) / 0.4),
 }
 """Coordinates of four log-weights, and the way back."""
 

@@ -22,6 +22,8 @@ from tests.compare.planted import CODES, coded, relabelled, waiting
 
 SMALL = Effort(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
 MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
+HITS = {"next_log_weights": (("log_weights", "match"), lambda v: v["log_weights"] + 0.5 * v["match"] - 0.25)}
+EVIDENCE = MAJORITY.varied("evidence", "hits less misses", {"gain": 0.5}, HITS)
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +68,19 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
 
 
 @pytest.mark.usefixtures("no_rules")
-def test_a_bent_code_is_not_said_to_be_updated_otherwise(wired):
-    """Affine maps do not read a tanh; that the steps are there is seen by random features. Noise stays another one."""
-    steps, measure = _updated(wired, coded(MAJORITY, wired[0].model.layout, *CODES["bent"], "bent"))
+@pytest.mark.parametrize("code", ["bent", "exponential", "evidence"])
+def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise(wired, code):
+    """A tanh of sums, exponentials, and hits less misses: one must know the round to tell the hits from that."""
+    layout = wired[0].model.layout
+    machine = coded(MAJORITY, layout, *CODES[code], code) if code in CODES else by_algorithm.machine(EVIDENCE, layout)
+    steps, measure = _updated(wired, machine)
     assert measure.word == "undecided" and measure.reason.startswith(NOTHING), measure
     assert min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
+
+
+@pytest.mark.usefixtures("no_rules")
+def test_noise_is_another_update(wired):
+    """Random features do not read its steps."""
     steps, measure = _updated(wired, known.gallery("experts")["noise 1"].make())
     assert steps[0].bent < 0.5 and measure.word == "no"
 

@@ -19,7 +19,7 @@ from circuits.compare.question import Effort
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
 from circuits.compare.update import UpdatePart, _judged, _Rule, _Update, judge
-from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
+from interp.measure import AS_WELL, FEW, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from tests.cases import by_cases
@@ -274,12 +274,17 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 
 
 @pytest.mark.parametrize(
-    ("worths", "word"),
-    [((0.05, 0.0099), "undecided"), ((0.0099, 0.05), "undecided"), ((0.01, 0.01), "yes")],
+    ("worths", "reason"),
+    [
+        ((0.05, 0.003), f"{NOTHING}: a memory is worth"),
+        ((0.0034, 0.05), f"{FEW}: a memory may be worth"),
+        ((0.05, 0.0099), f"{FEW}: a memory may be worth"),
+        ((0.01, 0.01), ""),
+    ],
 )
-def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, word):
+def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reason):
     measure = _state(SURE, SURE, worths=worths)
-    assert measure.word == word and measure.reason.startswith(f"{NOTHING}: a memory is worth" if word != "yes" else "")
+    assert measure.word == ("undecided" if reason else "yes") and measure.reason.startswith(reason)
     assert _state(SURE, BELOW, worths=worths).word == "no"
 
 
