@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sklearn.preprocessing import PowerTransformer
 
 import interp
 from circuits.compare import update
@@ -182,9 +183,10 @@ def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
     assert 0.9 < scores[0] <= 1 and -2 < scores[1] < 0.2 and scores[2:] == [scores[1]] * 2
     assert _bent(subject, None, ("still",)) == 1
     x, draw = latents[:, :-1].flatten(2).flatten(0, 1).numpy(), np.random.RandomState(0)
-    x = (x - x[:240].mean(0)) / x[:240].std(0)
-    waves, phases = draw.normal(0, (2 / (2 * 18)) ** 0.5, (2, 600)), draw.uniform(0, 2 * np.pi, 600)
-    x = torch.from_numpy(np.hstack([x, (2 / 600) ** 0.5 * np.cos(x @ waves + phases)]))
+    x = np.hstack([x, np.tile(np.arange(6.0), 60)[:, None]])
+    powers, x = PowerTransformer().fit(x[:240]).transform(x), (x - x[:240].mean(0)) / x[:240].std(0)
+    waves, phases = draw.normal(0, (2 / (3 * 18)) ** 0.5, (3, 600)), draw.uniform(0, 2 * np.pi, 600)
+    x = torch.from_numpy(np.hstack([x, powers, (2 / 600) ** 0.5 * np.cos(x @ waves + phases)]))
     for key, score in zip(held, scores[:2], strict=False):
         read = Affine.fit(x[:240], torch.from_numpy(held[key][:40].reshape(-1, 1)), RIDGE)(x[240:])
         missed, true = np.diff(read.numpy().reshape(20, 6) - held[key][40:, :, 0]), np.diff(held[key][40:, :, 0])
