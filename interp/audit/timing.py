@@ -231,17 +231,17 @@ def longer(trial: Trial, n_rounds: int) -> Measure:
         return claimed("longer", lacking=f"no room for more than {trial.shape[1]} rounds")
     kept = _kept(trial, n_rounds)
     if kept is None:
-        return claimed("longer", lacking="no gain in the rounds before")
+        return claimed("longer", lacking="no gain in the rounds before that is clear of 0")
     unit = f"share of the gain by round {n_rounds - 1} that is there in round {trial.shape[1] - 1}"
     return claimed("longer", kept, unit=unit, controls=trial.untrained(lambda copy: _kept(copy, n_rounds)))
 
 
 def _kept(trial: Trial, n_rounds: int) -> Interval | None:
-    """The share of what the loss fell by in ``n_rounds`` that is left at the end; None where it did not fall."""
+    """The share of what the loss fell by in ``n_rounds`` that is left at the end; None where it may not have fallen."""
     losses = trial.losses(trial.run.predictions)
-    first = float(losses[:, trial.task.data.first_asked].mean())
-    span = first - float(losses[:, n_rounds - 1].mean())
-    if span <= _SPAN * first:
+    first = losses[:, trial.task.data.first_asked]
+    fell = mean_interval(first - losses[:, n_rounds - 1], participants=trial.whose)
+    if fell.low <= _SPAN * first.mean():
         return None
-    lost, way = losses[:, -1] - losses[:, n_rounds - 1], np.full(len(losses), span)
+    lost, way = losses[:, -1] - losses[:, n_rounds - 1], np.full(len(losses), fell.estimate)
     return ratio_interval(lost, way, participants=trial.whose).complement

@@ -24,12 +24,15 @@ from interp.tasks.tables import places
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """The share of the negative candidate among the two, ``[*batch, episode, round]``; a half where both have none."""
+    """The share of the negative candidate among the two, ``[*batch, episode, round]``; a half where both have none.
+
+    What is below 0, as an untrained copy of a handwired model may give, counts as none.
+    """
     n_episodes, n_rounds = predictions.shape[-3:-1]
 
     def of(nodes: np.ndarray) -> Tensor:
         index = torch.from_numpy(nodes).to(predictions.device)[:, None, None].expand(n_episodes, n_rounds, 1)
-        return predictions.gather(-1, index.expand(*predictions.shape[:-1], 1))[..., 0]
+        return predictions.gather(-1, index.expand(*predictions.shape[:-1], 1))[..., 0].clamp_min(0)
 
     target, negative = of(episodes.targets), of(episodes.negatives)
     total = target + negative

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import interp
 import probes
@@ -15,6 +16,17 @@ SEED, ROUND = 0, 2
 @pytest.fixture(scope="module")
 def model() -> HookedLatentTransformer:
     return interp.load("reachability-handwired", n_nodes=8, n_edges=12)
+
+
+def test_losses_are_shares_whatever_is_predicted(model: HookedLatentTransformer) -> None:
+    """An untrained copy of a handwired model predicts less than nothing; both none is a half, and no loss of 1e306."""
+    task = interp.tasks.of(model)
+    episodes = task.sample_for(model, 1, 4, SEED)
+    target, negative = int(episodes.targets[0]), int(episodes.negatives[0])
+    predictions = torch.zeros(1, 4, model.layout.n_nodes)
+    predictions[0, :, target] = torch.tensor([-0.5, -0.5, 0.6, 0.6])
+    predictions[0, :, negative] = torch.tensor([-0.7, 0.2, -0.4, 0.2])
+    assert task.data.losses(predictions, episodes, slice(None))[0].tolist() == pytest.approx([0.5, 1, 0, 0.25])
 
 
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
