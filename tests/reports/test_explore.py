@@ -19,7 +19,7 @@ from interp.machines.learners import learner
 from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page
 from reports.explore.server import _app
-from reports.explore.view import Written, script
+from reports.explore.view import Written, score, script
 from tests.cases import cases
 from tests.refusals import refuses
 
@@ -302,5 +302,10 @@ def test_edits_at_their_bounds() -> None:
     assert Edit.parse("move 1 table.1.2 3").moved(table)[1].tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
         refuses(r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").moved, table)
+    assert bench.numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
+    assert bench.fit == {"log_weights": pytest.approx(1)}
+    truth, read = np.random.default_rng(0).normal(size=(2, 4, 3, 2))
+    by_hand = 1 - ((truth - read) ** 2).sum() / ((truth - truth.mean((0, 1))) ** 2).sum()
+    assert score(truth, read) == pytest.approx(by_hand)
     written = Written(Site("latent"), {4: torch.arange(6)}, added=True)
     assert written.new(torch.ones(2, 2, 3), 4).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
