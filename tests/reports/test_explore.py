@@ -294,6 +294,10 @@ def test_edits_at_their_bounds() -> None:
     assert len(longest) == 200 and str(Edit.parse(longest)) == longest
     refuses("is no edit", Edit.parse, longest.replace("x ", "xx "))
     bench = explorer("wma-handwired").answer(View(rounds=6))[0].bench
+    edits = "&".join(["edit=zero+1+latent+-"] * 24)
+    assert View.of(f"seed=100000000&episode=0&{edits}").seed == 10**8
+    for seed in ("100000001", "0100000000"):
+        refuses("seed is a (whole )?number", View.of, f"seed={seed}")
     learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
     assert (bench.n_known, bench.ridge) == (240 / 6, 0) and (learned.n_known, learned.ridge) == (1440 / 6, RIDGE)
     assert Edit.parse("patch 1 latent 0").source(bench) == 0 and Edit.parse("patch 1 latent 15").source(bench) == 15
