@@ -7,6 +7,7 @@ the page's ink. A figure shows only the numbers that it is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -322,7 +323,8 @@ def measured(measures: Sequence[Any]) -> Figure:
     Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
     """
     rows = [one for one in measures if one.is_share and not np.isnan(one.number.estimate)]
-    figure = Figure(figsize=(8, 0.8 + 0.34 * max(len(rows), 1)))
+    names = [fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}", 52) for one in rows]
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows)))
     axes = figure.subplots()
     for i, one in enumerate(rows):
         low, at, high = np.clip([one.number.low, one.number.estimate, one.number.high], 0, 1).tolist()
@@ -332,10 +334,8 @@ def measured(measures: Sequence[Any]) -> Figure:
         if one.strongest:
             control = np.clip(one.controls[one.strongest].number, 0, 1)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
-    said = "number (dot), threshold (line), control (diamond)"
-    axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel=said)
-    names = [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
-    axes.set_yticks(range(len(rows)), names)
+    axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="dot: number, line: threshold, diamond: control")
+    axes.set_yticks(range(len(rows)), names, fontsize=8.5)
     return figure
 
 
