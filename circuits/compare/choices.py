@@ -37,7 +37,7 @@ _UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
 _LAPSE = 0.3  # most of the rounds in which a player may guess
 _CHANCE = 3.0  # standard deviations over a simpler family's own players beyond which what a larger one saves is no luck
 _WORTH = 0.01  # share of the memory's worth that further parameters must save, by the whole interval
-_UNKNOWN = 0.025  # share of that worth that a larger family of the group might save, beyond which the name is undecided
+_UNKNOWN = 0.025  # share of that worth that another family of the group might save, beyond which the name is undecided
 _LEFT = 0.02  # nats a round that a family might save beyond a machine
 _REFINED = 2  # how many families are refined between the points of their grids, with those that they extend
 _SWITCH_SAVES = 0.004  # nats a round that a switch must save, fitted to all choices, to be asked at all
@@ -558,8 +558,8 @@ def _simplest(
     alike = [one for one in group if less(best, one).low <= _WORTH * memory or is_luck(best, one)]
     closest = min(alike, key=lambda one: one.size)
     simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
-    larger = [less(one, closest).high <= _UNKNOWN * memory for one in group if one.size > closest.size]
-    return closest, all(simpler + larger)
+    others = [less(one, closest).high <= _UNKNOWN * memory for one in group]
+    return closest, all(simpler + others)
 
 
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) -> _Beside:

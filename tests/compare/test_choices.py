@@ -218,6 +218,13 @@ def test_which_family_is_meant_of_planted_ones_and_beside_what(
         assert [*vars(part.own.otherwise).values()] == pytest.approx([1 - q, 1 - q - half, 1 - q + half])
 
 
+@pytest.mark.parametrize(("odd", "alone"), [(0.001, True), (0.03, False)])
+def test_a_name_is_undecided_where_a_family_of_as_many_parameters_may_save_more(odd: float, alone: bool) -> None:
+    """Twins: the other one loses .005 more, and by the interval of the wide difference might lose .013 less."""
+    twin = planted("twin", 0.305, 1, of="small", odd=odd)
+    assert _decided(GAME, [LARGE, twin, RIVAL, GUESS], {}).alone is alone
+
+
 def test_a_player_is_most_unlike_beside_a_family_beside_which_it_surely_is() -> None:
     """By [.18, .31], [.16, .72] and [0, 1.04] of the memory's worth."""
     turns = {
