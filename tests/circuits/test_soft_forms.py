@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from circuits.exactness import _MOST_SOFT, Check, check
 from circuits.registry import handwired
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from lab.softness import BETA, HARDNESS, PAGE, SIZES, bound, errors
 from tests.circuits.faults import faults
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
@@ -127,3 +129,24 @@ def test_dead_mutations_change_nothing(form: str) -> None:
         wrong = rollout(compile_circuit(mutant) if isinstance(mutant, circuits.Circuit) else mutant, episodes_of(form))
         for one, other in ((right.predictions, wrong.predictions), (right.latents, wrong.latents)):
             assert torch.allclose(one, other, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("hardness", [10.0, 1e3])
+def test_a_soft_maximum_misses_no_more_than_its_bound_and_not_nothing(hardness: float) -> None:
+    missed, _ = errors((2, 2), n_rounds=60, n_episodes=4, eta=120.0, hardness=hardness)
+    assert 1e-8 < missed <= bound(2, hardness)
+
+
+def test_a_soft_choice_alone_leaves_the_table_exact() -> None:
+    assert max(errors((2, 2), n_rounds=60, n_episodes=4, beta=5.0)) < 1e-12
+
+
+def test_the_page_has_every_cell_and_none_is_beyond_its_bound() -> None:
+    page = pd.read_csv(PAGE)
+    assert page.shape == (len(HARDNESS) + len(BETA), 1 + len(SIZES))
+    for row in page.head(len(HARDNESS)).itertuples(index=False):
+        for cell in row[1:]:
+            missed, most = cell.rstrip(")").split(" (at most ")
+            assert float(missed) <= float(most)
+    for row in page.tail(len(BETA)).itertuples(index=False):
+        assert all(float(part.split()[-1]) < 1e-11 for cell in row[1:] for part in cell.split(","))

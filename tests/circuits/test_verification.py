@@ -1,5 +1,6 @@
 """What verification sees: errors at every scale of values, residues, causality, ties, what is lost in every round."""
 
+import inspect
 import math
 from dataclasses import replace
 from typing import Any
@@ -8,14 +9,18 @@ import pytest
 import torch
 
 import circuits
+import interp.tasks
 from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.exactness import _causal_leak, check, check_horizon
 from circuits.registry import handwired, with_defaults
 from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
+from interp.cli.verify import _verify
 from interp.errors import InputError
 from interp.model.rollout import rollout
+from tests.cases import by_cases
 from tests.refusals import refuses
+from tests.shell import invoked
 
 Q = "qlearning-handwired"
 
@@ -216,3 +221,27 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
         circuit = circuits.build(W, n_experts=2, **arguments)
         assert not check_horizon(circuit, 2, "float64", handwired(W).plan, 5)
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = invoked("verify", *arguments)
+    return result.exit_code, result.output
+
+
+def test_every_size_of_every_task_is_an_option() -> None:
+    options = inspect.signature(_verify).parameters
+    assert {size.option for task in interp.tasks.every() for size in task.sizes} <= set(options)
+    assert "sizes" not in options
+
+
+def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
+    code, output = invoke("qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3)
+    assert code == 0
+    assert "(2, 3)" in output and "(3, 3)" in output
+    assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
+
+
+@by_cases("arguments, message")
+def test_sizes_of_another_task_are_refused(arguments: tuple[object, ...], message: str) -> None:
+    code, output = invoke(*arguments)
+    assert (code, message in output) == (2, True)

@@ -1,10 +1,13 @@
-"""The rivals of expert advice, those with a lapse among them, are what they say; the battery tells them apart."""
+"""The rivals of expert advice, those with a lapse among them, are what they say; what a model is held against."""
 
 import numpy as np
 import pytest
+import torch
 
+import interp
 from interp.lapses import fading, lapsed, late, stopped, window
-from interp.tasks.experts import TASK, algorithms, families, predictors, sample
+from interp.tasks import experts
+from interp.tasks.experts import TASK, algorithms, analysis, families, predictors, sample
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, majority_vote, weighted_majority
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
@@ -213,3 +216,32 @@ def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
     for variable in (v for v in made.variables if v.equation is not None):
         declared = {key: values[key] for key in variable.parents}
         assert np.array_equal(variable.equation(declared), values[variable.key]), variable.key
+
+
+def test_a_model_is_held_against_its_own_algorithm_or_bayes():
+    own = interp.tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
+    assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
+    assert interp.tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
+
+
+def test_losses_are_the_probability_of_a_mistake():
+    episodes = experts.sample(2, 3, 2, seed=0)
+    predictions = torch.full((4, 2, 2), 0.9, dtype=torch.float64)
+    measured = analysis.losses(predictions, episodes, slice(1, 3))
+    np.testing.assert_allclose(measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2)))
+
+
+def test_a_round_says_votes_label_and_matches():
+    episodes = experts.sample(2, 3, 2, seed=0)
+    inputs = analysis.round_inputs(episodes)
+    plain, products = inputs.features
+    np.testing.assert_array_equal(plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1))
+    np.testing.assert_array_equal(products[..., :3], plain)
+    np.testing.assert_array_equal(products[..., 3:], episodes.advice == episodes.labels[..., None])
+    np.testing.assert_array_equal(inputs.kinds, plain)
+
+
+def test_steering_raises_the_first_experts_weight():
+    steering, episodes = analysis.steering(), experts.sample(2, 3, 2, seed=0)
+    assert steering.change((2,)).tolist() == [1, 0]
+    assert steering.outcome(episodes, 1).tolist() == episodes.advice[:, 1, 0].tolist()
