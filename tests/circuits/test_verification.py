@@ -20,7 +20,7 @@ from interp.errors import InputError
 from interp.model.rollout import rollout
 from tests.cases import by_cases
 from tests.refusals import refuses
-from tests.shell import invoked
+from tests.shell import invoked, printed
 
 Q = "qlearning-handwired"
 
@@ -223,11 +223,6 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
         assert not check_horizon(circuit, 2, "float64", handwired(W).plan, 5)
 
 
-def invoke(*arguments: object) -> tuple[int, str]:
-    result = invoked("verify", *arguments)
-    return result.exit_code, result.output
-
-
 def test_every_size_of_every_task_is_an_option() -> None:
     options = inspect.signature(_verify).parameters
     assert {size.option for task in interp.tasks.every() for size in task.sizes} <= set(options)
@@ -235,13 +230,12 @@ def test_every_size_of_every_task_is_an_option() -> None:
 
 
 def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
-    code, output = invoke("qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3)
-    assert code == 0
+    output = printed("verify", "qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3)
     assert "(2, 3)" in output and "(3, 3)" in output
     assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
 
 
 @by_cases("arguments, message")
 def test_sizes_of_another_task_are_refused(arguments: tuple[object, ...], message: str) -> None:
-    code, output = invoke(*arguments)
-    assert (code, message in output) == (2, True)
+    result = invoked("verify", *arguments)
+    assert (result.exit_code, message in result.output) == (2, True)
