@@ -310,6 +310,8 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     if response.arrives.high < _ARRIVES:
         about = "response one round later, as a share of the move of the state"
         claims.append(Measure("update", "", response.arrives, _ARRIVES, unit="share", about=about))
+    if (hidden := claims[0].unless.get("no", "")).startswith(NOTHING):  # the others read the state by affine maps, too
+        claims = [replace(claim, unless={**claim.unless, "no": hidden}) for claim in claims]
     return decisive(claims)
 
 
@@ -322,9 +324,15 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
         unless["no"] = f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
     if all(u.r2.low >= _STEPPED for u in steps if u.manifold == _ON):
         unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
-    if part.rules and plain.r2.estimate < NEARLY_ALL and (rival := part.rules[0]).left.high <= RATIO:
-        other = f"{rival.name} ({in_words(rival.parameters)})"
-        unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
+    if (rest := 1 - plain.r2.estimate) > 1 - NEARLY_ALL:
+        if part.rules and (rival := part.rules[0]).left.high <= RATIO:
+            other = f"{rival.name} ({in_words(rival.parameters)})"
+            unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
+        others = [u for u in part.updates if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest]
+        for u in others:  # the state of another algorithm, which is not this one's
+            unless["yes"] = (
+                f"{u.algorithm} {AS_WELL}: of its steps {1 - u.r2.estimate:.2g} is missed, of these {rest:.2g}"
+            )
     state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     return Measure(
         "update",
