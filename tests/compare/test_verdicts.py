@@ -276,7 +276,7 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 @pytest.mark.parametrize(
     ("worths", "reason"),
     [
-        ((0.05, 0.003), f"{NOTHING}: a memory is worth"),
+        ((0.0034, 0.003), f"{NOTHING}: a memory is worth"),
         ((0.0034, 0.05), f"{FEW}: a memory may be worth"),
         ((0.05, 0.0099), f"{FEW}: a memory may be worth"),
         ((0.01, 0.01), ""),
