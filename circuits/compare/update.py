@@ -310,7 +310,8 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     if response.arrives.high < _ARRIVES:
         about = "response one round later, as a share of the move of the state"
         claims.append(Measure("update", "", response.arrives, _ARRIVES, unit="share", about=about))
-    if (hidden := claims[0].unless.get("no", "")).startswith(NOTHING):  # the others read the state by affine maps, too
+    hidden = claims[0].unless.get("no", "")
+    if hidden.startswith(NOTHING) and part.of(algorithm)[0].decoded < _STEPPED:  # affine maps do not move it either
         claims = [replace(claim, unless={**claim.unless, "no": hidden}) for claim in claims]
     return decisive(claims)
 

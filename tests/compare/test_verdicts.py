@@ -291,8 +291,8 @@ def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reas
 # Update.
 
 
-def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan):
-    return _Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, bent, manifold, horizon, r2, untrained)
+def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan, decoded=1.0):
+    return _Update("a", algorithm, ("log_weights", "elapsed"), (), decoded, bent, manifold, horizon, r2, untrained)
 
 
 def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
@@ -394,14 +394,15 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, s
 def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there.
 
-    What a round writes is read by affine maps, too.
+    Where they do not read the state either, they do not move it, and what its moves do says no more.
     """
-    steps = [_step(Interval(0.5, 0.4, 0.6), bent=bent), _step(BELOW, bent=bent, horizon=5)]
+    steps = [_step(Interval(0.5, 0.4, 0.6), bent=bent, decoded=0.94), _step(BELOW, bent=bent, horizon=5)]
     measure = _update(steps)
-    assert measure.word == word == _update(steps, [_effect(BELOW)]).word and measure.reason.startswith(
-        NOTHING if word == "undecided" else ""
-    )
+    assert measure.word == word == _update(steps, [_effect(BELOW)]).word
+    assert measure.reason.startswith(NOTHING if word == "undecided" else "")
     assert word == "no" or measure.reason.endswith("affine maps read R2 0.50 of its steps, others 0.88")
+    steps[0] = _step(steps[0].r2, bent=bent, decoded=0.95)
+    assert _update(steps, [_effect(BELOW)]).word == "no"
 
 
 @pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
