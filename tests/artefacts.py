@@ -38,19 +38,23 @@ CLOCKS = re.compile(
     r'"(?:seconds|cpu_seconds|wall_seconds|cpu_s|started|ended|at|timestamp|process)": *(?:"[^"]*"|[-\d.e+]+)'
 )
 """Fields that hold what a clock or the system says."""
+PROGRESS = re.compile(r"^.* \(\d+ s\)\n", re.MULTILINE)
+"""Lines that a slow machine prints every half minute."""
 OF_PROCESSES = (".lock", ".holder")
 """Files that say which process works in a folder."""
 
 
 def write(folder: Path) -> None:
     """Write one of every kind into a folder each; commands run in it, so that paths are the same."""
-    probing.TABLES["small"] = SMALL
+    probing.TABLES["small"], said = SMALL, {}
     for name, command in {**COMMANDS, **MORE}.items():
         given = [str(folder / word) if word == "llm run" else word for word in command]
         done = invoked(*given, "--out", str(folder / name))
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
+        said[name] = PROGRESS.sub("", done.output).replace(str(folder), "FOLDER")
+    for name, text in said.items():  # when all have run: `llm report` lists what a folder holds beside traces
         (folder / name).mkdir(exist_ok=True)
-        (folder / name / "said.txt").write_text(done.output.replace(str(folder), "FOLDER"))
+        (folder / name / "said.txt").write_text(text)
     write_from_python(folder / "python")
 
 

@@ -143,7 +143,7 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
         whose = target.samples.whose
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
         band = partial(
-            _worst, effort, "carried values" if _is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
+            _worst, effort, "carried values" if is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
         )
         ridge = _penalty(source, target, own, cut, effort)
         for helped, control, episodes in ((False, "", everything), (True, "", everything), (True, "shuffled", test)):
@@ -182,7 +182,7 @@ def _penalty(source: Participant, target: Participant, own: Array, cut: Array, e
     return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
 
 
-def _is_hard(target: Participant) -> bool:
+def is_hard(target: Participant) -> bool:
     """Whether the predictions of a machine with an exact readout of its state are choices, and show little of it."""
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
@@ -196,12 +196,12 @@ def _are_choices(distributions: Array) -> bool:
 
 def _kind(target: Participant) -> Predicted:
     """What is compared of the target: its kind of predictions, or real numbers that it carries."""
-    return "mean" if _is_hard(target) else target.task.kind
+    return "mean" if is_hard(target) else target.task.kind
 
 
 def _seen(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
     """Distributions of the rounds run on, ``[episode, start, horizon, outcome]``, or the values after the last one."""
-    if not _is_hard(target):
+    if not is_hard(target):
         return _distribution(target, predictions)
     return np.asarray(target.model.read_state(carried).flatten(2).unsqueeze(2).double().numpy(force=True))
 

@@ -35,6 +35,7 @@ from circuits.compare.question import (
     scored,
 )
 from circuits.compare.response import RESPONDS, ResponsePart
+from circuits.compare.state import is_hard
 from interp.algorithm import Algorithm, Family, Values, in_words
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, transition
@@ -348,18 +349,22 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
 
 
 def _judged(compared: Compared) -> Measure:
-    """By the state of the reference's algorithm, where it names one; a lapse of it that predicts as the model forbids
-    "yes"."""
+    """By the state of the reference's algorithm, where it names one.
+
+    A lapse of it that predicts as the model forbids "yes". Predictions that are the reference's forbid "no", where they
+    are no mere choices: what affine maps then read otherwise is a code, such as weights whose sum is kept at 1.
+    """
     found, algorithm = compared.parts["algorithm"], list(compared.candidates)[-1]
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
     measure = judge(compared.parts["update"], compared.parts["effects"], algorithm, compared.parts["response"])
-    explains = found.scores[found.family] if found.family else None
+    explains, unless = found.scores[found.family] if found.family else None, dict(measure.unless)
     if explains and explains.group == algorithm != explains.key:
-        doubt = f"{explains.name} {AS_WELL}: it explains the predictions"
-        return replace(measure, unless={"yes": doubt, **measure.unless})
-    return measure
+        unless.setdefault("yes", f"{explains.name} {AS_WELL}: it explains the predictions")
+    if reference and not is_hard(reference) and compared.parts["behaviour"].measure.number.low >= NEARLY_ALL:
+        unless.setdefault("no", f"{NOTHING}: it predicts as {reference.name}, so that affine maps misread its state")
+    return replace(measure, unless=unless)
 
 
 UPDATE = Question(

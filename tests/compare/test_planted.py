@@ -9,7 +9,7 @@ from circuits.benchmark.known_machine import rotated
 from circuits.compare.effects import EffectsPart
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
-from circuits.compare.state import STATE, _is_hard, stitch
+from circuits.compare.state import STATE, is_hard, stitch
 from circuits.compare.update import _rules, judge, updates
 from interp.lapses import stopped
 from interp.measure import NOTHING
@@ -124,6 +124,6 @@ def test_what_a_hard_choice_hides_is_compared_as_carried_values():
     plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
     samples = Samples.draw(plain, SMALL, {"n_states": 4, "n_actions": 3})
     hard, told = Participant(plain, samples), Participant(soft, samples, "soft")
-    assert _is_hard(hard) and not _is_hard(told)
+    assert is_hard(hard) and not is_hard(told)
     ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], SMALL).stitchings if not s.control}
     assert ways == {("soft", "carried values"): pytest.approx(1), (hard.name, "predictions"): pytest.approx(1)}

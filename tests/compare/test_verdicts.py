@@ -442,8 +442,13 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
     assert _judged(compared).word == word
     compared.reference = SimpleNamespace(names_algorithm=False, name="b")
     assert (_judged(compared).word, _judged(compared).reason) == ("not applicable", "b names no algorithm")
-    compared.reference.names_algorithm = True
+    compared.reference.names_algorithm, compared.reference.model = True, SimpleNamespace(is_handwired=False)
+    parts["behaviour"] = SimpleNamespace(measure=SimpleNamespace(number=between(0.9989, 1.0)))
     assert _judged(compared).word == word
+    parts["update"] = UpdatePart((_step(BELOW),))
+    assert _judged(compared).word == "no"
+    parts["behaviour"].measure.number = between(0.999, 1.0)  # it is the reference in another code
+    assert (_judged(compared).word, _judged(compared).reason[:18]) == ("undecided", NOTHING)
 
 
 # Circuit.
