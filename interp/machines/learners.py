@@ -82,7 +82,6 @@ def learner(
     """
     require_known("kind of learner", kind, list(KINDS))
     require(integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
-    integer("n_rounds", n_rounds, 1, 10**5)
     machine: AdaptedMachine = KINDS[kind](layout_for(task, sizes), integer("width", width, 1, 4096), n_layers, n_rounds)
     machine.name = kind
     return machine

@@ -73,6 +73,7 @@ class HookedMachine(HookedRootModule):
         """The rounds on the machine's device, their numbers in its dtype, which must be one of real numbers."""
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
+        require(device.type != "meta", f"{self.name!r} is on the device 'meta', where no numbers are; take cpu")
         return fed.each(lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype))
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
