@@ -449,7 +449,8 @@ def plainly() -> Iterator[None]:
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if hasattr(torch, "inference_mode"):  # it may not be there yet
-            stack.enter_context(torch.inference_mode(False))
+            if torch.is_inference_mode_enabled():  # leaving it turns gradients on, which a caller's no_grad forbids
+                stack.enter_context(torch.inference_mode(False))
             for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
