@@ -121,8 +121,7 @@ class Basis:
     ) -> Basis:
         """Content ``blocks`` with one axis per token, then the position block."""
         tokens = tuple(tokens)
-        content = tuple((block, tokens) for block in blocks)
-        return cls((*content, (POS, positions.axes)), positions, rotation)
+        return cls((*((block, tokens) for block in blocks), (POS, positions.axes)), positions, rotation)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -139,8 +138,7 @@ class Basis:
     @cached_property
     def index(self) -> dict[_Axis, int]:
         """The number of every axis."""
-        axes = ((block, label) for block, labels in self.blocks for label in labels)
-        return {axis: i for i, axis in enumerate(axes)}
+        return {axis: i for i, axis in enumerate((block, label) for block, labels in self.blocks for label in labels)}
 
     @property
     def d_model(self) -> int:

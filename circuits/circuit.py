@@ -329,8 +329,7 @@ class Circuit:
         That is ``epsilon^2 x^3 / 6``, and rounding of its logits.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
-        rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
-        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
+        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + 4 * heavy * float(np.finfo(np.float64).eps) / epsilon)
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:

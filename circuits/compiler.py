@@ -23,7 +23,6 @@ from interp.errors import require, require_known
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import plainly
 from interp.model.transformer import HookedLatentTransformer
 
 _T = TypeVar("_T")
@@ -31,7 +30,6 @@ _NO_HEAD = "-"
 
 
 @checked
-@plainly()
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:

@@ -139,8 +139,7 @@ def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **argume
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments, with those that ``dtype`` asks for where none was given."""
-    coarse = RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}
-    return {**coarse, **arguments}
+    return {**(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}), **arguments}
 
 
 @checked

@@ -109,8 +109,7 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
     Where one of them names nobody, each episode stands for itself.
     """
     found: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
-    names = None if any(of is None for of in found) else np.concatenate(found)
-    return of_whom(names, sum(map(len, batches)))
+    return of_whom(None if any(of is None for of in found) else np.concatenate(found), sum(map(len, batches)))
 
 
 @dataclass(frozen=True)
@@ -383,8 +382,7 @@ class Algorithm:
                 value[at] = source[key][at]
             except IndexError as error:
                 raise InputError(f"{key!r} of shape {value.shape} has no element {element}: {error}") from error
-        state = {k: base[k] for k in self.state}
-        return self.step(state, {name: base[name] for name in self._inputs}, {key: value})[1]
+        return self.step({k: base[k] for k in self.state}, {name: base[name] for name in self._inputs}, {key: value})[1]
 
     def varied(
         self,

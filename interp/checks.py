@@ -30,8 +30,8 @@ import types
 import typing
 from abc import ABCMeta
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from math import isfinite
@@ -372,6 +372,7 @@ _REPEATS: Mapping[str, float] = {
     **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds", "battery", "known", "test"), 1e-4),
     "eval_rounds": 1e-3,
     "rounds": 1e-2,
+    **dict.fromkeys(("n_untrained", "copies", "jacobians", "writes", "away", "along", "solved", "held"), 1e-2),
     "n_map": 0.1,
 }
 """Arguments and fields that say how often something is done, each with the seconds that the quickest of these takes."""
@@ -442,8 +443,21 @@ def _container_bytes(root: str = "/") -> float:
     return min(found)
 
 
+@contextmanager
+def plainly() -> Iterator[None]:
+    """While it is open, or as a decorator: numbers as anywhere, though a caller be in inference mode or autocast."""
+    torch: Any = sys.modules.get("torch")
+    with ExitStack() as stack:
+        if hasattr(torch, "inference_mode"):  # it may not be there yet
+            if torch.is_inference_mode_enabled():  # leaving it turns gradients on, which a caller's no_grad forbids
+                stack.enter_context(torch.inference_mode(False))
+            for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
 def checked(function: _F) -> _F:
-    """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`.
+    """``function`` with its arguments checked against its annotations, its seeds against :func:`seed_of`, run plainly.
 
     Of a class every public method is checked so; a function under the name of a field is that field's default.
     """
@@ -465,7 +479,8 @@ def checked(function: _F) -> _F:
             for name, kind in wanted.items():
                 if name in given.arguments:
                     given.arguments[name] = fit(name, given.arguments[name], *kind)
-            return function(*given.args, **given.kwargs)
+            with plainly():
+                return function(*given.args, **given.kwargs)
         finally:
             _INSIDE.reset(outside)
 
@@ -502,16 +517,14 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """
     if value is default:
         return value
-    unbounded = isinstance(default, float) and not isfinite(default)
-    given = fitted(kind, value, finite=not unbounded)
+    given = fitted(kind, value, finite=not (isinstance(default, float) and not isfinite(default)))
     if given is NO:
         hint = ""
         if isinstance(value, str) and getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine"):
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if name == "level":
-        within = isinstance(given, int | float) and 0 < given <= 1
-        require(within, f"level is between 0 and 1, got {shown(given)}")
+        require(isinstance(given, int | float) and 0 < given <= 1, f"level is between 0 and 1, got {shown(given)}")
     if type(given) is int:  # no boolean
         if name == "seed" or name.endswith("_seed"):
             seed_of(given, name)

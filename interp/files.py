@@ -125,6 +125,8 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 @contextmanager
 def reading(path: str | Path, what: str = "it was cut short or changed; fetch or make it again") -> Iterator[None]:
     """While ``path`` is read, whatever its contents break becomes a sentence that names it and says ``what`` to do."""
+    plain = not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path)
+    require(plain, f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file")
     try:
         yield
     except InputError:

@@ -78,8 +78,7 @@ def register_machine(name: str, build: Callable[..., Machine], *, description: s
     folder_name("name", name)
     require_known("task", task, [known.key for known in catalog.every()])
     require(callable(build), f"build must be a function that makes a machine, got {build!r}")
-    taken = {record.name for record in models()}
-    require(name not in taken, f"a model {name!r} is known already; choose another name")
+    require(name not in {record.name for record in models()}, f"a model {name!r} is known already; choose another name")
     from interp.model.checkpoints import BUILDERS
 
     BUILDERS[name] = build

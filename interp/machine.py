@@ -40,8 +40,7 @@ class Channel:
         named = isinstance(self.name, str) and self.name.isidentifier()
         good = named and self.shape and all(type(n) is int and n >= 1 for n in self.shape)
         require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
-        most = self.shape[0] * (len(self.shape) > 1)
-        rows = type(self.grows) is int and 0 <= self.grows <= most
+        rows = type(self.grows) is int and 0 <= self.grows <= self.shape[0] * (len(self.shape) > 1)
         require(rows, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
 
     @property

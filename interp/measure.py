@@ -182,8 +182,7 @@ class Measure:
         """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
         known = {name: of for name, of in self.controls.items() if not isnan(of.number)}
         counted = {name: of for name, of in known.items() if of.counts} or known
-        best = max if self.side == "above" else min
-        return best(counted, key=lambda name: counted[name].number, default="")
+        return (max if self.side == "above" else min)(counted, key=lambda name: counted[name].number, default="")
 
     @property
     def phrase(self) -> str:

@@ -66,8 +66,7 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     used = {hue for hue, _ in taken.values()}
     hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
     free = [(hue, dash) for dash in _DASHES for hue in hues if (hue, dash) not in taken.values()]
-    others = [key for key in keys if key not in assigned]
-    taken |= {key: free[i % len(free)] for i, key in enumerate(others)}
+    taken |= {key: free[i % len(free)] for i, key in enumerate([key for key in keys if key not in assigned])}
     return {key: Look(LIGHT[taken[key][0]], _DASHES[taken[key][1]]) for key in keys}
 
 

@@ -194,8 +194,7 @@ def difference(
 
     gain = control.ratio - own.ratio
     below = distance(own.high - own.ratio, control.ratio - control.low)
-    above = distance(own.ratio - own.low, control.high - control.ratio)
-    return Interval(gain, gain - below, gain + above)
+    return Interval(gain, gain - below, gain + distance(own.ratio - own.low, control.high - control.ratio))
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:

@@ -65,8 +65,7 @@ class Size:
             self.option == self.option.lower() and self.option not in _TAKEN,
             f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
         )
-        least = integer("minimum", self.minimum, 1)
-        integer("default", self.default, least)
+        integer("default", self.default, integer("minimum", self.minimum, 1))
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ class BaseEpisodes:
             require(not len(empty), f"{none}; leave these out")
             freeze(self, missing=missing if missing.any() else None)
         if self.participants is not None:
-            names = np.asarray(list(self.participants))
+            names = np.asarray(self.participants if np.iterable(self.participants) else [])
             fits = names.shape == shape[:1] and names.dtype.kind in "iuU"
             what = f"participants must be a name or a whole number for each of {len(self)} episodes"
             require(fits, f"{what}, got {shown(self.participants)}")

@@ -78,8 +78,7 @@ def each(
     from joblib.parallel import get_active_backend
 
     # Not every backend hands results over one by one; the others do so at the end.
-    one_by_one = get_active_backend()[0].supports_return_generator
-    returns = "generator_unordered" if one_by_one else "list"
+    returns = "generator_unordered" if get_active_backend()[0].supports_return_generator else "list"
     yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(delayed(work)(shared, item) for item in items)
 
 

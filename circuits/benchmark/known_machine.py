@@ -154,10 +154,6 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         basis = change(place.basis)
         return replace(place, basis=span(basis) if variant == "simplex" else basis)
 
-    located = {
-        key: tuple(move(place) for location in several for place in places(circuit, location))
-        for key, several in circuit.sites.items()
-    }
     return KnownMachine(
         name=f"{machine} {form}, {variant}",
         machine=machine,
@@ -166,7 +162,10 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         model=model,
         algorithm=circuit.algorithm,
         edges=_true_edges(circuit),
-        places=located,
+        places={
+            key: tuple(move(place) for location in several for place in places(circuit, location))
+            for key, several in circuit.sites.items()
+        },
         claims=tuple(replace(one, places=tuple(map(move, one.places))) for one in wired(circuit) if not one.control),
     )
 

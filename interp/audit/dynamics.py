@@ -109,8 +109,7 @@ def kind(found: _Orbit) -> tuple[str, Interval, str]:
             return "expands", last, f"Steps were {middle.estimate:.3g} half-way."
         one, two = steps[-2], steps[-1]
         size = np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
-        cosine = np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0)
-        if float(cosine.mean()) > _AGAIN:
+        if float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean()) > _AGAIN:
             if last.low <= middle.high / _GROWS:
                 return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
             alike = "all episodes alike" if shared > THRESHOLDS["common"].value else "each episode its own way"
@@ -131,11 +130,10 @@ def ends(trial: Trial) -> pd.DataFrame:
         row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
         if word == "settles":
             points = _clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
-            far = np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
             row |= {
                 "ends": len(np.unique(points)),
                 "largest_share": float(np.bincount(points).max() / len(points)),
-                "apart": float(far),
+                "apart": float(np.abs(found.states[-1][:, None] - found.states[-1][None]).max()),
                 "answers": len(set(found.answers.tolist())) if trial.run.layout.kind == "classes" else 0,
             }
         rows.append(row)

@@ -185,8 +185,7 @@ class Trial:
         """How far distributions ``[..., outcome]`` lie apart, from 0 to 1."""
         if self.run.layout.kind == "classes":
             return np.asarray(0.5 * np.abs(one - other).sum(-1))
-        unit = 2 * float(self.plain[..., 0].std()) or 1.0
-        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / unit, 1.0)
+        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / (2 * float(self.plain[..., 0].std()) or 1.0), 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
         """The task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""

@@ -215,11 +215,10 @@ def content(trial: Trial) -> Measure:
 
 def _rests(key: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str) -> Measure:
     number, chance = worth(trial, changes, channel)
-    untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0])
     return claimed(
         key,
         number,
-        controls={**untrained, _CHANCE: Control(chance)},
+        controls={**trial.untrained(lambda copy: worth(copy, changes, channel)[0]), _CHANCE: Control(chance)},
         about="" if channel == ALL else channel,
         yes=f"{verb}s {what}",
         no=f"does not {verb} {what}",

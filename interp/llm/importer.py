@@ -58,6 +58,8 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
         set_aside += others + [("steps.jsonl", torn)] * bool(torn)
         rounds = len(source.predictions)
         played = np.array([source.predictions[t] for t in range(rounds)])
+        index = _first(result, "meta.idx idx index") or 0
+        require(type(index) is int and index >= 0, f"{str(path)!r}: idx is a whole number, 0 or more, got {index!r}")
         by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
         said = _first(result, "token_usage")
         total = said if isinstance(said, dict) else {}
@@ -74,7 +76,7 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
             model=str(_first(result, "meta.model model") or "unknown"),
             condition=condition,
             regime=str(_first(result, "meta.regime regime") or regime or ["unknown", *regimes][-1]),
-            index=int(_first(result, "meta.idx idx index") or 0),
+            index=index,
             advice=advice.astype(np.int64),
             labels=labels.astype(np.int64),
             accuracies=None if known is None else accuracies,
@@ -99,6 +101,7 @@ def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str
     """What ``result.json`` tells of the play; without predictions it is an empty source."""
     names = "response.predictions predictions"
     predictions = [] if _first(result, names) is None else _bits(path, "predictions", result, names).tolist()
+    require(not any(isinstance(one, list) for one in predictions), f"{str(path)!r}: predictions must be one a round")
     texts = list(_first(result, "response.notes notes") or [])
     aside = []
     if len(texts) == len(predictions) + 1 and not texts[0]:

@@ -70,8 +70,7 @@ def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     # "1. B 2. C": the numbers are places, not counts.
     ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note)
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
-    bits = any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare)
-    if not counted or bits:
+    if not counted or any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare):
         return []
     return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
 
@@ -119,8 +118,7 @@ def _fractions(text: str) -> tuple[int, int]:
         verdicts = _RE.judged.findall(count.group(0)) or _RE.judged.findall(before)[-1:]
         if not verdicts and (verdict := _RE.judged.match(after)):
             verdicts = [verdict.group(1)]
-        wrong = bool(verdicts and verdicts[0])
-        right, total = right + (out_of - hits if wrong else hits), total + out_of
+        right, total = right + (out_of - hits if verdicts and verdicts[0] else hits), total + out_of
     return right, total
 
 
@@ -254,8 +252,7 @@ def _marks(note: str, letters: str) -> tuple[int, int, bool]:
     ]
     numbered = _enumerated(note, letters)
     first = min((match.start() for match in entries), default=len(note))
-    leading = bool(entries) and not note[:first].strip(" ([{\"'*-")
-    return len(marked) + numbered, len(entries) + numbered, leading
+    return len(marked) + numbered, len(entries) + numbered, bool(entries) and not note[:first].strip(" ([{\"'*-")
 
 
 def _enumerated(note: str, letters: str) -> int:

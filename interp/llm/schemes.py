@@ -256,13 +256,12 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
     for scheme in _SCHEMES:
         choice = _WORDS[scheme.partition("-")[0]]["choice"]
         text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
-        places = {
+        for place, value in {
             "{n}": _NUMBERS.get(n_experts, str(n_experts)),
             "{names}": f"{', '.join(names[:-1])} and {names[-1]}",
             "{votes}": ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts)),
             "{words}": str(MAX_NOTE_WORDS),
-        }
-        for place, value in places.items():
+        }.items():
             text = text.replace(place, value)
         found[scheme] = Prompt(text, _BUILT_IN)
     return found

@@ -81,8 +81,8 @@ def learner(
         n_rounds: how many rounds the cache of "thoughts" has room for; the others take any number.
     """
     require_known("kind of learner", kind, list(KINDS))
-    require(integer("n_layers", n_layers, 1) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
-    machine: AdaptedMachine = KINDS[kind](layout_for(task, sizes), integer("width", width, 1), n_layers, n_rounds)
+    require(integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
+    machine: AdaptedMachine = KINDS[kind](layout_for(task, sizes), integer("width", width, 1, 4096), n_layers, n_rounds)
     machine.name = kind
     return machine
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from interp.checks import checked, file_path, integer
+from interp.checks import checked, file_path, integer, plainly
 from interp.errors import InputError, require
 from interp.files import reading
 from interp.machine import Channel
 from interp.machines.recurrent import with_points
 from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
-from interp.model.hooked import plainly, reset_parameters
+from interp.model.hooked import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
@@ -53,12 +53,19 @@ class Embedded:
         >>> round.n_pos, round.at, round.slot
         (13, 10, 1)
         """
-        own = torch.arange(len(layout.vocabulary)) if ids is None else torch.tensor(list(ids))
+        own = torch.arange(len(layout.vocabulary)) if ids is None else torch.tensor(_ids("ids", ids, layout.vocabulary))
 
         def embed(model: Any, fed: EncodedRounds) -> Tensor:
             return cast(Tensor, model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens]))
 
         return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
+
+
+def _ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
+    """The model's own tokens for as many words of a layout, all different."""
+    fits = len(set(ids)) == len(ids) == len(stands_for) and min(ids) >= 0
+    require(fits, f"{what} are the model's tokens, all different, for each of {', '.join(stands_for)}, got {list(ids)}")
+    return list(ids)
 
 
 def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
@@ -177,11 +184,9 @@ def _mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, 
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
     total = (window * mixer.conv1d.weight.squeeze(1)).sum(2)
     selected = mixer.act(total if mixer.conv1d.bias is None else total + mixer.conv1d.bias)
-    sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
-    time, B, C = mixer.x_proj(selected).split(sizes, -1)
+    time, B, C = mixer.x_proj(selected).split([mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size], -1)
     dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
-    A = -mixer.A_log.exp()
-    state = (dt * A).exp() * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
+    state = (dt * (-mixer.A_log.exp())).exp() * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
     y = (state * C.unsqueeze(1)).sum(2) + mixer.D * selected
     return mixer.out_proj(y * mixer.act(gate)), state, window[:, :, 1:]
 
@@ -209,11 +214,11 @@ def hrm(
     config: Any = getattr(inner, "config", None)
     require(hasattr(inner, "L_module"), f"expected an HrmTextForCausalLM of transformers, got {type(model).__name__}")
     layout = layout_for(task, options.pop("sizes", None))
-    rounds = Embedded.tokens(layout, "model.embed_tokens", ids)
+    rounds, read = Embedded.tokens(layout, "model.embed_tokens", ids), _ids("outcomes", outcomes, layout.outcomes)
 
     def step(model: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
-        return model.lm_head(z_H[:, rounds.at])[:, list(outcomes)], {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
+        return model.lm_head(z_H[:, rounds.at])[:, read], {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
     n_slow = config.H_cycles
     points = {
@@ -290,6 +295,7 @@ def thoughts(
     config = inner.config
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
+    told = [] if outcomes is None else _ids("outcomes", outcomes, layout.outcomes)
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(
         rows <= config.n_positions,
@@ -312,7 +318,7 @@ def thoughts(
         if read is not None:
             scores = read(model, hidden[:, rounds.at], fed)
         else:
-            scores = model.lm_head(hidden[:, rounds.at])[:, list(outcomes or ())]
+            scores = model.lm_head(hidden[:, rounds.at])[:, told]
         return scores, {"thought": hidden[:, -1], "cache": new}
 
     cached = Channel("cache", (rows, 2 * config.n_layer * config.n_embd), grows=rounds.n_pos)
@@ -345,11 +351,10 @@ def _run(core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor) -> t
         keys, values = part.transpose(1, 3).unbind(2)  # [batch, head, row, d_head]
         held.update(keys, values, layer)
     # Beyond the last position the cache has no room either, which the machine then says.
-    position = (length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(max=core.config.n_positions - 1)
     done = core(
         inputs_embeds=x,
         attention_mask=torch.cat([seen, seen.new_ones(len(x), n)], 1).long(),
-        position_ids=position,
+        position_ids=(length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(max=core.config.n_positions - 1),
         past_key_values=held,
         use_cache=True,
     )

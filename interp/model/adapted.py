@@ -34,15 +34,17 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformer_lens.hook_points import HookPoint
 
 from interp import catalog
 from interp.algorithm import Algorithm
-from interp.checks import checked, checked_fields, integer, refuse_beyond_machine, shown
+from interp.checks import checked, checked_fields, integer, plainly, refuse_beyond_machine, shown
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Channel, Component, Stepped
 from interp.model.checks import CLOSE, TRUSTED, check_machine
-from interp.model.hooked import HookedMachine, plainly, reset_parameters
+from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
@@ -120,7 +122,7 @@ def _parts(value: Any) -> Mapping[Any, Any]:
         return {**dict(enumerate(value.values())), **value}
     if isinstance(value, tuple | list):
         return {**dict(enumerate(value)), **getattr(value, "_asdict", dict)()}
-    return getattr(value, "__dict__", {})
+    return getattr(value, "__dict__", {name: getattr(value, name) for name in getattr(value, "__slots__", ())})
 
 
 class _Tap(nn.Module):
@@ -180,6 +182,21 @@ class _Tap(nn.Module):
             yield
         finally:
             handle.remove()
+
+
+class _Read(TorchDispatchMode):
+    """While it is open, ``beside`` takes the shapes of weights that are read and not in the state of a machine."""
+
+    own: set[int]
+    kept: set[int]
+    beside: set[str]
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for one in tree_leaves((args, kwargs)):
+            learned = isinstance(one, Tensor) and one.requires_grad and one.is_leaf and one._base is None
+            if id(one) not in self.own and (learned or isinstance(one, nn.Parameter) or id(one) in self.kept):
+                self.beside.add(str(list(one.shape)))
+        return function(*args, **kwargs or {})
 
 
 class AdaptedMachine(HookedMachine):
@@ -336,8 +353,10 @@ class AdaptedMachine(HookedMachine):
             for tap in self.taps.values() if looked_into else ():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
-                part = _named(self.module)[tap.point.module] if opened is None else opened.get_submodule(gate)
-                stack.enter_context(tap.on(part))
+                at: Any = _named(self.module).get(tap.point.module) if opened is None else opened.get_submodule(gate)
+                if at is None:
+                    raise InputError(f"{self.name!r} has no submodule {tap.point.module!r} any more; adapt it again")
+                stack.enter_context(tap.on(at))
             yield
 
     def read_state(self, latents: Tensor) -> Tensor:
@@ -354,6 +373,14 @@ class AdaptedMachine(HookedMachine):
         draw = self.reset or reset_parameters
         blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
         blank.name, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
+        kept = [one for part in blank.modules() for one in vars(part).values() if isinstance(one, Tensor)]
+        with _Read() as read:
+            read.own, read.beside = {id(one) for one in blank._held().values()}, set()
+            read.kept = {id(one) for one in kept if one.ndim > 1 and one.is_floating_point()}
+            blank.said()
+        of = f"rounds of {self.name!r} read weights of shape {', '.join(sorted(read.beside))} that none of its modules "
+        how = "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers"
+        require(not read.beside, of + how)
         return blank
 
     def said(self) -> str:
@@ -450,9 +477,8 @@ def adapt(
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
     parts = _named(module)
     known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
-    named = isinstance(points or {}, Mapping)
     require(
-        named,
+        isinstance(points or {}, Mapping),
         f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
     )
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
@@ -466,7 +492,10 @@ def adapt(
     machine = AdaptedMachine(module, layout, step, channels, where, output)
     machine.start, machine.reader, machine.reset, machine.algorithm = initial, read, reset, algorithm
     machine.name, machine.origin, machine.training = name or type(module).__name__, dict(origin or {}), False
-    require(machine.device.type != "meta", f"{machine.name!r} is on the device 'meta', where no numbers are; take cpu")
+    state = {**module.state_dict(), **dict(module.named_buffers())}
+    odd = [n for n, t in state.items() if not isinstance(t, Tensor) or t.is_complex() or t.layout != torch.strided]
+    what = f"{machine.name!r} keeps {', '.join(odd)} as no dense tensors of real numbers, which alone can be drawn,"
+    require(not odd, f"{what} copied and cast: take torch.view_as_real of complex ones, and keep others outside")
     refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))
     if check and not TRUSTED.get():
         check_machine(machine, cheap=True)

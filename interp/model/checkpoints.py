@@ -25,14 +25,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interp import catalog
-from interp.checks import MOST_GB, checked, file_path, refuse_above, shown
+from interp.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
 from interp.errors import InputError, require
 from interp.files import digest_of, read_json, reading, temporary_beside, write_json, write_text, writing
 from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL, plainly
+from interp.model.hooked import AS_REAL, REAL
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
@@ -155,7 +155,6 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 
 
 @checked
-@plainly()
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
@@ -164,8 +163,10 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
-    traces = "" if next(folder.rglob("*.jsonl"), None) is None else "; traces are for `interp llm` and `interp compare`"
-    require((folder / "config.json").exists(), f"{str(folder)!r} lacks config.json, so it holds no model{traces}")
+    with reading(folder):
+        held = any(next(folder.glob(f"{depth}.jsonl"), None) for depth in ("*", "*/*", "*/*/*"))
+        traces = "; traces are for `interp llm` and `interp compare`" if held else ""
+        require((folder / "config.json").exists(), f"{str(folder)!r} lacks config.json, so it holds no model{traces}")
     about = read_json(folder / "config.json", "config")
     version = about.get("format_version")
     known = version == _FORMAT_VERSION and not isinstance(version, bool)
@@ -184,28 +185,28 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         f"{str(weights)!r} is truncated or was changed: its SHA-256 is {digest[:12]}..., config.json says "
         f"{str(about.get('sha256'))[:12]}...; fetch the checkpoint again",
     )
-    said = about["config"]
-    if isinstance(said, dict) and "builder" in said:
-        refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
+    with reading(folder / "config.json"):
+        said = about["config"]
+        if isinstance(said, dict) and "builder" in said:
+            refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
+            with reading(weights):
+                tensors = load_file(weights)
+            missing = [name for name in _SAID if name not in said]
+            require(not missing, f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
+            layout_from_dict(said["layout"])  # which refuses a task that is not registered
+            machine = _copy_of(said, tensors, f"{str(folder)!r}:")
+            whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
+            _require_same(machine, said["predicts"], str(folder), whose, advice)
+            return machine
+        config = LatentTransformerConfig.from_dict(said)
         with reading(weights):
             tensors = load_file(weights)
-        missing = [name for name in _SAID if name not in said]
-        require(not missing, f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
-        layout_from_dict(said["layout"])  # which refuses a task that is not registered
-        machine = _copy_of(said, tensors, f"{str(folder)!r}:")
-        whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
-        _require_same(machine, said["predicts"], str(folder), whose, advice)
-        return machine
-    with reading(folder / "config.json"):
-        config = LatentTransformerConfig.from_dict(said)
-    with reading(weights):
-        tensors = load_file(weights)
-    config.require_room(max_gb)
-    model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
-    unfit = f"{str(weights)!r} does not fit its configuration"
-    filled: Machine = _filled(model, tensors, unfit, f"{str(weights)!r} is damaged:")
-    _require_same(filled, about.get("predicts"), str(folder), "its configuration has", "fetch the checkpoint again")
-    return filled
+        config.require_room(max_gb)
+        model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
+        unfit = f"{str(weights)!r} does not fit its configuration"
+        filled: Machine = _filled(model, tensors, unfit, f"{str(weights)!r} is damaged:")
+        _require_same(filled, about.get("predicts"), str(folder), "its configuration has", "fetch the checkpoint again")
+        return filled
 
 
 def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:

@@ -30,7 +30,7 @@ from interp.algorithm import NEXT, Algorithm, Episodes
 from interp.checks import array_of, checked, shown, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine, Stepped
-from interp.model.hooked import plainly, written
+from interp.model.hooked import written
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, sequential
 from interp.model.run import Rollout, room
@@ -341,7 +341,6 @@ TRUSTED = ContextVar("TRUSTED", default=False)
 
 
 @checked
-@plainly()
 def check_machine(
     machine: Machine,
     episodes: Episodes | None = None,
@@ -418,7 +417,14 @@ def check_task(task: Task) -> None:
     for record in _tried("algorithms", lambda: unique(task.algorithms.records(), "algorithm")).values():
         algorithm = _tried(f"algorithm {record.key!r}", partial(record.for_episodes, first))
         _tried(f"algorithm {record.key!r}", partial(_check_algorithm, algorithm, first))
-    _check_analysis(task)
+    analysis, records = task.analysis, task.algorithms.records()
+    corruptions = _tried("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
+    named = analysis.default_corruption
+    _require(not named or named in corruptions, f"default_corruption {named!r} is none of {', '.join(corruptions)}")
+    if records:
+        keys = {key for record in records for key in record.make().keys}
+        unknown = [key for key in analysis.probed if key not in keys]
+        _require(not unknown, f"probed {unknown} are variables of none of its algorithms")
 
 
 def _require(holds: bool, problem: str) -> None:
@@ -560,14 +566,3 @@ def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
         for key, size in sizes.items():
             now = np.shape(state[key])
             _require(now == size, f"{what} state {key!r} is {size} before the first round and {now} after round {t}")
-
-
-def _check_analysis(task: Task) -> None:
-    analysis, records = task.analysis, task.algorithms.records()
-    corruptions = _tried("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
-    named = analysis.default_corruption
-    _require(not named or named in corruptions, f"default_corruption {named!r} is none of {', '.join(corruptions)}")
-    if records:
-        keys = {key for record in records for key in record.make().keys}
-        unknown = [key for key in analysis.probed if key not in keys]
-        _require(not unknown, f"probed {unknown} are variables of none of its algorithms")

@@ -54,8 +54,7 @@ class _LayerNormPre(nn.Module):
             # One operation where nobody looks between: a fifth less of a training step, and equal to rounding.
             return nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)
         x = x - x.mean(-1, keepdim=True)
-        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
-        return self.hook_normalized(x / scale)
+        return self.hook_normalized(x / self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()))
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
@@ -124,11 +123,9 @@ class Attention(_Drawn):
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n = scores.shape[-2:]
         scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
-        pattern = self.hook_pattern(_attention(scores, self.rules))
-        z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
+        z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", self.hook_pattern(_attention(scores, self.rules)), v))
         if self.runtime.use_attn_result:
-            result = self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O))
-            return result.sum(2) + self.b_O
+            return self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O)).sum(2) + self.b_O
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,8 +145,7 @@ def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[
     n_heads, d_model, d_head = weight.shape
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
-    flat = weight.transpose(0, 1).reshape(d_model, n_heads * d_head)
-    return (x @ flat).unflatten(-1, (n_heads, d_head))
+    return (x @ weight.transpose(0, 1).reshape(d_model, n_heads * d_head)).unflatten(-1, (n_heads, d_head))
 
 
 def _softmax(scores: Tensor) -> Tensor:
@@ -186,8 +182,7 @@ class MLP(_Drawn):
         self.reset_parameters()
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        pre = self.hook_pre(x @ self.W_in + self.b_in)
-        return self.hook_post(self.act(pre)) @ self.W_out + self.b_out
+        return self.hook_post(self.act(self.hook_pre(x @ self.W_in + self.b_in))) @ self.W_out + self.b_out
 
 
 class Block(nn.Module):

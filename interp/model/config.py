@@ -93,9 +93,8 @@ class LatentTransformerConfig:
         rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
         object.__setattr__(self, "attention_rules", rules)
         for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):
-            shape = {(len(table), len(row)) for row in table}
             require(
-                not table or shape == {(self.n_layers, self.n_heads)},
+                not table or {(len(table), len(row)) for row in table} == {(self.n_layers, self.n_heads)},
                 f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {[len(row) for row in table]}",
             )
         for rule in sum(self.attention_rules, ()):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from typing import Any, Self
@@ -74,6 +73,7 @@ class HookedMachine(HookedRootModule):
         """The rounds on the machine's device, their numbers in its dtype, which must be one of real numbers."""
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
+        require(device.type != "meta", f"{self.name!r} is on the device 'meta', where no numbers are; take cpu")
         return fed.each(lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype))
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
@@ -139,8 +139,7 @@ class HookedMachine(HookedRootModule):
     @property
     def _weight(self) -> Tensor:
         """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
-        buffers = (buffer for buffer in self.buffers() if buffer.is_floating_point())
-        return next(itertools.chain(self.parameters(), buffers), torch.empty(0))
+        return next((w for w in (*self.parameters(), *self.buffers()) if w.is_floating_point()), torch.empty(0))
 
     device = property(attrgetter("_weight.device"))
     dtype = property(attrgetter("_weight.dtype"))
@@ -168,6 +167,7 @@ class HookedMachine(HookedRootModule):
             for tensor in (*weights.values(), *(buffer for buffer, _ in kept)):
                 tensor.fill_(torch.nan)
             torch.default_generator.manual_seed(seed)
+            kept_as = self.weights_version()
             (draw or reset_parameters)(fresh)
             for buffer, constant in kept:
                 if buffer.isnan().all():  # nothing draws it: a mask, or the codes of positions
@@ -179,6 +179,9 @@ class HookedMachine(HookedRootModule):
             not left and bool(weights),
             f"nothing says how to draw {left or 'anything'} of {self.name!r} anew; give adapt(..., reset=...)",
         )
+        own = {weight.data_ptr() for weight in self.parameters() if weight.numel()}
+        apart = kept_as == self.weights_version() and own.isdisjoint(w.data_ptr() for w in fresh.parameters())
+        require(apart, f"reset= of {self.name!r} takes the trained weights, and may have drawn over them")
         fresh.may_overflow = True
         return fresh.to(self.device).eval()
 
@@ -188,16 +191,24 @@ class HookedMachine(HookedRootModule):
             memo.update({id(value): value.detach().clone() for value in _with_a_past(vars(part))})
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        try:
+            copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        except TypeError as error:
+            raise InputError(f"{self.name!r} cannot be copied, as controls are: {error}; keep that outside") from error
         return copied
 
     def _held(self) -> dict[str, Tensor]:
         """The tensors that make it what it is."""
         return self.state_dict(keep_vars=True)
 
-    def weights_version(self) -> tuple[tuple[int, int], ...]:
-        """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``."""
-        return tuple((tensor.data_ptr(), written(tensor)) for tensor in self._held().values())
+    def weights_version(self) -> tuple[Any, ...]:
+        """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``.
+
+        Beside them all numbers and texts that its modules keep, which may change what they compute.
+        """
+        kept = (pair for part in self.modules() for pair in vars(part).items() if pair[0] != "training")
+        plain = tuple(value for _, value in kept if isinstance(value, str | int | float))
+        return (*((tensor.data_ptr(), written(tensor)) for tensor in self._held().values()), plain)
 
     def _digest(self) -> str:
         sha = hashlib.sha256(self.said().encode())
@@ -220,17 +231,6 @@ def _with_a_past(value: Any) -> Iterator[Tensor]:
 def written(tensor: Tensor) -> int:
     """How often a tensor was written to; 0 of those that were made in inference mode, which do not count."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-@contextmanager
-def plainly() -> Iterator[None]:
-    """While it is open, or as a decorator: numbers as anywhere, though a caller be in inference mode or autocast."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 def reset_parameters(module: nn.Module) -> None:
@@ -305,12 +305,6 @@ def _switch(name: str) -> Callable[[Any, bool], None]:
         setattr(self.runtime, name, fit("flag", flag, bool))
 
     return switch
-
-
-def _stacked(name: str) -> Any:
-    """The weights of all heads, layer by layer."""
-    how = "The weights of all heads: ``[layer, head, d_model, d_head]``."
-    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]), doc=how)
 
 
 @checked
@@ -409,7 +403,10 @@ class LensSurface(HookedMachine):
         return indices.long()
 
     # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
-    W_Q, W_K, W_V, W_O = map(_stacked, ("W_Q", "W_K", "W_V", "W_O"))
+    W_Q, W_K, W_V, W_O = (  # of all heads: ``[layer, head, d_model, d_head]``
+        property(lambda model, name=name: torch.stack([one.attn.get_parameter(name) for one in model.blocks]))  # type: ignore[misc]
+        for name in ("W_Q", "W_K", "W_V", "W_O")
+    )
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))

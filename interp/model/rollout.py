@@ -53,7 +53,6 @@ REPLAY_BATCH = 1024
 
 
 @checked
-@torch.inference_mode(False)
 def rollout(
     model: Machine,
     episodes: Episodes,
@@ -93,6 +92,7 @@ def rollout(
     hooks: dict[int, Hooks] = dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}  # type: ignore[arg-type]
     if isinstance(fwd_hooks, Mapping):
         hooks = {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
+        require(len(hooks) == sum(map(bool, fwd_hooks.values())), f"fwd_hooks name a round twice: {list(fwd_hooks)}")
     for pairs in hooks.values():
         for name, _ in pairs:
             model.hook_names(name)
@@ -106,8 +106,7 @@ def rollout(
         clean = _unhooked(model, episodes, encoded, layout, commit)
     if hooks or clean is not None:
         run = sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
-        settings = _settings(model, commit, propagate, hooks)
-        run = replace(run, episodes=episodes, settings=settings)
+        run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
     if names:
@@ -116,7 +115,6 @@ def rollout(
 
 
 @checked
-@torch.inference_mode(False)
 def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
@@ -132,8 +130,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
-    recorded = f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}"
-    require(not hasattr(worlds, "n_rounds"), recorded)
+    require(not hasattr(worlds, "n_rounds"), f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}")
     layout = model.layout.fit(worlds)
     told = {"told": True} if layout.draws else {}
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
@@ -330,7 +327,6 @@ def _cached(
 
 
 @checked
-@torch.inference_mode(False)
 def replay(
     model: Machine,
     run: Rollout,

@@ -71,8 +71,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         about, held = loaded(header), list(stored.keys())
         version = about["format_version"]
         require(version == _FORMAT, f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}")
-        digest = about.pop("digest", None)
-        same = digest == digest_of(about) and set(about["sha256"]) == set(held)
+        same = about.pop("digest", None) == digest_of(about) and set(about["sha256"]) == set(held)
         require(same, f"{str(path)!r} was edited: {_EDITED}")
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
         for name in names or ():
@@ -109,15 +108,14 @@ def _fits_together(run: Rollout, where: str) -> None:
         n_positions == run.layout.n_positions,
         f"{where!r}: tokens have {n_positions} positions a round, its layout {run.layout.n_positions}; {_EDITED}",
     )
-    wanted = {
+    for name, (tensor, shape) in {
         "values": (run.values, (n_episodes, n_rounds, n_positions)),
         "slots": (run.slots, (n_episodes, n_rounds)),
         "predictions": (run.predictions, (n_episodes, n_rounds)),
         "latents": (run.latents, (n_episodes, n_rounds + 1)),
         **{name: (tensor, (n_episodes, len(run.cached_rounds))) for name, tensor in run.cache.items()},
         **({} if run.fed.missing is None else {_MISSING: (run.fed.missing, (n_episodes, n_rounds))}),
-    }
-    for name, (tensor, shape) in wanted.items():
+    }.items():
         whole = name in ("values", "slots", _MISSING)
         fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
         require(fits, f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}")

@@ -127,8 +127,7 @@ class HookedLatentTransformer(LensSurface):
         n_positions = tokens.shape[1]
         embedded = self.embedded(tokens, self.hook_latents(latents), values)
         prefix = embedded[:, : self.layout_of_length[n_positions].predict_position + 1]
-        read = self.ln_final(self.run_from(prefix, n_read=1))
-        return self.read_prediction(self.unembed(read[:, 0]), n_positions)
+        return self.read_prediction(self.unembed(self.ln_final(self.run_from(prefix, n_read=1))[:, 0]), n_positions)
 
     # The parts of a round, which callers that know some of it run by themselves.
 
@@ -145,8 +144,7 @@ class HookedLatentTransformer(LensSurface):
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded = embedded + payload * nn.functional.embedding(tokens, self.value_embed.table)
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
-        rest = embedded[:, first + latents.shape[1] :]
-        embedded = torch.cat([embedded[:, :first], latents, rest], dim=1)
+        embedded = torch.cat([embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1)
         positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(len(tokens), -1, -1)
         return self.hook_embed(embedded) + self.hook_pos_embed(positions)
 

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.algorithm import Predicted
-from interp.checks import checked
-from interp.errors import require
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.checks import array_of, checked, integer, shown
+from interp.errors import require, require_known
+from interp.model.layout import MOST, EncodedRounds, RoundLayout
 from interp.task import (
     Analysis,
     BaseEpisodes,
@@ -41,6 +41,7 @@ from interp.task import (
     Task,
     episode_array,
     exchange_history,
+    freeze,
     length_of,
 )
 
@@ -65,6 +66,15 @@ class SeriesEpisodes(BaseEpisodes):
     rewards: _Array
     regime: str = "own"
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        y, paid = (episode_array(name, getattr(self, name), "episode, round") for name in self.round_arrays[1:])
+        vectors = (heard := array_of("inputs", self.inputs)).ndim == 3
+        x = episode_array("inputs", heard, "episode, round" + ", number" * vectors, whole=not vectors)
+        fits = x.shape[:2] == y.shape == paid.shape and y.size > 0
+        require(fits, f"inputs, outcomes and rewards are [episode, round], got {x.shape}, {y.shape} and {paid.shape}")
+        freeze(self, inputs=x, outcomes=y if (y % 1).any() else y.astype(np.int64), rewards=paid)
+        super().__post_init__()
 
     n_rounds = length_of("outcomes", 1, "Rounds of the longest episode.")
 
@@ -98,7 +108,11 @@ class _Round(RoundLayout):
     def fit(self, episodes: Any) -> _Round:
         shape = (len(self.heard),) if self.numbers else ()
         fits = getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
-        require(fits, f"a round of {self.task!r} reads the episodes of its own task, with inputs of shape {shape}")
+        heard = f"{len(self.heard)} numbers" if self.numbers else "one of several"
+        require(fits, f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {heard} a round")
+        for name, named in (("inputs", () if self.numbers else self.heard), ("outcomes", self.names)):
+            if named:
+                episode_array(name, getattr(episodes, name), "episode, round", 0, len(named) - 1, whole=True)
         return self
 
     def encode(self, episodes: Any) -> EncodedRounds:
@@ -141,26 +155,30 @@ def series(
         what: a sentence for pages.
     """
     numbers = isinstance(inputs, int)
+    require(
+        not isinstance(inputs, int) or inputs <= MOST, f"inputs of {key!r} are {MOST} numbers at most, got {inputs}"
+    )
     heard = tuple(f"x_{i + 1}" for i in range(inputs)) if isinstance(inputs, int) else tuple(inputs)
     kind: Any = outcomes if isinstance(outcomes, str) else "classes"
     names = () if isinstance(outcomes, str) else tuple(outcomes)
-    for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * bool(names))):
-        enough = len(set(listed)) == len(listed) >= least
+    for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * (kind == "classes"))):
+        enough = len({*listed} - {""}) == len(listed) >= least
         require(enough, f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}")
     layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
 
+    @checked
     def draw(n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0) -> SeriesEpisodes:
-        drawn = dict(zip(SeriesEpisodes.round_arrays, sample(n_episodes, n_rounds, seed), strict=False))
-        require(len(drawn) == 2 + pays, f"the sampler of {key!r} must give {2 + pays} arrays, got {len(drawn)}")
-        axes = "episode, round" + ", number" * numbers
-        x = episode_array("inputs", drawn["inputs"], axes, *(() if numbers else (0, len(heard) - 1, True)))
-        bounds = (0, len(names) - 1, True) if names else ()
-        y = episode_array("outcomes", drawn["outcomes"], "episode, round", *bounds)
-        paid = episode_array("rewards", drawn.get("rewards", np.zeros(y.shape)), "episode, round")
-        fits = x.shape[:2] == y.shape == paid.shape == (n_episodes, n_rounds) and x.shape[2:] in ((), (len(heard),))
-        wanted = f"({n_episodes}, {n_rounds})" + f", inputs with {len(heard)} numbers each" * numbers
-        require(fits, f"the sampler of {key!r} must give arrays {wanted}; got {x.shape}, {y.shape} and {paid.shape}")
-        return SeriesEpisodes(key, x, y, paid, regime, seed)
+        for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds)):
+            integer(name, size, 1)
+        require_known("regime", regime, ["own"])
+        given: Any = sample(n_episodes, n_rounds, seed)
+        drawn, said = list(given) if isinstance(given, tuple | list) else [], f"the sampler of {key!r} must give"
+        require(len(drawn) == 2 + pays, f"{said} {2 + pays} arrays, got {len(drawn) or shown(given)}")
+        paid = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
+        episodes = SeriesEpisodes(key, drawn[0], drawn[1], paid, regime, seed)
+        require(len(episodes) == n_episodes and episodes.n_rounds == n_rounds, f"{said} arrays {n_episodes, n_rounds}")
+        layout().fit(episodes)
+        return episodes
 
     def losses(predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)) -> Tensor:
         loss: Tensor = layout().loss(predictions, torch.from_numpy(episodes.outcomes[:, rounds]))

@@ -63,9 +63,10 @@ def trials(
 
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
-        table = pd.read_csv(path, sep=None, engine="python", encoding="utf-8-sig").replace(r"^\s*$", np.nan, regex=True)
-        lines = [i for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
-    table.index, file = pd.Index(lines[1 : 1 + len(table)]), repr(str(path))
+        how: Any = {"sep": None, "engine": "python", "encoding": "utf-8-sig", "skipinitialspace": True}
+        table = pd.read_csv(path, **how).replace(r"^\s*$", np.nan, regex=True)
+        head, *lines = [(i, line) for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
+    table.index, file = pd.Index([i for i, _ in lines[: len(table)]]), repr(str(path))
     columns, listed = dict[str, list[str]](), ", ".join(map(str, table.columns))
     every = ("participant", *roles, "block", "trial")
     for role in named:
@@ -75,6 +76,8 @@ def trials(
         wanted = [given] if isinstance(given, str) else list(given or found[: None if role == several else 1])
         for name in wanted:
             require(name in table, f"{file} has no column {name!r} ({role}); it has {listed}")
+            twice = f"{name}.1" in table and f"{name}.1" not in head[1]  # which is what pandas calls the second one
+            require(not twice, f"{file} has two columns {name!r} ({role}); give them names of their own")
         if wanted:
             columns[role] = wanted
         elif role not in ("block", "trial"):
@@ -90,6 +93,9 @@ def trials(
         refuse(table[name].isna(), name, "must not be empty")
     if "trial" in columns:
         (order,) = columns["trial"]
+        numbers = pd.to_numeric(table[order], errors="coerce")
+        refuse(numbers.isna(), order, "must be a number, by which trials are ordered")
+        table[order] = numbers
         hint = "comes a second time; name the column of blocks, or leave the column of trials out"
         refuse(table.duplicated([*groups, order]), order, hint)
     own = {role: columns[role] for role in roles}
@@ -126,7 +132,8 @@ def trials(
 
 
 def _named(label: Any) -> str:
-    return label if isinstance(label, str) else f"{label:g}"
+    """What a label is called: whole numbers by all of their digits."""
+    return str(int(label) if not isinstance(label, str) and label == int(label) else label)
 
 
 _table = cache(read_rows)

@@ -73,6 +73,8 @@ class _Table(nn.Module):
 )
 def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, left):
     module = body(layer())
+    for weight in module.parameters():  # what is not drawn is what was in memory: NaN on some days
+        nn.init.ones_(weight)
     for held in module.read[1].buffers():
         held.add_(3)
     machine = adapted(module, check=False)
@@ -91,13 +93,36 @@ def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
 
 
 def test_a_drawing_that_raises_or_draws_nothing_is_told():
+    trained = body()
     for reset, sentence in (
         (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
         (lambda m: m.cell, "draw cell.weight"),
+        (lambda m: setattr(m, "read", trained.read) or m.cell.reset_parameters(), "takes the trained weights"),
     ):
-        refuses(sentence, adapted(reset=reset).fresh, 0)
+        refuses(sentence, adapted(trained, reset=reset).fresh, 0)
     with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
         adapted(nn.Module(), lambda m, c, f: (c["h"][:, :2], c), check=False).fresh(0)
+
+
+def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
+    """Of another module, in a list, by a bound argument, as a plain attribute; a kept activation is none of these."""
+    module, other, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
+    module.bag, module.table, module.last = [nn.Linear(16, 2)], lean, lean @ torch.ones(2, 2)
+    for beside in (lambda m, h: other(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
+        machine = adapted(module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1]))
+        refuses("rounds of 'mine' read weights of shape .* that none of its modules holds", machine.fresh, 0)
+    refuses("read weights of shape", adapted(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh, 0)
+    assert adapted(module).fresh(0).digest() != adapted(module).digest()
+    module.lean = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+    refuses("keeps lean as no dense tensors of real numbers", adapted, module)
+
+
+def test_a_number_that_a_module_keeps_is_in_its_digest():
+    module = body()
+    module.scale = 1.0
+    machine = adapted(module, lambda m, c, f: step(m, c, f, m.scale))
+    before, module.scale = machine.digest(), 3.0
+    assert machine.digest() != before
 
 
 def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
@@ -188,10 +213,12 @@ def test_every_precision_gives_numbers(dtype):
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])
-def test_loading_and_checks_are_the_same_in_inference_mode_and_under_autocast(mode):
-    plain = interp.load("wma-gru").digest()
+def test_loading_checks_and_runs_are_the_same_in_inference_mode_and_under_autocast(mode):
+    plain, module = interp.load("wma-gru").digest(), body()
+    run = predicted(adapted(module))
     with mode():
         machine = interp.load("wma-gru")
+        assert torch.equal(predicted(adapted(module)), run)
         assert machine.digest() == plain
         interp.check_machine(adapted())
         interp.check_machine(machine, only=["predictions_are_probabilities", "steps_are_pure"])

@@ -1,5 +1,7 @@
 """A task of plain arrays: its rounds hold what was drawn, its machines keep their contract, bad data are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -80,14 +82,40 @@ def late(n_episodes, n_rounds, seed):
         ({"outcomes": ("x",)}, "outcomes of 'a' must be 2 or more"),
         ({"outcomes": "x"}, "outcomes"),
         ({"pays": True}, "must give 3 arrays, got 2"),
-        ({"sample": choices, "pays": True}, "inputs must be an array"),
+        ({"sample": choices, "pays": True}, "whose inputs are 2 numbers a round"),
         ({"sample": choices, "inputs": ("c",), "pays": True}, "from 0 to 0"),
-        ({"sample": lambda n, rounds, seed: sounds(n + 1, rounds, seed)}, r"arrays \(20, 3\)"),
+        ({"sample": lambda n, rounds, seed: sounds(n + 1, rounds, seed)}, r"got \(21, 3, 2\)"),
         ({"sample": late}, r"got \(20, 4, 2\)"),
         ({"inputs": 3}, "3 numbers"),
+        ({"inputs": 10**9}, "at most, got 1000000000"),
+        ({"outcomes": ("", "x")}, "outcomes of 'a' must be 2 or more"),
+        ({"outcomes": ()}, "outcomes of 'a' must be 2 or more"),
+        ({"sample": lambda *of: None}, "must give 2 arrays, got None"),
     ],
 )
 def test_what_is_no_task_or_no_data_of_it_is_refused(given, why):
     made = {"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}
     refuses(why, lambda: series("a", **made).sample(20, 3))
     refuses("reads the episodes of its own task", VOICE.layout().encode, LEVEL.sample(2, 3))
+
+
+def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampler_or_refused():
+    """Padded lists hold floats: their outcomes are scored as those that were drawn, and none but those of the task."""
+    drawn = ARMS.sample(3, 4, seed=0)
+    lists = {name: [list(row) for row in getattr(drawn, name)] for name in drawn.round_arrays}
+    made = type(drawn).of(task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()})
+    even = torch.full((3, 4, 2), 0.5)
+    assert made.lengths.tolist() == [4, 4, 1] and (ARMS.data.losses(even, made, slice(0, 4)) == 0.5).all()
+    assert ARMS.analysis.round_inputs(made).features[0].shape == (3, 4, 5)
+    assert torch.equal(ARMS.layout().encode(made).tokens[:2], ARMS.layout().encode(drawn).tokens[:2])
+    for field, value in (("outcomes", 2), ("outcomes", -1), ("outcomes", 0.5), ("inputs", 2), ("inputs", 0.5)):
+        wrong = np.full((3, 4), value)
+        refuses(f"{field} must be whole", lambda f=field, w=wrong: ARMS.layout().encode(replace(drawn, **{f: w})))
+    refuses(r"are \[episode, round\], got", replace, drawn, rewards=np.zeros((3, 1)))
+    refuses("inputs must be finite", replace, VOICE.sample(1, 2), inputs=np.full((1, 2, 2), np.nan))
+    for given, why in (
+        ((0, 3), "n_episodes"),
+        ((3, True), "n_rounds"),
+        ((3, 3, "nowhere"), "unknown regime 'nowhere'"),
+    ):
+        refuses(why, lambda n, rounds, where="own": ARMS.sample(n, rounds, regime=where), *given)

@@ -1,5 +1,6 @@
 """Choosing among arms: episodes, simulated players, the algorithms against plain loops, and the reader."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -158,6 +159,12 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
         (lambda t: t.assign(key="left"), {}, r"must hold two choices or more, got \['left'\]"),
         (lambda t: t.assign(Subject=[*["ann"] * 5, None]), {}, r"line 7 of .*: 'Subject' must not be empty, got nan"),
         (lambda t: t.assign(trial=1), {}, r"line 3 of .*: 'trial' comes a second time; .*, got 1"),
+        (
+            lambda t: t.assign(trial=[f"t{i}" for i in t.trial]),
+            {},
+            r"line 2 of .*: 'trial' must be a number, .*, got t3",
+        ),
+        (lambda t: t.set_axis([*t.columns[:3], "key", "key"], axis=1), {"reward": "key"}, "has two columns 'key'"),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(change, given, message, long_table, tmp_path):
@@ -165,7 +172,19 @@ def test_a_table_that_says_too_little_is_refused(change, given, message, long_ta
     refuses(message, bandit.read, tmp_path / "data.csv", **given)
 
 
+def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
+    """Cells may be padded, and whole numbers be written as floats, as they are where one of them is missing."""
+    table = long_table.replace(
+        {"Subject": {"ann": 12345671, "bob": 12345672}, "key": {"left": 10**9, "right": 10**9 + 1}}
+    )
+    (tmp_path / "data.csv").write_text(table.to_csv(index=False).replace(",", ", "))
+    episodes = bandit.read(tmp_path / "data.csv")
+    assert set(episodes.participants) == {"12345671", "12345672"} and episodes.arms == ("1000000000", "1000000001")
+
+
 def test_a_file_that_is_no_table_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    refuses("it is a pipe or a device; save what it gives to a file", bandit.read, tmp_path / "pipe")
     refuses("cannot read", bandit.read, tmp_path / "none.csv")
     (tmp_path / "empty.csv").write_text("")
     refuses("give a table with a header and a row a trial", bandit.read, tmp_path / "empty.csv")

@@ -57,8 +57,7 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
 def _discovered(ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material) -> Answer:
     kept: set[tuple[str, str]] = set()
     for case in filter(None, map(material.case, exits)):
-        key = "acdc", case.corruption, case.exit, ablation
-        kept |= material.once(key, partial(_kept, material, case, ablation))
+        kept |= material.once(("acdc", case.corruption, case.exit, ablation), partial(_kept, material, case, ablation))
     return Answer({edge: float(edge in kept) for edge in material.items("edges")}, frozenset(kept))
 
 

@@ -73,13 +73,6 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
     return pd.DataFrame({"episode": np.arange(len(zx)), "alpha": slopes[:, 0], "gamma": gamma})
 
 
-def _causes(tables: _Array, batch: MDPEpisodes) -> _Array:
-    """``r - Q(s, a)`` and ``max_a Q(s', a)``, ``[episode, round, 2]``."""
-    before = tables[:, :-1]
-    bootstrap = bellman.rows_at(before, batch.next_states).max(-1)
-    return np.stack([batch.rewards - _visited(before, batch), bootstrap], -1)
-
-
 def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:
     return bellman.entries_at(bellman.rows_at(tables, batch.states), batch.actions)
 
@@ -89,7 +82,11 @@ def _moments(decoded: Any, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, 
     tables = episode_array("tables", decoded, "episode, round + 1, state, action")
     wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {tables.shape}"
     require(tables.shape == batch.q_tables.shape, wanted)
-    causes, instruments = (_causes(of, batch) * batch.counted[..., None] for of in (tables, batch.q_tables))
+    causes, instruments = (  # r - Q(s, a) and max_a Q(s', a), [episode, round, 2]
+        np.stack([batch.rewards - _visited(of, batch), bellman.rows_at(of, batch.next_states).max(-1)], -1)
+        * batch.counted[..., None]
+        for of in (tables[:, :-1], batch.q_tables[:, :-1])
+    )
     change = _visited(tables[:, 1:], batch) - _visited(tables[:, :-1], batch)
     xx, zx = (np.einsum("bti,btj->bij", left, causes) for left in (causes, instruments))
     xy, zy = (np.einsum("bti,bt->bi", left, change) for left in (causes, instruments))

@@ -58,8 +58,7 @@ def _learner(
 
     def moved(v: Values) -> _Array:
         rates = v["pulled"] * np.where(v["payoff_error"] > 0, gain, loss)[..., None]
-        kept = v["arm_values"] * (1 - forgets * (1 - v["pulled"]))
-        return np.asarray(kept + rates * v["payoff_error"][..., None])
+        return np.asarray(v["arm_values"] * (1 - forgets * (1 - v["pulled"])) + rates * v["payoff_error"][..., None])
 
     last: dict[str, Equation | None] = {"last_pulled": None, "next_last_pulled": lambda v: v["pulled"]}
     equations: dict[str, Equation | None] = {
@@ -135,8 +134,7 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
     }
-    known = {"stays": stays, "shifts": shifts}
-    return _algorithm("win_stay", "win-stay lose-shift", known, "last_pulled", equations)
+    return _algorithm("win_stay", "win-stay lose-shift", {"stays": stays, "shifts": shifts}, "last_pulled", equations)
 
 
 def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0) -> Algorithm:

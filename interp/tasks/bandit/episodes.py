@@ -131,8 +131,7 @@ def _chances(regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.r
     block = np.arange(n_rounds) // 20
     moves = rng.integers(1, n_arms, (n_episodes, block[-1] + 1))
     moves[:, 0] = rng.integers(n_arms, size=n_episodes)
-    best = moves.cumsum(1)[:, block] % n_arms
-    return np.where(np.arange(n_arms) == best[..., None], 0.8, 0.2)
+    return np.where(np.arange(n_arms) == (moves.cumsum(1)[:, block] % n_arms)[..., None], 0.8, 0.2)
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:

@@ -120,8 +120,7 @@ def sample(
     labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
     accuracies = _accuracies(record, (n_episodes, n_rounds, n_experts), seed)
     by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
-    luck = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts))
-    correct = luck < by_round
+    correct = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts)) < by_round
     if record.correlation:
         shared, shared_luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
         together = shared_luck < by_round.mean(axis=-1)
@@ -166,8 +165,7 @@ def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) ->
     segment = np.arange(n_rounds) // record.switch_every
     steps = _stream(seed, _MOTION).integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
     steps[:, 0] = 0
-    shift = steps.cumsum(axis=1)[:, segment]
-    source = (np.arange(n_experts) - shift[..., None]) % n_experts
+    source = (np.arange(n_experts) - steps.cumsum(axis=1)[:, segment][..., None]) % n_experts
     return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
 
 

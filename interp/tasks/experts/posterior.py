@@ -108,8 +108,7 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     p, r, lower, upper, above = _below(p, r, low, high)
     mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
     tiny = mass < _UNDERFLOW
-    shifted = special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)
-    ratio = shifted / np.where(tiny, 1.0, mass)
+    ratio = (special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)) / np.where(tiny, 1.0, mass)
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
         series = [_series(p[tiny], r[tiny], edge[tiny]) for edge in (upper, lower)]

@@ -187,8 +187,7 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
     def table(v: Values) -> _Array:
         here = pair(v)
-        following = (v["table"] * here).sum((-1, -2), keepdims=True)
-        known = v["table"] + alpha * gamma * following * v["last_pair"]
+        known = v["table"] + alpha * gamma * (v["table"] * here).sum((-1, -2), keepdims=True) * v["last_pair"]
         return known + alpha * here * (v["reward"][..., None, None] - v["table"])
 
     last = "last_pair", "the pair of the round before", pair

@@ -88,8 +88,7 @@ def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     back = np.stack([later, (rng.random(later.shape) * later).astype(np.int64)], -1)
     edges = np.concatenate([np.broadcast_to(forward, (n_graphs, *forward.shape)), back], 1)
-    candidates = 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2]
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2])
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
@@ -109,8 +108,7 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
     possible = np.isfinite(appeal).sum(1)
     number = np.minimum(1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1), possible)
-    exists = (child >= 2) & (child < sizes[:, None])
-    kept = exists[..., None] & (np.arange(3) < number[..., None])
+    kept = ((child >= 2) & (child < sizes[:, None]))[..., None] & (np.arange(3) < number[..., None])
     # First parents always stay; further ones as far as there are edges for them.
     priority = np.where(kept, rng.random(kept.shape) + np.array([0, 1, 1]), 3.0).reshape(n_graphs, -1)
     order = np.argsort(priority, -1)[:, :n_edges]
@@ -124,8 +122,7 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
-    reached = (steps > 0) & (steps < n_nodes)
-    return reached[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[:, None, :]
+    return ((steps > 0) & (steps < n_nodes))[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[:, None, :]
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
@@ -165,8 +162,7 @@ def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Dr
     edges = np.concatenate([np.broadcast_to(chain, (n_graphs, length, 2)), others], 1)
     spare = rng.integers(0, edges.shape[1], (n_graphs, n_edges - edges.shape[1], 1))
     edges = np.concatenate([edges, np.take_along_axis(edges, spare, 1)], 1)
-    candidates = np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2))
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2)))
 
 
 REGIMES = {
@@ -226,8 +222,7 @@ def sample(
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
         answered = tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
-        asked = answered if depths is None else tuple(depths)
-        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), asked)
+        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), answered if depths is None else tuple(depths))
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
     return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
