@@ -125,8 +125,7 @@ def ranking(
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
     """The answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
     least = min((score for score in answer.scores.values() if not np.isnan(score)), default=0.0)
-    values = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
-    return np.nan_to_num(values, nan=least)
+    return np.nan_to_num(np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64), nan=least)
 
 
 def _graded(

@@ -165,8 +165,7 @@ def _at_rest(algorithm: Algorithm, values: Values) -> Array:
     """From which round on an algorithm's memory stays, Int[episode]; the number of rounds where it never does."""
     memory, after = (flat(values[key]) for key in (algorithm.memory, NEXT + algorithm.memory))
     moved = np.abs(after - memory).max(-1) > _REST
-    n_rounds = moved.shape[1]
-    later = n_rounds - moved[:, ::-1].argmax(1)
+    later = moved.shape[1] - moved[:, ::-1].argmax(1)
     return np.where(moved.any(1), later, 0)
 
 
@@ -175,8 +174,7 @@ def _after_rest(trial: Trial) -> pd.DataFrame | None:
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
         return None
-    values = algorithm.run(trial.episodes)
-    rest, given = _at_rest(algorithm, values), trial.predicted_by(algorithm)
+    rest, given = _at_rest(algorithm, algorithm.run(trial.episodes)), trial.predicted_by(algorithm)
     parts, asked = [], trial.task.data.first_asked
     for e in np.flatnonzero(rest < trial.shape[1] - 1):
         first, plain = max(int(rest[e]), asked), trial.plain[e]
@@ -221,8 +219,7 @@ def _goes_on(trial: Trial) -> Interval | None:
     last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()].query("rounds_since >= 2")
     if len(last) < _LEAST or last["before"].mean() <= THRESHOLDS["stays"].value:
         return None
-    way = np.full(len(last), last["before"].mean())
-    return ratio_interval(last["moved"], way, participants=last["whose"])
+    return ratio_interval(last["moved"], np.full(len(last), last["before"].mean()), participants=last["whose"])
 
 
 def longer(trial: Trial, n_rounds: int) -> Measure:

@@ -119,8 +119,7 @@ def _fractions(text: str) -> tuple[int, int]:
         verdicts = _RE.judged.findall(count.group(0)) or _RE.judged.findall(before)[-1:]
         if not verdicts and (verdict := _RE.judged.match(after)):
             verdicts = [verdict.group(1)]
-        wrong = bool(verdicts and verdicts[0])
-        right, total = right + (out_of - hits if wrong else hits), total + out_of
+        right, total = right + (out_of - hits if verdicts and verdicts[0] else hits), total + out_of
     return right, total
 
 

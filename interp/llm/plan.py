@@ -217,8 +217,7 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
     sizes: list[int] = []
     before: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        pairs = zip(before, request.messages, strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, request.messages, strict=False)))
         sizes = sizes[:shared] + [
             len(message["content"]) // (4 if message["role"] == "system" else 3) + 4
             for message in request.messages[shared:]

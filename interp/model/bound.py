@@ -83,8 +83,7 @@ class BoundRounds:
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
         """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
         rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
-        ids = rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1])
-        return [part.contiguous() for part in ids.split(self.split)]
+        return [part.contiguous() for part in rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1]).split(self.split)]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""

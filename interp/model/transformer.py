@@ -145,8 +145,7 @@ class HookedLatentTransformer(LensSurface):
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded = embedded + payload * nn.functional.embedding(tokens, self.value_embed.table)
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
-        rest = embedded[:, first + latents.shape[1] :]
-        embedded = torch.cat([embedded[:, :first], latents, rest], dim=1)
+        embedded = torch.cat([embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1)
         positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(len(tokens), -1, -1)
         return self.hook_embed(embedded) + self.hook_pos_embed(positions)
 

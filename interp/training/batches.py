@@ -98,8 +98,7 @@ class EpisodeSource:
         require(bool(allowed), f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds")
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        drawn = cast(Episodes, episodes.select(rows))
-        return next(encode(drawn, self.layout, config.targets).windows(chosen.n_rounds))
+        return next(encode(cast(Episodes, episodes.select(rows)), self.layout, config.targets).windows(chosen.n_rounds))
 
     def evaluation(self) -> list[Episodes]:
         """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""

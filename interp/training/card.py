@@ -151,9 +151,7 @@ def command(config: TrainingConfig, name: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list | tuple) else json.dumps(value)
 
 
 def _stage_text(stage: Stage, task: str) -> str:

@@ -273,8 +273,7 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     >>> over_seeds(frame).to_dict("records")
     [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
     """
-    by = curves.groupby(["setting", "step"], sort=False)
-    found = by["excess"].agg(["mean", "min", "max", "size"]).reset_index()
+    found = curves.groupby(["setting", "step"], sort=False)["excess"].agg(["mean", "min", "max", "size"]).reset_index()
     found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
     n_seeds = curves.groupby("setting")["seed"].nunique()
     return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)

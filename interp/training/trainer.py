@@ -77,8 +77,7 @@ def train(
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     # Where rounds have no payloads, the payload embedding gets no gradient.
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[unused])
+    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
     kind = accelerator.device.type
     require(
         device in ("auto", kind), f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}"
@@ -211,8 +210,7 @@ class _Run:
                 group["lr"] = rate * _schedule(planned, self.config)
         self.loss.train()
         if self.config.machine:  # its own randomness, such as dropout, is a function of the step, as the data are
-            drawn = np.random.SeedSequence([self.config.seed, self.at.step, shard])
-            torch.manual_seed(int(drawn.generate_state(1)[0]))
+            torch.manual_seed(int(np.random.SeedSequence([self.config.seed, self.at.step, shard]).generate_state(1)[0]))
         latents, total = None, torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.

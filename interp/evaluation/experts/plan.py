@@ -59,8 +59,7 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     calibrated = []
     for key, predictions in {MODEL: predictions_of(run), "bayes": bayes(episodes).predictions}.items():
         result = calibration(predictions, episodes, seed=seed)
-        by_chance = result.chance.estimate
-        calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=by_chance))
+        calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate))
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
     return {
@@ -112,8 +111,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own, text))
         if (regime, MODEL, "divergence") in scored.numbers:
             text = "expected excess, by the KL divergence from the Bayes predictor"
-            apart = scored.get(regime, MODEL, "divergence")
-            claims.append(row(f"{regime}: KL from Bayes (nats a round)", apart, text))
+            claims.append(row(f"{regime}: KL from Bayes (nats a round)", scored.get(regime, MODEL, "divergence"), text))
         bayes, wm = (value(regime, key, "accuracy") for key in ("bayes", "weighted_majority_best"))
         text = f"Bayes {bayes:.4f}, weighted majority at its best eta {wm:.4f}"
         claims.append(row(f"{regime}: accuracy", scored.get(regime, MODEL, "accuracy"), text))

@@ -135,8 +135,7 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
     }
-    known = {"stays": stays, "shifts": shifts}
-    return _algorithm("win_stay", "win-stay lose-shift", known, "last_pulled", equations)
+    return _algorithm("win_stay", "win-stay lose-shift", {"stays": stays, "shifts": shifts}, "last_pulled", equations)
 
 
 def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0) -> Algorithm:

@@ -120,8 +120,7 @@ def sample(
     labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
     accuracies = _accuracies(record, (n_episodes, n_rounds, n_experts), seed)
     by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
-    luck = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts))
-    correct = luck < by_round
+    correct = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts)) < by_round
     if record.correlation:
         shared, shared_luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
         together = shared_luck < by_round.mean(axis=-1)

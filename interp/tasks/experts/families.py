@@ -111,8 +111,7 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     changes = {
         "prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * (2 * v["votes"] - 1).sum(-1)))
     }
-    base = algorithms.majority_vote()
-    return base.varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
+    return algorithms.majority_vote().varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:

@@ -226,8 +226,7 @@ def sample(
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
         answered = tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
-        asked = answered if depths is None else tuple(depths)
-        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), asked)
+        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), answered if depths is None else tuple(depths))
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
     return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
