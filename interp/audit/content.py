@@ -43,8 +43,7 @@ _FEW = 4  # so many directions are few, or as many as the memory of the algorith
 
 def _directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:
     """The principal directions in which states of episodes vary, widest first."""
-    flat = (state - state.mean(0)).flatten(1).double()
-    _, spread, axes = torch.linalg.svd(flat, full_matrices=False)
+    _, spread, axes = torch.linalg.svd((state - state.mean(0)).flatten(1).double(), full_matrices=False)
     return axes[spread > _RANK * spread[:1].clamp_min(torch.finfo(torch.float64).tiny)]
 
 

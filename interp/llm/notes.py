@@ -71,9 +71,7 @@ def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note)
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
     bits = any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare)
-    if not counted or bits:
-        return []
-    return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
+    return [] if not counted or bits else [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
 
 
 def _is_share(match: re.Match[str]) -> bool:

@@ -132,8 +132,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
-    recorded = f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}"
-    require(not hasattr(worlds, "n_rounds"), recorded)
+    require(not hasattr(worlds, "n_rounds"), f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}")
     layout = model.layout.fit(worlds)
     told = {"told": True} if layout.draws else {}
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)

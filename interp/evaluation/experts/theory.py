@@ -145,8 +145,7 @@ def _corollary(seed: int = 0) -> _TheoryCheck:
     right = np.log(_posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
     wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
-    sums = np.array([_excess_and_divergence(weights, episodes) for weights in wrong])
-    epsilon, divergence = (sums @ probabilities).T
+    epsilon, divergence = (np.array([_excess_and_divergence(weights, episodes) for weights in wrong]) @ probabilities).T
     largest = int(divergence.argmax())
     error, sides = float(max(0.0, (divergence - epsilon).max())), (float(divergence[largest]), float(epsilon[largest]))
     return _TheoryCheck("summed KL <= excess log-loss (corollary)", error, 1e-12, *sides)

@@ -26,8 +26,7 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
     """``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round, ``[*batch, episode, round]``."""
     tables = torch.from_numpy(episodes.q_tables[:, :-1][:, rounds]).to(predictions)
     states = torch.from_numpy(episodes.next_states[:, rounds]).to(predictions.device)
-    index = states[..., None, None].expand(*states.shape, 1, tables.shape[-1])
-    values = tables.gather(2, index).squeeze(2)
+    values = tables.gather(2, states[..., None, None].expand(*states.shape, 1, tables.shape[-1])).squeeze(2)
     return values.amax(-1) - (predictions * values).sum(-1)
 
 
@@ -50,8 +49,7 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     tokens = (states[episodes.states], np.eye(n_actions)[episodes.actions], states[episodes.next_states])
     plain = np.concatenate([*tokens, rewards], axis=-1)
     products = np.concatenate([plain, pair, pair * rewards], axis=-1)
-    kinds = np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1)
-    return RoundInputs((plain, products), kinds)
+    return RoundInputs((plain, products), np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1))
 
 
 claims, aligned = places(Path(__file__).with_name("places.csv"))

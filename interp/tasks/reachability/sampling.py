@@ -165,8 +165,7 @@ def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Dr
     edges = np.concatenate([np.broadcast_to(chain, (n_graphs, length, 2)), others], 1)
     spare = rng.integers(0, edges.shape[1], (n_graphs, n_edges - edges.shape[1], 1))
     edges = np.concatenate([edges, np.take_along_axis(edges, spare, 1)], 1)
-    candidates = np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2))
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2)))
 
 
 REGIMES = {
