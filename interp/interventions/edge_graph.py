@@ -214,8 +214,7 @@ def rebuilt(
         return resid + to_prediction * (1 - last) + to_update * last
 
     reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
-    end = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
-    return [*_recorded(graph, written), *reading, (end, leave)]
+    return [*_recorded(graph, written), *reading, (f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", leave)]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer

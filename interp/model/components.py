@@ -148,8 +148,7 @@ def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[
     n_heads, d_model, d_head = weight.shape
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
-    flat = weight.transpose(0, 1).reshape(d_model, n_heads * d_head)
-    return (x @ flat).unflatten(-1, (n_heads, d_head))
+    return (x @ weight.transpose(0, 1).reshape(d_model, n_heads * d_head)).unflatten(-1, (n_heads, d_head))
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -251,8 +251,7 @@ def test_channels_are_named_in_sites():
     assert both.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
     assert [str(site) for site in sites(machine, components="latent", positions="c")] == ["latent@c"]
-    cached = [str(site) for site in sites(remembering(), components="latent", positions="cache_1")]
-    assert cached == ["latent@cache_1"]
+    assert [str(site) for site in sites(remembering(), components="latent", positions="cache_1")] == ["latent@cache_1"]
     for text, match in (
         ("latent@x", "'x'"),
         ("latent@h+x", "'x'"),

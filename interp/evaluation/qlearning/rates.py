@@ -76,8 +76,7 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
 def _causes(tables: _Array, batch: MDPEpisodes) -> _Array:
     """``r - Q(s, a)`` and ``max_a Q(s', a)``, ``[episode, round, 2]``."""
     before = tables[:, :-1]
-    bootstrap = bellman.rows_at(before, batch.next_states).max(-1)
-    return np.stack([batch.rewards - _visited(before, batch), bootstrap], -1)
+    return np.stack([batch.rewards - _visited(before, batch), bellman.rows_at(before, batch.next_states).max(-1)], -1)
 
 
 def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:

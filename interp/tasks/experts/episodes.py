@@ -165,8 +165,7 @@ def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) ->
     segment = np.arange(n_rounds) // record.switch_every
     steps = _stream(seed, _MOTION).integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
     steps[:, 0] = 0
-    shift = steps.cumsum(axis=1)[:, segment]
-    source = (np.arange(n_experts) - shift[..., None]) % n_experts
+    source = (np.arange(n_experts) - steps.cumsum(axis=1)[:, segment][..., None]) % n_experts
     return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
 
 

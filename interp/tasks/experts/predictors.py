@@ -113,8 +113,7 @@ def bayes(
         "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
         "shared predictions": any(regime.correlation for regime in regimes),
     }
-    approximation = "; ".join(name for name, parameter in ignored.items() if parameter)
-    return ExpertRun(predictions, "threshold", approximation)
+    return ExpertRun(predictions, "threshold", "; ".join(name for name, parameter in ignored.items() if parameter))
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:

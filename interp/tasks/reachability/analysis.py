@@ -76,8 +76,7 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
     at = episodes.by_round("edges")[:, t].copy()
     code = at[..., 0] * episodes.n_nodes + at[..., 1]
     repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
-    far = np.take_along_axis(episodes.distances, at[..., 0], -1)
-    slot = np.where(repeated, 2 * episodes.n_nodes, far).argmax(-1)
+    slot = np.where(repeated, 2 * episodes.n_nodes, np.take_along_axis(episodes.distances, at[..., 0], -1)).argmax(-1)
     at[np.arange(len(at)), slot] = np.stack([episodes.by_round("roots")[:, t], episodes.negatives], -1)
     return at
 

@@ -88,8 +88,7 @@ def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     back = np.stack([later, (rng.random(later.shape) * later).astype(np.int64)], -1)
     edges = np.concatenate([np.broadcast_to(forward, (n_graphs, *forward.shape)), back], 1)
-    candidates = 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2]
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2])
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
