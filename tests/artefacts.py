@@ -98,8 +98,7 @@ def write_from_python(folder: Path) -> None:
 def _of_learned(name: str, folder: Path) -> None:
     """A rollout of a learned model, kept, and its weights drawn anew."""
     model = interp.load(name)
-    episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
-    saved.save(interp.rollout(model, episodes), folder / "run.safetensors")
+    saved.save(interp.rollout(model, interp.tasks.of(model).sample_for(model, 64, 12, 0)), folder / "run.safetensors")
     (folder / "untrained.txt").write_text(untrained(model, 0).digest())
 
 

@@ -149,8 +149,7 @@ class Material:
 
     def run(self, batch: int = 0, n: int | None = None) -> Rollout:
         """The subject's rollout of a batch of episodes."""
-        episodes = self.episodes(batch, n)
-        return self.once(("run", batch, n), lambda: rollout(self.subject.model, episodes))
+        return self.once(("run", batch, n), lambda: rollout(self.subject.model, self.episodes(batch, n)))
 
     @property
     def graph(self) -> EdgeGraph:
@@ -171,8 +170,7 @@ class Material:
     @property
     def variables(self) -> Values:
         """The algorithm's variables on the larger batch of episodes, ``[episode, round, ...]``."""
-        episodes = self.episodes(1, self.effort.fits)
-        return self.once("variables", lambda: self.subject.algorithm.run(episodes))
+        return self.once("variables", lambda: self.subject.algorithm.run(self.episodes(1, self.effort.fits)))
 
     @property
     def corruptions(self) -> tuple[str, ...]:

@@ -191,8 +191,7 @@ def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
 def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
     """The clean and the corrupted episodes, on the material's larger batch."""
     episodes = material.episodes(1, material.effort.fits)
-    build = subject.task.corruption(key).build
-    return material.once(("sides", key, round), lambda: build(episodes, round))
+    return material.once(("sides", key, round), lambda: subject.task.corruption(key).build(episodes, round))
 
 
 def _carrying(subject: KnownMachine, material: Material) -> Truth:

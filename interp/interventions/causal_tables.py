@@ -153,8 +153,7 @@ def _patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, t)
-        patched = sweep(model, clean, corrupted, t, read=t + record.delay)
-        frames.append(patched.to_frame().assign(corruption=record.key))
+        frames.append(sweep(model, clean, corrupted, t, read=t + record.delay).to_frame().assign(corruption=record.key))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -184,8 +184,7 @@ def _recorded(graph: EdgeGraph, written: dict[str, Tensor]) -> list[tuple[str, H
     """Hooks that record what every source writes, by its name."""
 
     def record(names: list[str], activation: Tensor, hook: object) -> None:
-        parts = activation.unbind(2) if activation.ndim == 4 else [activation]
-        written.update(zip(names, parts, strict=True))
+        written.update(zip(names, activation.unbind(2) if activation.ndim == 4 else [activation], strict=True))
 
     return [(hook, partial(record, names)) for hook, names in graph.writers.items()]
 
@@ -215,8 +214,7 @@ def rebuilt(
         return resid + to_prediction * (1 - last) + to_update * last
 
     reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
-    end = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
-    return [*_recorded(graph, written), *reading, (end, leave)]
+    return [*_recorded(graph, written), *reading, (f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", leave)]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
@@ -313,8 +311,7 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     for layer, head, query, key in candidates:
         pattern = whole.seen[layers[layer]].clone()
         pattern[:, :, head, query, key] = 0
-        edits = {"": [Edit(Place(layers[layer]), pattern)]}
-        (cut,) = batches(Experiment(model, run, edits, [t], commit="target"))
+        (cut,) = batches(Experiment(model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [t], commit="target"))
         ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))
         sides = zip(*ends, spread, strict=True)
         changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])

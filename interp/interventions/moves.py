@@ -145,9 +145,7 @@ class Writer:
         parts = (np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of)) for key, of in self.shapes.items())
         change = torch.from_numpy(np.concatenate([flat(part) for part in parts], -1))
         step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
-        if self.apart is None:
-            return step
-        return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
+        return step if self.apart is None else step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """The decoded variables, by key, each ``[*batch, ...]``."""

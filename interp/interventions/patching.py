@@ -117,8 +117,7 @@ class PatchingResult(Found):
         """A heat map's table for one component: rows are layers (heads "L1H0", a loop's cycles "block[2]"), columns are
         positions, in order.
         """
-        key = ALIASES.get(component, component)
-        patched = [i for i, site in enumerate(self.sites) if site.component == key]
+        patched = [i for i, site in enumerate(self.sites) if site.component == ALIASES.get(component, component)]
         if not patched:
             raise unknown_name("patched component", component, {site.component for site in self.sites})
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)

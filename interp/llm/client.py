@@ -196,9 +196,7 @@ class Client(backend.Backend):
             return text.replace(self._secret, "<key>") if self._secret else text
         if isinstance(value, dict):
             return {self.scrub(key): self.scrub(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.scrub(item) for item in value]
-        return value
+        return [self.scrub(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def holds_key(self, text: str) -> bool:
         return self._secret is not None and self._secret in text

@@ -17,7 +17,7 @@ import pandas as pd
 
 from interp import catalog
 from interp.checks import checked, folder_name
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.evaluation.suite import headline
 from interp.library import SHIPPED
 from interp.model.checkpoints import BUILDERS, save_checkpoint
@@ -39,8 +39,7 @@ def ship(
     "wma-learned")``.
     """
     folder = Path(out) / folder_name("name", name)
-    if folder.exists():
-        raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
+    require(not folder.exists(), f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
     origin = {**run.model.origin, "description": _describe(run)}
     model, trained = run.model, run.model
@@ -151,9 +150,7 @@ def command(config: TrainingConfig, name: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list | tuple) else json.dumps(value)
 
 
 def _stage_text(stage: Stage, task: str) -> str:

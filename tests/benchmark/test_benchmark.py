@@ -82,8 +82,7 @@ def test_only_the_raw_latents_show_clean_up(material):
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
     subject = build(machine, form, variant, seed=3)
-    material = Material(subject, SMALL)
-    known = material.truth("edges")
+    known = Material(subject, SMALL).truth("edges")
     assert sum(map(bool, known.values())) == len(subject.edges)
     claim = subject.claims[0]
     pair = [subject.task.sample_for(subject.model, 6, 4, seed) for seed in (0, 1)]

@@ -48,15 +48,13 @@ def test_directions_of_probes_are_nearer_to_the_truth_than_random_ones(found):
 
 
 def test_sites_that_hold_a_variable_are_the_constructions():
-    subject = build("wma-handwired", "R")
-    truth = Material(subject).truth("where")
+    truth = Material(build("wma-handwired", "R")).truth("where")
     held = {item for item, kind in truth.items() if kind}
     assert ("log_weights", "resid_post[1]@p?") in held and ("log_weights", "resid_post[1]@y") not in held
     assert "binding" not in {key for key, _ in truth}  # it never varies
 
 
 def test_the_algorithm_asked_for_is_among_rivals_that_do_not_contain_it():
-    subject = build("wma-handwired", "R")
-    truth = Material(subject).truth("algorithm")
+    truth = Material(build("wma-handwired", "R")).truth("algorithm")
     assert [key for key, kind in truth.items() if kind] == ["weighted_majority"]
     assert "bayes" in truth and "fading_majority" not in truth

@@ -28,8 +28,7 @@ def started(name: str) -> tuple[float, float]:
     used, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ}) as server:
         address = server.stdout.readline().strip()  # type: ignore[union-attr]
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        opener.open(address).read()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address).read()
         wall = time.perf_counter() - begun
         server.kill()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -37,8 +37,7 @@ def _pair(device: str) -> Pair:
     torch.manual_seed(0)
     config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
     model = HookedLatentTransformer(config).to(device).eval()
-    episodes = experts.sample(N_PAIRS, ROUND + 3, 4, seed=0)
-    return prepare(model, *corruptions.exchange_history(episodes, ROUND), ROUND)
+    return prepare(model, *corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND), ROUND)
 
 
 def _seconds(run: Callable[[], object], repeats: int = 3) -> float:

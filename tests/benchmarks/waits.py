@@ -88,8 +88,7 @@ def training_step() -> tuple[float, dict[str, Any]]:
 
     config = replace(preset("experts", "laptop"), stages=(Stage(25, 1),), batch_size=32)
     with tempfile.TemporaryDirectory() as folder:
-        run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=True))
-        return cpu_of(run.step, 8), {}
+        return cpu_of(_Run(config, Path(folder), "benchmark", Accelerator(cpu=True)).step, 8), {}
 
 
 def rollout_growth() -> tuple[float, dict[str, Any]]:

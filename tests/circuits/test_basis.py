@@ -45,8 +45,7 @@ def test_block_names_must_differ() -> None:
 def test_axes_are_orthonormal(rotation: int | None) -> None:
     b = basis(rotation=rotation)
     assert np.allclose(b.axes @ b.axes.T, np.eye(b.d_model), atol=1e-14)
-    code = b.code(2).vector() @ b.code(3).vector()
-    assert code == pytest.approx(0.0, abs=1e-14)
+    assert (b.code(2).vector() @ b.code(3).vector()) == pytest.approx(0.0, abs=1e-14)
     assert b.one.vector() @ b.code(2).vector() == pytest.approx(0.0, abs=1e-14)
 
 

@@ -133,8 +133,7 @@ def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
     ids, buf2 = ours.basis["id"], ours.basis["buf2"]
     printed = ((ids["Select"], buf2["Qnext"]),)
     wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
-    first = interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0]
-    assert first.sum(-1).max() < 0.6
+    assert interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0].sum(-1).max() < 0.6
     right = interp.rollout(circuits.compile_circuit(ours), EPISODES).predictions[:, 0]
     assert torch.equal(right, torch.eye(4, dtype=right.dtype)[[0] * 6])
 
@@ -152,8 +151,7 @@ def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
     for beta, least in ((1.0, 0.1), (100.0, 1e-4)):
         circuit = build(beta=beta)
         choice = circuit.head("3.1")
-        shared = circuit.edit("3.2", scores=choice.scores, rule=choice.rule)
-        assert table_error(shared)[39] > least
+        assert table_error(circuit.edit("3.2", scores=choice.scores, rule=choice.rule))[39] > least
         assert table_error(circuit).max() < 1e-14
 
 
@@ -289,7 +287,6 @@ def test_q15_the_neurons_clip_negative_values(ours: Circuit) -> None:
     mdps = MDPs(EPISODES.mdps.transitions, EPISODES.mdps.rewards - 0.5)
     steps = EPISODES.states, EPISODES.actions, EPISODES.rewards - 0.5, EPISODES.next_states
     lowered = MDPEpisodes.from_transitions(mdps, *steps, alpha=0.1, gamma=0.9)
-    unguarded = replace(ours, payload_range=None)
-    assert table_error(unguarded, lowered).max() > 1e-3
+    assert table_error(replace(ours, payload_range=None), lowered).max() > 1e-3
     assert table_error(build(variant="lin"), lowered).max() < 1e-14
     assert table_error(build(signed=True, rewards=(-0.5, 0.5)), lowered).max() < 1e-14

@@ -161,8 +161,7 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
 
 def test_w6_values_outside_the_experts_leak_into_the_latent(ours: Circuit) -> None:
     """The token y is bound to p? and matches itself: 0.5 of u_{p?} lands in the latent after one round."""
-    leaking = ours.edit("3.2", moves=copy(ours.basis, ours.basis["id"].labels, "buf1", "id"))
-    assert latent_junk(leaking, 1) == 0.5
+    assert latent_junk(ours.edit("3.2", moves=copy(ours.basis, ours.basis["id"].labels, "buf1", "id")), 1) == 0.5
 
 
 def test_w7_the_displayed_update_has_the_wrong_first_factor() -> None:

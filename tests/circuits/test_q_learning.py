@@ -49,8 +49,7 @@ def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], reg
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "gamma"), [(1.0, 0.5), (0.3, 0.97)])
 def test_any_rates(variant: str, alpha: float, gamma: float) -> None:
-    episodes = mdp.sample(5, 40, 3, 2, seed=2, alpha=alpha, gamma=gamma)
-    assert errors(episodes, variant=variant)[0] <= 1e-12
+    assert errors(mdp.sample(5, 40, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0] <= 1e-12
 
 
 @pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])

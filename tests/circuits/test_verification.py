@@ -209,8 +209,7 @@ def test_weights_that_change_between_two_horizons_fail() -> None:
         return read(latents)
 
     model.read_state = drifting  # type: ignore[method-assign]
-    checks = check_horizon(circuit, 2, "float64", plan, 10, model=model)
-    assert not any(check.passed for check in checks)
+    assert not any(check.passed for check in check_horizon(circuit, 2, "float64", plan, 10, model=model))
 
 
 def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() -> None:
@@ -219,8 +218,7 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
     assert found.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
-        circuit = circuits.build(W, n_experts=2, **arguments)
-        assert not check_horizon(circuit, 2, "float64", handwired(W).plan, 5)
+        assert not check_horizon(circuits.build(W, n_experts=2, **arguments), 2, "float64", handwired(W).plan, 5)
 
 
 def test_every_size_of_every_task_is_an_option() -> None:

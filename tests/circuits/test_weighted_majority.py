@@ -28,8 +28,7 @@ def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments
 @pytest.mark.parametrize("n_experts", [1, 2, 3, 8])
 @pytest.mark.parametrize("log_gamma", [0.5, np.log(1.5)])
 def test_exact_in_float64(variant: str, n_experts: int, log_gamma: float) -> None:
-    episodes = experts.sample(8, 40, n_experts, seed=n_experts)
-    prediction, weights = errors(episodes, log_gamma, variant=variant)
+    prediction, weights = errors(experts.sample(8, 40, n_experts, seed=n_experts), log_gamma, variant=variant)
     assert prediction <= 1e-14
     assert weights <= 1e-13
 

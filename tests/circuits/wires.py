@@ -31,8 +31,7 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
     Returns:
         Edges with their kind and positions; what the circuit's own table says that an edge carries is kept.
     """
-    plan = handwired(circuit.name).plan
-    episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
+    episodes = handwired(circuit.name).plan.episodes(circuit, n_rounds, n_episodes, seed)
     model = compile_circuit(circuit)
     run = rollout(model, episodes)
     tokens, latents = run.tokens.flatten(0, 1), run.latents[:, :-1].flatten(0, 1)

@@ -135,8 +135,7 @@ def test_cutting_an_lstm_cuts_both_channels():
 
 
 def test_headlines_of_a_machine():
-    frame = suite.headline(leader(), n_episodes=16)
-    by_claim = frame.set_index("what")["estimate"]
+    by_claim = suite.headline(leader(), n_episodes=16).set_index("what")["estimate"]
     assert by_claim["uniform: accuracy with the latent cut"] == 0.5
     assert 0.7 < by_claim["uniform: accuracy"] < 0.9
 

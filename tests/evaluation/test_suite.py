@@ -40,12 +40,10 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     assert result.tables["theory"]["holds"].all()
     assert result.notes == {}
     result.write(tmp_path)
-    again = pd.read_csv(tmp_path / "summary.csv")
-    assert again["regime"].tolist() == ["uniform", "switch-10"]
+    assert pd.read_csv(tmp_path / "summary.csv")["regime"].tolist() == ["uniform", "switch-10"]
     assert json.loads((tmp_path / "settings.json").read_text())["digest"] == model.digest()
     assert len(result.to_tables()) == 2
-    drawn = draw(result.tables)
-    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(drawn)
+    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(draw(result.tables))
 
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):

@@ -55,8 +55,7 @@ def test_cutting_one_edge(sums, edge, expected):
     ],
 )
 def test_ablating_one_node(sums, node, how, expected):
-    scorer = CircuitScorer(sums, VALUE, how)
-    frame = ablation.ablate(scorer).set_index("name")
+    frame = ablation.ablate(CircuitScorer(sums, VALUE, how)).set_index("name")
     assert frame.loc[node, "drop"] == 117 - expected
 
 
@@ -67,8 +66,7 @@ def test_mean_ablation_is_the_mean_over_episodes(napkin):
     scorer = CircuitScorer(prepare(napkin, episodes, episodes, 0), VALUE, "mean")
     keep = scorer.graph.mask()
     keep[scorer.graph.sources.index("0.0")] = False
-    values = scorer.values(keep)
-    assert values.tolist() == [6 * (13 + 3) - 9, 6 * (13 + 3) - 4]
+    assert scorer.values(keep).tolist() == [6 * (13 + 3) - 9, 6 * (13 + 3) - 4]
 
 
 def test_attribution_of_edges(sums):
@@ -157,8 +155,7 @@ def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
         circuit, scorer.graph, WANTED[metric]
     )
-    result = ablation.evaluate(scorer, keep, n_random=10, n_sets=4)
-    row = result.to_frame().loc[0]
+    row = ablation.evaluate(scorer, keep, n_random=10, n_sets=4).to_frame().loc[0]
     assert row["faithfulness"] == pytest.approx(1) and row["random_max"] < 0.5
     assert row["incompleteness"] == pytest.approx(0, abs=1e-9) and row["least_minimal"] > 0.5
     assert row["size"] == len(WANTED[metric])

@@ -72,8 +72,7 @@ def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
     """Other latents: values reach the candidates through 1.6, and the choice at Select through 3.1 alone."""
     circuit, model = qlearning
     pair = q_corruptions.exchange_history(mdp.sample(24, 14, 3, 2, seed=0), 12)
-    result = patching.sweep(model, *pair, 12, sites=("z", "mlp_out"))
-    lit = _lit(circuit, result)
+    lit = _lit(circuit, patching.sweep(model, *pair, 12, sites=("z", "mlp_out")))
     heads = {name.split("@")[0] for name in lit if "[" not in name}
     assert heads == {"1.6", "3.1"}
     assert {name for name in lit if name.startswith("3.1")} == {"3.1@Select"}
@@ -84,8 +83,7 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
     """One flipped label at round 3: the latents carry all of it from the next round on, for ever."""
     _, model = wma
     pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
-    mapped = round_map(model, *pair, "latent", rounds=range(1, 9))
-    grid = mapped.grid("fraction")
+    grid = round_map(model, *pair, "latent", rounds=range(1, 9)).grid("fraction")
     assert grid.loc[1:3, 4:].to_numpy() == pytest.approx(0)
     for patched in range(4, 9):
         assert grid.loc[patched, patched:].to_numpy() == pytest.approx(1)

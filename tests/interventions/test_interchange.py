@@ -83,8 +83,7 @@ def test_q_learning_every_variable_is_where_the_circuit_says(qlearning, q_pair, 
     """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
     circuit, model = qlearning
     places = [place for name in where for place in places_at(circuit, circuit.location(held_as, name))]
-    result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14))
-    assert is_exact(result)
+    assert is_exact(interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14)))
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
     instead = interchange(model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 14))
     assert instead.score().low <= 0.05  # choices change when names are disturbed: single draws score -.13 to .10
@@ -97,8 +96,7 @@ def test_q_learning_td_error(qlearning, q_pair):
     other = MDPEpisodes.from_transitions(
         base.mdps, base.states, base.actions, (base.rewards + 0.5) % 1, base.next_states, alpha=0.1, gamma=0.9
     )
-    block = np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)])
-    place = Place.of("attn_out[3]@Update", block)
+    place = Place.of("attn_out[3]@Update", np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)]))
     for source, variable in ((other, "td_error"), (q_pair[1], "change")):
         result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
         assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() > 100
@@ -115,8 +113,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    places = places_at(circuit, circuit.location("action", "Update"))
-    policy, latents = intervened(model, base, source, places, [9])
+    policy, latents = intervened(model, base, source, places_at(circuit, circuit.location("action", "Update")), [9])
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
     torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)

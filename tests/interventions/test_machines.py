@@ -114,8 +114,7 @@ def test_a_known_machine_carries_what_it_carries(others):
         assert clock.score == pytest.approx(0) and clock.iia_informative == 0
         assert h.random_score < 0.5 and pd.isna(h.no_random)
         assert np.isnan(clock.random) and np.isnan(clock.random_score) and clock.no_random == "no other direction"
-    wrong = interchange(machine, *others, bayes(), "counts", "latent")
-    assert wrong.score().high < 0.9
+    assert interchange(machine, *others, bayes(), "counts", "latent").score().high < 0.9
 
 
 def test_a_known_machine_moves_by_a_known_amount(others):
@@ -124,8 +123,7 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     run, values = interp.rollout(machine, known), algorithm.run(known)
     for site in ("latent", "latent@h"):
         writer = Writer.fit(machine, run, values, ("log_weights",), site)
-        done = move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]})
-        assert done.score().estimate > 0.999999
+        assert move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
         moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
         exact = transition(machine, episodes, writer, starts=[3, 5], horizon=2, by=moved)
         assert exact.under(algorithm).r2().estimate > 0.999999
@@ -215,8 +213,7 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
     theirs, own = (bayes().run(one)["counts"] for one in (known, episodes))
     assert move(machine, episodes, bayes(), writer, {"counts": theirs - own}).score().estimate < 0.2
-    table = carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds"))
-    assert table.score.max() < 0.2
+    assert carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds")).score.max() < 0.2
     at = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
     inside = Writer.fit(machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3)
     assert inside.size == (1, 16)
@@ -254,8 +251,7 @@ def test_channels_are_named_in_sites():
     assert both.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
     assert [str(site) for site in sites(machine, components="latent", positions="c")] == ["latent@c"]
-    cached = [str(site) for site in sites(remembering(), components="latent", positions="cache_1")]
-    assert cached == ["latent@cache_1"]
+    assert [str(site) for site in sites(remembering(), components="latent", positions="cache_1")] == ["latent@cache_1"]
     for text, match in (
         ("latent@x", "'x'"),
         ("latent@h+x", "'x'"),

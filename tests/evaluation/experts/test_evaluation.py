@@ -63,8 +63,7 @@ def test_no_learning_rate_beats_the_best_eta():
 
 def test_the_divergence_is_the_expectation_of_the_excess():
     """Over many labels drawn from the Bayes predictor itself, mean excess log-loss equals the KL divergence."""
-    rng = np.random.default_rng(0)
-    p, q = rng.uniform(0.05, 0.95, (2, 1, 50))
+    p, q = np.random.default_rng(0).uniform(0.05, 0.95, (2, 1, 50))
     expected = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     np.testing.assert_allclose(evaluation.divergence(p, q), expected, atol=1e-12)
 
@@ -160,6 +159,5 @@ def test_attention_shares_of_softmax_heads_sum_to_one(untrained):
 def test_a_round_s_attention_is_a_mean_pattern_by_label(untrained):
     episodes = experts.sample(3, 12, 4, seed=0)
     frame = round_attention(untrained, episodes, rounds=[5, 6])
-    rows = frame.groupby(["layer", "head", "query"])["attention"].sum()
-    np.testing.assert_allclose(rows, 1, atol=1e-5)
+    np.testing.assert_allclose(frame.groupby(["layer", "head", "query"])["attention"].sum(), 1, atol=1e-5)
     assert set(frame["query"]) == set(untrained.layout.fit(episodes).labels)

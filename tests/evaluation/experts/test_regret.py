@@ -127,8 +127,7 @@ def test_the_interval_covers_the_mean_of_many_more_episodes():
 
 
 def test_score_tables_are_tidy():
-    episodes = sample(30, 10, 4, "drift", seed=2)
-    scores = score_predictors(episodes, ["bayes_uniform", "follow_the_leader"])
+    scores = score_predictors(sample(30, 10, 4, "drift", seed=2), ["bayes_uniform", "follow_the_leader"])
     table = pd.concat([scored.to_frame().assign(key=key) for key, scored in scores.items()])
     assert set(table.key) == {"bayes_uniform", "follow_the_leader"}
     assert set(table.metric) == {"accuracy", "regret", "log_loss", "excess_log_loss"}
@@ -165,8 +164,7 @@ def test_a_table_of_calibration_that_fits_on_a_napkin():
 
 
 def test_empty_bins_have_no_frequency():
-    episodes = sample(5, 4, 1)
-    table = calibration(np.full((5, 4), 1.0), episodes, n_bins=4).to_frame()
+    table = calibration(np.full((5, 4), 1.0), sample(5, 4, 1), n_bins=4).to_frame()
     assert table.frequency.isna().tolist() == [True, True, True, False] and table.share.tolist() == [0, 0, 0, 1]
 
 

@@ -62,12 +62,10 @@ def test_the_table_that_never_bootstraps_scores_as_its_own_control():
 
 def test_a_uniform_random_choice_scores_one_over_the_actions():
     e = mdp.sample(300, 40, 4, 4, seed=0)
-    choices = np.random.default_rng(0).integers(4, size=e.states.shape)
-    result = agreement(choices, e)
+    result = agreement(np.random.default_rng(0).integers(4, size=e.states.shape), e)
     for quantity in ("untied", "random_ties"):
         assert abs(result.get(quantity, "all").estimate - 0.25) < 0.02
-    uniform = agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all")
-    assert abs(uniform.estimate - np.log(4)) < 1e-12
+    assert abs(agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all").estimate - np.log(4)) < 1e-12
 
 
 def test_a_hand_made_episode():
