@@ -56,11 +56,10 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
+    svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
@@ -76,10 +75,10 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * legible:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
     label = f"{prefix}-title"
-    # Without comments, long decimals (never those of a label's text) and indentation: a third of the bytes.
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), body)
-    body = re.sub(r"\s*\n\s*", "\n", body)
+    # Without long decimals, fonts (the page's is taken) and null turns, but never in a label's text: half of the bytes.
+    idle = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
+    body = re.sub(r"<[^>]+>", lambda tag: re.sub(idle, "", tag[0]), body)
+    body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
     return (
         f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
         f'<title id="{label}">{escape(foreign.plain(title))}</title>{body}'

@@ -15,6 +15,7 @@ docs/method/pages.md.
 from __future__ import annotations
 
 import base64
+import gzip
 import importlib.util
 import json
 import re
@@ -45,6 +46,7 @@ Heads = Sequence[Mapping[str, str]]
 
 N_EPISODES, N_ROUNDS = 3, 10
 """Episodes and rounds that a reader can choose from: what :func:`show` takes of a longer run."""
+_LEVELS = 1000  # a weight is drawn in so many steps of its layer's largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +88,15 @@ class AttentionView:
     def data(self) -> str:
         """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
         layers, cells = [], []
-        for pattern, names in zip(self.patterns, self.heads, strict=True):  # two bytes a cell at or below the diagonal
+        for pattern, names in zip(self.patterns, self.heads, strict=True):  # only cells at or below the diagonal
             weights = np.asarray(pattern, dtype=np.float64)
             scale, signed = float(np.abs(weights).max(initial=0)) or 1.0, bool((weights < 0).any())
             shares = weights[..., *np.tril_indices(weights.shape[-1])] / scale
-            levels = np.round(shares * 32767) + 32767 if signed else np.round(shares * 65535)
-            cells.append(levels.astype("<u2"))
+            cells.append((np.round(shares * _LEVELS) + _LEVELS * signed).astype("<u2"))
             layers.append({"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": signed})
         record: dict[str, object] = {"labels": list(self.labels), "layers": layers, "episodes": list(self.episodes)}
-        record |= {"rounds": list(self.rounds), "colours": [LIGHT["blue"], LIGHT["vermilion"]]}
-        record["weights"] = base64.b64encode(np.concatenate(cells, axis=2).tobytes()).decode()
+        record |= {"rounds": list(self.rounds), "colours": [LIGHT["blue"], LIGHT["vermilion"]], "levels": _LEVELS}
+        record["weights"] = _packed(np.concatenate(cells, axis=2).tobytes())
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
@@ -114,9 +115,7 @@ class AttentionView:
 
     def _repr_html_(self) -> str:
         """A frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
-        carried = scripts()
-        settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
-        page = str(environment().get_template("frame.html.j2").render(view=self, **settings))
+        page = str(environment().get_template("frame.html.j2").render(view=self, style=stylesheet(), **carried()))
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
         return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
@@ -156,26 +155,28 @@ def spread(n: int, wanted: int) -> list[int]:
 
 @cache
 def library_script() -> str:
-    """circuitsvis' browser bundle, from the installed wheel, made safe to inline (and without its source map)."""
+    """circuitsvis' browser bundle, from the installed wheel, without its source map."""
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
     path = Path(spec.origin).parent / "dist" / "cdn" / "iife.js" if spec and spec.origin else None
     if path is None or not path.is_file():
         needed = "attention views need circuitsvis and its dist/cdn/iife.js"
         raise InputError(f"{needed}; run: pip install 'circuitsvis>=1.43'")
-    script = re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
-    return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE).replace("\r\n", "\n").strip()
+    return re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8")).replace("\r\n", "\n").strip()
 
 
-def scripts() -> list[str]:
-    """What a page with views carries: circuitsvis' bundle, and what feeds it."""
-    return [library_script(), (TEMPLATES / "attention.js").read_text("utf-8")]
-
-
-def notices() -> list[tuple[str, str]]:
-    """(what, licence text) for the code that a page with attention views carries."""
+def carried(*others: str) -> dict[str, object]:
+    """What a page with views carries: circuitsvis' bundle, packed, its licence, scripts and the policy for them."""
+    library, scripts = library_script(), [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
     wheel = distribution("circuitsvis")
     licence = wheel.read_text("LICENSE.txt") or wheel.read_text("licenses/LICENSE.txt") or "MIT License"
-    return [(TEXTS["attention"]["notice"].format(version=wheel.version), licence.strip())]
+    notices = [(TEXTS["attention"]["notice"].format(version=wheel.version), licence.strip())]
+    held = {"library": _packed(library.encode()), "scripts": scripts, "notices": notices}
+    return {**held, "policy": policy([library, *scripts])}
+
+
+def _packed(content: bytes) -> str:
+    """Compressed, for a browser to unpack: a quarter of the bytes; the same each time."""
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def heads_of(model: Machine) -> Heads:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -431,7 +432,6 @@ def environment() -> Environment:
     environment.filters["cell"] = cell
     environment.filters["colour"] = colour
     environment.filters["short"] = lambda value: cell(value, ".3f")
-    address = "data:text/csv;charset=utf-8;base64,"
-    environment.filters["download"] = lambda frame: address + base64.b64encode(_csv_of(frame).encode()).decode()
+    environment.filters["download"] = lambda frame: "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
     environment.globals["identity"] = id
     return environment

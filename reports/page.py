@@ -126,9 +126,10 @@ class Report:
         for block in (block for section in self.sections for block in section.blocks):
             blocks += [block, block.table] if isinstance(block, Measures) and block.judged else [block]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
-        scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
-        shown: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
-        shown |= {"drawn": {}, "words": {}, "numbers": {}}
+        own = (TEMPLATES / "contents.js").read_text("utf-8").strip()
+        shown: dict[str, Any] = {"style": stylesheet(), "scripts": [own], "policy": policy([own])}
+        shown |= {"library": "", "notices": [], "drawn": {}, "words": {}, "numbers": {}}
+        shown |= attention.carried(own) if views else {}
         told = [zip(one.measures, one.sections, strict=False) for one in blocks if isinstance(one, Measures)]
         seen = Counter((slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug)
         for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
@@ -148,8 +149,7 @@ class Report:
             with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
                 of.savefig(buffer, format="png", dpi=_SMALL / of.get_figwidth(), metadata={"Software": None})
             about["picture"] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-        shown["about"] = json.dumps(about) if about else ""
-        shown |= {"notices": attention.notices() if views else [], "provenance": list(_flat(self.provenance))}
+        shown |= {"about": json.dumps(about) if about else "", "provenance": list(_flat(self.provenance))}
         return str(environment().get_template("page.html.j2").render(report=self, **shown))
 
     def write(self, path: str | Path) -> Path:

@@ -21,14 +21,27 @@
   }
   Live.prototype.isReactComponent = {};
 
-  const unpack = (view) => {
-    const bytes = new DataView(Uint8Array.from(atob(view.weights), (character) => character.charCodeAt(0)).buffer);
+  // The library and the weights are packed (gzip, base64), and unpacked when a view is first opened.
+  const unpacked = (packed) => {
+    const bytes = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+  };
+  let library;
+  const load = async () => {
+    if (window.CircuitsVis) return;
+    const script = document.createElement("script");
+    script.textContent = await unpacked(document.getElementById("circuitsvis").textContent).text();
+    document.head.append(script);
+  };
+
+  const unpack = async (view) => {
+    const bytes = new DataView(await unpacked(view.weights).arrayBuffer());
     const n = view.labels.length, cells = (n * (n + 1)) / 2;
     const starts = [], heads = view.layers.reduce((sum, layer) => (starts.push(sum), sum + layer.heads.length), 0);
     return (episode, round, layer, head) => {
       const { scale, signed } = view.layers[layer];
       let at = ((episode * view.rounds.length + round) * heads + starts[layer] + head) * cells;
-      const weight = (level) => Math.round((signed ? (level - 32767) / 32767 : level / 65535) * scale * 1000) / 1000;
+      const weight = (level) => Math.round((level / view.levels - signed) * scale * 1000) / 1000;
       return view.labels.map((_, query) => view.labels.map((_, key) => (key <= query ? weight(bytes.getUint16(2 * at++, true)) : 0)));
     };
   };
@@ -44,7 +57,7 @@
     const details = figure.querySelector("details.attention"), holder = {};
     const control = (name) => figure.querySelector(`[data-control="${name}"]`), part = (name) => figure.querySelector(`[data-part="${name}"]`);
     const [episode, round, layer, head] = ["episode", "round", "layer", "head"].map(control);
-    let view, weights, waiting;
+    let view, weights, waiting, opened;
 
     const nameHeads = () => {
       const names = view.layers[layer.value].heads;
@@ -70,17 +83,18 @@
       holder.asked = true;
     };
     const soon = () => { waiting ??= requestAnimationFrame(() => { waiting = undefined; draw(); }); };
-    const open = () => {
-      if (view) return;
+    const open = () => (opened ??= first());
+    const first = async () => {
       view = JSON.parse(details.querySelector("script").textContent);
-      weights = unpack(view);
+      weights = await unpack(view);
+      await (library ??= load());
       nameHeads();
       const named = () => part("heads").querySelectorAll("canvas:not([aria-label])").forEach((canvas) => canvas.setAttribute("aria-label", "attention pattern"));
       new MutationObserver(named).observe(part("heads"), { childList: true, subtree: true });
       draw();
     };
-    for (const element of [episode, round, head]) element.addEventListener("input", () => { open(); soon(); });
-    layer.addEventListener("input", () => { open(); nameHeads(); soon(); });
+    for (const element of [episode, round, head]) element.addEventListener("input", () => open().then(soon));
+    layer.addEventListener("input", () => open().then(nameHeads).then(soon));
     details.addEventListener("toggle", () => details.open && open());
     details.hidden = false;
     if (details.open) open();

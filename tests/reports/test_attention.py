@@ -1,6 +1,7 @@
 """A view of attention: what it holds, and that mouse and keyboard choose what circuitsvis draws."""
 
 import base64
+import gzip
 import json
 import re
 from html import unescape
@@ -34,21 +35,22 @@ def view(**more: Any) -> AttentionView:
 
 
 def test_three_decimals_of_a_weight_are_right() -> None:
-    """Six cells of three heads in two episodes of three rounds; the largest weight is 65535, `<w>` ends no script."""
+    """Six cells of three heads in two episodes of three rounds; the largest weight is 1000, `<w>` ends no script."""
     data = json.loads(view().data)
-    bytes_ = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(2, 3, 3, 6)
+    bytes_ = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), "<u2").reshape(2, 3, 3, 6)
     assert "<" not in view().data and [layer["scale"] for layer in data["layers"]] == [1.0, 0.6]
-    np.testing.assert_array_equal(bytes_[0, 0, 0], [65535, 0, 65535, 0, 0, 65535])
-    np.testing.assert_allclose(bytes_[1, :, 2, 4] / 65535 * 0.6, [0.4, 0.5, 0.6], atol=0.00001)
+    np.testing.assert_array_equal(bytes_[0, 0, 0], [1000, 0, 1000, 0, 0, 1000])
+    np.testing.assert_allclose(bytes_[1, :, 2, 4] / data["levels"] * 0.6, [0.4, 0.5, 0.6], atol=0.0005)
 
 
 def test_signed_scores_keep_their_sign() -> None:
-    """Raw scores of linear heads: 32767 is nothing, below it is negative."""
+    """Raw scores of linear heads: 1000 is nothing, below it is negative."""
     scores = np.zeros((1, 1, 1, 3, 3))
     scores[..., 2, 0] = -2.0
     data = json.loads(AttentionView([scores], LABELS, [("3.2",)], "Scores").data)
     assert data["layers"] == [{"heads": ["3.2"], "scale": 2.0, "signed": True}]
-    assert np.frombuffer(base64.b64decode(data["weights"]), "<u2").tolist() == [32767, 32767, 32767, 0, 32767, 32767]
+    levels = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), "<u2")
+    assert levels.tolist() == [1000, 1000, 1000, 0, 1000, 1000]
 
 
 test_patterns_are_checked = refused(
