@@ -129,8 +129,7 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
         torch.testing.assert_close(ran.predictions[i, rounds], alone.predictions[0])
         torch.testing.assert_close(ran.latents[i, -1], alone.latents[0, -1])
         assert ran.predictions[i, MISSING[i]].isnan().all()
-    again = saved.load(saved.save(ran, tmp_path / "run.safetensors"))
-    assert (again.missing == MISSING).all()
+    assert (saved.load(saved.save(ran, tmp_path / "run.safetensors")).missing == MISSING).all()
 
 
 def test_results_say_what_counts_and_intervals_are_over_participants():

@@ -59,8 +59,7 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
     assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
-    wide = refit._inflation(9, 3, n_effective=3.0)
-    assert wide == pytest.approx(stats.t.ppf(0.975, 2) * sqrt(2.5) * 3 / 2)
+    assert refit._inflation(9, 3, n_effective=3.0) == pytest.approx(stats.t.ppf(0.975, 2) * sqrt(2.5) * 3 / 2)
     refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
@@ -122,8 +121,7 @@ def test_scores_have_the_interval_of_the_docstring(data, n_folds):
     assert bounds(refit.interval(losses, references, n_folds)) == pytest.approx((1 - q, 1 - high, 1 - low))
     hits, steps = 40 - losses, np.full(5, 40.0)
     q, low, high, _, _ = part(losses, steps, n_folds)
-    found = accuracy(hits, steps, n_folds)
-    assert bounds(found) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
+    assert bounds(accuracy(hits, steps, n_folds)) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
 
 
 @DATA

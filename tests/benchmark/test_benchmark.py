@@ -82,8 +82,7 @@ def test_only_the_raw_latents_show_clean_up(material):
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
     subject = build(machine, form, variant, seed=3)
-    known = Material(subject, SMALL).truth("edges")
-    assert sum(map(bool, known.values())) == len(subject.edges)
+    assert sum(map(bool, Material(subject, SMALL).truth("edges").values())) == len(subject.edges)
     claim = subject.claims[0]
     pair = [subject.task.sample_for(subject.model, 6, 4, seed) for seed in (0, 1)]
     scored = interchange(
@@ -103,8 +102,7 @@ def never(subject, material):
 
 def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_path):
     """Saved, loaded and resumed: a second run computes only what the first has not."""
-    subjects = {"mine": partial(build, "wma-handwired", "R", "plain")}
-    run = partial(benchmark.run, subjects, effort=SMALL, out=tmp_path)
+    run = partial(benchmark.run, {"mine": partial(build, "wma-handwired", "R", "plain")}, effort=SMALL, out=tmp_path)
     found = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
     order = found.summary("edges")
     assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {"oracle", "random", "heads-first"}
@@ -113,8 +111,7 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
     frame = again.to_frame()
     assert len(frame) > len(found.rows)
-    kept = frame[frame["method"] != "composition"].reset_index(drop=True)
-    assert kept.equals(found.to_frame())
+    assert frame[frame["method"] != "composition"].reset_index(drop=True).equals(found.to_frame())
     again.save(tmp_path)
     saved = json.loads((tmp_path / "benchmark.json").read_text())
     assert len(saved["rows"]) == len(frame) and saved["settings"]["effort"]["episodes"] == SMALL.episodes

@@ -68,8 +68,7 @@ def test_measured_attention_is_at_least_what_is_promised(eps: float, offset: int
 
 def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
     """At a fifth of the inverse temperature the promise is broken."""
-    code = PositionCode(MANY)
-    assert _measured_attention(code, 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
+    assert _measured_attention(PositionCode(MANY), 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
 
 
 def test_eps_outside_its_range_is_refused() -> None:
@@ -113,8 +112,7 @@ def test_a_sink_that_keeps_its_positional_score_takes_queries_from_their_targets
     """For sinusoids the first position looks like a target to some queries unless its own score is taken away."""
     basis, ours = chooser(PositionCode.sinusoidal(MANY, 8, seed=0), 1)
     *shift, (_, sink) = ours.scores
-    theta = 1 - basis.positions.margin / 2
-    kept = Head("kept", 0, "hard", (*shift, (theta * basis.one, sink)), ())
+    kept = Head("kept", 0, "hard", (*shift, ((1 - basis.positions.margin / 2) * basis.one, sink)), ())
     targets = np.arange(2, len(MANY)), np.arange(1, len(MANY) - 1)
     assert (attended(basis, ours)[targets] == 1).all()
     assert (attended(basis, kept)[targets] < 1).any()

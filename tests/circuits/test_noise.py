@@ -69,8 +69,7 @@ def test_another_draw_changes_the_choice_and_never_the_update(variant: str, form
     least = 1e-40 if "beta" in form else 0.0
     for action in range(3):
         run = interp.rollout(model, replace(greedy, noise=greedy.noise + 1 + action))
-        drawn = torch.eye(3).double()[action].expand(5, 15, 3)
-        assert torch.allclose(run.predictions, drawn, rtol=0, atol=1e-40)
+        assert torch.allclose(run.predictions, torch.eye(3).double()[action].expand(5, 15, 3), rtol=0, atol=1e-40)
         assert torch.allclose(run.latents, base.latents, rtol=0, atol=least)
     assert not torch.equal(base.predictions, run.predictions)
 

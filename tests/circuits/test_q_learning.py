@@ -143,8 +143,7 @@ def test_sizes_are_those_of_the_specification() -> None:
             d_model = 3 * n_states + 6 * n_actions + 29 if variant != "lin" else 4 * n_states + 7 * n_actions + 35
             assert circuit.basis.d_model == d_model
             assert [len(circuit.layer(i)) for i in range(4)] == shapes[variant]
-            neurons = {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
-            assert len(circuit.neurons) == neurons
+            assert len(circuit.neurons) == {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
 
 
 def test_the_head_table_and_the_ground_truth_are_frames() -> None:

@@ -101,8 +101,7 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
 
 def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pair):
     learned, wired = pair
-    again = Participant(wired.model, wired.samples, "again")
-    exact = stitch(wired, again, [], SMALL)
+    exact = stitch(wired, Participant(wired.model, wired.samples, "again"), [], SMALL)
     assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
     assert all(s.score.high < 0.5 for s in exact.stitchings if s.control == "shuffled")  # other episodes' latents
     own, cut = _own(wired, SMALL), _cut(wired, SMALL, slice(None))

@@ -114,8 +114,7 @@ def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
 def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
     """Frozen for the last third: the mean over starts is nearly that of the machine itself, the last band is not."""
     machine = by_algorithm.machine(stopped(MAJORITY, 7), wired[0].model.layout, name="frozen")
-    subject = Participant(machine, wired[0].samples)
-    state = stitch(subject, wired[0], wired[1:], SMALL)
+    state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
     assert state.measure.word == "no" and "rounds 9 to 9" in state.measure.about, state.measure
 
 

@@ -96,8 +96,7 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
 def test_what_is_heard_late_or_never_is_seen_where_it_is_missing(edits, other, where, alike):
     cell = found(edits, majority(), other)[where]
     assert alike[0] <= cell.alike.low <= cell.alike.estimate <= alike[1]
-    same = found(edits, majority(), majority())
-    assert all(cell.alike.low == cell.alike.high == 1 for cell in same.values())
+    assert all(cell.alike.low == cell.alike.high == 1 for cell in found(edits, majority(), majority()).values())
 
 
 def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):

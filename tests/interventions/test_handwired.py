@@ -73,8 +73,7 @@ def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
     circuit, model = qlearning
     pair = q_corruptions.exchange_history(mdp.sample(24, 14, 3, 2, seed=0), 12)
     lit = _lit(circuit, patching.sweep(model, *pair, 12, sites=("z", "mlp_out")))
-    heads = {name.split("@")[0] for name in lit if "[" not in name}
-    assert heads == {"1.6", "3.1"}
+    assert {name.split("@")[0] for name in lit if "[" not in name} == {"1.6", "3.1"}
     assert {name for name in lit if name.startswith("3.1")} == {"3.1@Select"}
     assert {name.split("@")[1] for name in lit} <= {"a_1", "a_2", "Select"}
 

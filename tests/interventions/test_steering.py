@@ -17,8 +17,7 @@ def test_steered_wma_is_the_algorithm(wma):
     episodes = experts.sample(16, 12, 3, seed=0)
     result = steer(model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, -0.5]), round=8)
     assert result.max_error < 1e-9
-    at_dose_4 = np.abs(result.random[-1] - result.algorithm[-1]).mean()
-    assert at_dose_4 > 0.05
+    assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
     frame = result.to_frame()
     assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
 

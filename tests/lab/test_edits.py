@@ -75,6 +75,5 @@ def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
     model = edits.leaky(wired, 0.5)
     fresh = model.fresh(0)
     assert not fresh.is_handwired and model.is_handwired and model.name == "leaky 0.5"
-    episodes = interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0)
-    assert interp.rollout(fresh, episodes).latents[:, 2].any()
+    assert interp.rollout(fresh, interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0)).latents[:, 2].any()
     refuses("'wma-learned' is a learned model; edit a handwired one", edits.leaky, interp.load("wma-learned"), 0.9)

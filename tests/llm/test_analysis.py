@@ -69,8 +69,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
             library = follow_the_leader().run(episodes)["prediction"]
             sure = np.isin(library, (0, 1))
             assert sure.any() and np.array_equal(said[sure], library[sure])
-        ours = np.stack([_run_regret(one) for one in runs])
-        assert np.array_equal(ours, regret(said, episodes))
+        assert np.array_equal(np.stack([_run_regret(one) for one in runs]), regret(said, episodes))
 
 
 def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list[LLMRun]]) -> None:

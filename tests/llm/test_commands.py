@@ -41,8 +41,7 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     assert not {"temperature", "max_tokens"} & sent.keys() and sent["max_completion_tokens"] == 99
     code, said = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
     assert code == 0 and "tester" in said and "oracle" in said
-    final = pd.read_csv(tmp_path / "scores" / "final.csv")
-    assert {"follow the leader", "tester"} <= set(final["model"])
+    assert {"follow the leader", "tester"} <= set(pd.read_csv(tmp_path / "scores" / "final.csv")["model"])
     names = {path.name for path in (tmp_path / "scores").iterdir()}
     notes = {"note_formats.csv", "note_formats_by_round.csv", "note_rounds.csv", "note_summary.csv", "notes.csv"}
     assert names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes

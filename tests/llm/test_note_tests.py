@@ -94,8 +94,7 @@ def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: set[str
     swapped[[order.argmax(), order.argmin()]] = order[[order.argmin(), order.argmax()]]
     assert np.array_equal(after.correct if before.correct.any() else after.last, swapped)
     for name in _CONTROLS.keys() & texts.keys():
-        said = evidence_in(texts[name], 4)
-        assert np.array_equal(said.correct, before.correct)
+        assert np.array_equal(evidence_in(texts[name], 4).correct, before.correct)
     assert _renamed(_renamed(note, {"A": "B", "B": "A"}, 4), {"A": "B", "B": "A"}, 4) == note
 
 

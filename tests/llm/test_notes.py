@@ -36,8 +36,7 @@ def test_the_rules_are_right_on_all_notes_but_eleven() -> None:
 
 def test_the_page_holds_the_table_of_notes_that_no_rule_was_changed_for() -> None:
     """Precision and recall of each format with exact intervals, on notes written after the rules."""
-    readme = PAGE.read_text(encoding="utf-8")
-    assert table("second held out") in readme
+    assert table("second held out") in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("split", ["development", "held out", "after the rules", "second held out"])

@@ -108,8 +108,7 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     first = start(budget)
     assert first.over_budget and not first.complete and "stopped before its budget is passed" in first.sentence
     assert len(server.requests) == first.calls and 0.2 * budget < spent(tmp_path) <= budget
-    again = start(budget)
-    assert again.over_budget and spent(tmp_path) <= budget, "what is on disk counts"
+    assert start(budget).over_budget and spent(tmp_path) <= budget, "what is on disk counts"
     assert start(100 * budget).complete and len(server.requests) == 60
     go(server.url, tmp_path / "undisturbed", work)
     for one, other in zip(load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True):
@@ -206,8 +205,7 @@ def test_context_overflow_ends_the_episode_with_its_prefix(body: dict[str, Any],
     summary = go(server.url, tmp_path, work)
     assert summary.complete and summary.overflowed == 2 and summary.calls == 6
     before = len(server.requests)
-    again = go(server.url, tmp_path, work)
-    assert again.overflowed == 2 and len(server.requests) == before
+    assert go(server.url, tmp_path, work).overflowed == 2 and len(server.requests) == before
     lines = read_lines(tmp_path / work[0].place)[0]
     assert lines[-1]["end"] == "overflow" and lines[-1]["round"] == 3
 

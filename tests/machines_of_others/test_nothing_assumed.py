@@ -470,8 +470,7 @@ def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
     shared = nn.Linear(16, 16)
     module = body(shared, nn.ReLU(), shared)
     for name in ("read.1", "read.3"):
-        machine = adapted(module, points={"shared": interp.Point(name, times=2)})
-        assert machine.points["shared"].n_layers == 2
+        assert adapted(module, points={"shared": interp.Point(name, times=2)}).points["shared"].n_layers == 2
 
     class Steps:
         def __call__(self, m, carried, fed):

@@ -152,8 +152,7 @@ def test_long_rounds_run_in_smaller_batches() -> None:
     """Fewer rows at once where a round has many positions; in parts a rollout gives what it gives whole."""
     model = interp.load("reachability-learned").double()
     episodes = interp.tasks.of(model).sample_for(model, 45, 1, seed=0)
-    fed = model.prepare(model.layout.encode(episodes))
-    assert 1 < fed.at_once(256) < 45
+    assert 1 < model.prepare(model.layout.encode(episodes)).at_once(256) < 45
     parts = [interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)]
     whole = interp.rollout(model, episodes)
     for of in ("predictions", "latents"):

@@ -186,8 +186,7 @@ def test_groups_of_episodes_stay_together():
     assert leaking.r2 > 0.9 and leaking.word == "yes"
     assert grouped.r2 < 0.1 and grouped.word != "yes"
     assert grouped.settings["n_groups"] == 20
-    one_each = probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)])
-    assert one_each.number == leaking.number
+    assert probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number == leaking.number
     moved = _shuffled(groups, 0, groups)
     assert (moved != groups).all() and (np.bincount(moved) == 4).all()
 
@@ -230,8 +229,7 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
     assert not beside.refit[0][1].any()
-    nothing = estimators._cross_validate(np.ones_like(x), y, folds, n_classes)
-    assert not nothing.refit[0].any()
+    assert not estimators._cross_validate(np.ones_like(x), y, folds, n_classes).refit[0].any()
 
 
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):

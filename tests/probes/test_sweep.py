@@ -136,8 +136,7 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
     cases = [(model, labels, 0), (model, labels, 1), (other, labels, 0), (model, votes, 0)]
     digests = [_of_windows(m, episodes, values, whole, seed)[0].digest for m, values, seed in cases]
-    again = _of_windows(model, episodes, labels, whole, 0)[0].digest
-    assert len(set(digests)) == 4 and again == digests[0]
+    assert len(set(digests)) == 4 and _of_windows(model, episodes, labels, whole, 0)[0].digest == digests[0]
 
 
 def test_heads_and_the_latent_can_be_swept(episodes):

@@ -86,8 +86,7 @@ def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
     html = handwired.read_text("utf-8")
     assert_carried_exactly(html, "log weights", "votes", "label", "match", "prediction", "next log weights")
     assert "Steering moves it within 0.000 of the algorithm" in section(html, "Steering")
-    edges = section(html, "Circuits of edges")
-    assert rows(edges, "edges")[0][1].startswith("3 of ")
+    assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
 
 
 @pytest.mark.parametrize("name", ["wma-learned", "qlearning-learned"])

@@ -166,8 +166,7 @@ def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int
     parts = some(catalog.get(task), "compared", "patching", "interchange", "steering")
     written = write(reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts)
     assert written.failures == {}
-    html = written.path.read_text("utf-8")
-    assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(html))
+    assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(written.path.read_text("utf-8")))
 
 
 def reader_of(layout: Any, width: int = 12) -> Any:

@@ -40,8 +40,7 @@ def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: Hook
     run = controlled(model, episodes)["discrete"]
     held = model.read_state(run.latents)
     assert last(run, episodes).mean() < 0.9
-    everything = algorithms.breadth_first().run(episodes)["reached"]
-    assert (held[:, 1:-1].round().numpy() <= everything[:, 1:]).all()
+    assert (held[:, 1:-1].round().numpy() <= algorithms.breadth_first().run(episodes)["reached"][:, 1:]).all()
 
 
 def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model: HookedLatentTransformer) -> None:

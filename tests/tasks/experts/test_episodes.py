@@ -108,8 +108,7 @@ def test_select_keeps_episodes_whole_and_replace_validates_again():
     assert len(episodes.select(slice(2, 5))) == 3
     assert len(episodes.select(np.array([True, False, True, False, False, False]))) == 2
     assert some.regime == "switch-10" and some.seed == 0
-    flipped = replace(episodes, advice=1 - episodes.advice)
-    assert (flipped.correct != episodes.correct).all()
+    assert (replace(episodes, advice=1 - episodes.advice).correct != episodes.correct).all()
     refuses("labels have shape", replace, episodes, labels=episodes.labels[:, 1:])
     refuses(r"cannot select \[7\] from 6 episodes", episodes.select, [7])
     refuses("selects no", episodes.select, slice(0, 0))

@@ -169,8 +169,7 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
     episodes = sample(11, 30, 4, name, seed=0)
     whole = algorithms.bayes(episodes)
     monkeypatch.setattr("interp.tasks.experts.posterior._BLOCK", 1)
-    alone = algorithms.bayes(episodes)
-    assert np.allclose(whole.predictions, alone.predictions, rtol=0, atol=1e-14)
+    assert np.allclose(whole.predictions, algorithms.bayes(episodes).predictions, rtol=0, atol=1e-14)
 
 
 def test_orders_are_counted_before_they_are_listed():

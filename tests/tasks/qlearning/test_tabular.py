@@ -36,8 +36,7 @@ def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
 def test_epsilon_greedy_explores_as_often_as_it_says():
     """A uniform action with probability epsilon: with 3 actions, 2/3 of those are not the greedy one."""
     e = run(QLearner(epsilon=0.3), mdp.sample_mdps(400, 4, 3, seed=0), 40, seed=1)
-    greedy = bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)
-    assert abs((e.actions != greedy).mean() - 0.2) < 0.01
+    assert abs((e.actions != bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)).mean() - 0.2) < 0.01
     assert (e.epsilon == 0.3).all()
 
 
@@ -67,8 +66,7 @@ def test_agents_of_one_seed_meet_the_same_luck():
 
 
 def test_random_is_uniform_and_optimal_climbs_the_chain():
-    actions = run(QLearner(epsilon=1.0), CHAIN, 20, seed=0).actions
-    assert abs(actions.mean() - 0.5) < 0.02
+    assert abs(run(QLearner(epsilon=1.0), CHAIN, 20, seed=0).actions.mean() - 0.5) < 0.02
     best = run(OptimalAgent(), CHAIN, 20, seed=0)
     # In the last rounds of a finite horizon nothing can be reached any more: every action is optimal there.
     assert (best.actions[:, :17] == 0).all() and (best.rewards.sum(1) == 20 - (3 - best.states[:, 0])).all()
@@ -103,8 +101,7 @@ def test_backward_induction_equals_quantecon(regime):
 
 def test_ties_go_to_the_lowest_index():
     """Where every action is as good, every policy names action 0."""
-    flat = MDPs(np.full((1, 3, 2, 3), 1 / 3), np.ones((1, 3, 2)))
-    assert (finite_horizon(flat, 5).policy == 0).all()
+    assert (finite_horizon(MDPs(np.full((1, 3, 2, 3), 1 / 3), np.ones((1, 3, 2))), 5).policy == 0).all()
 
 
 def test_agents_earn_what_the_plans_promise():

@@ -125,8 +125,7 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
         reached = TASK.algorithm(key).run(episodes)["reached"]
         steps = np.diff(reached.sum(-1), axis=1)
         assert (steps[:, 0] == 2).all() and ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
-        everything = algorithms.breadth_first().run(episodes)["reached"]
-        assert (reached <= everything).all()
+        assert (reached <= algorithms.breadth_first().run(episodes)["reached"]).all()
     long = TASK.algorithm("depth_first").run(episodes.with_rounds(30))["reached"][:, -1]
     assert np.array_equal(long > 0, episodes.distances < 28), "depth-first search finds everything in the end"
 
@@ -202,8 +201,7 @@ def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTr
     task = interp.tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
     table = causal_tables.interchange_table(model, base, source, ROUND, SEED, None)
-    held = table[~table["control"] & (table["variable"] == "reached")]
-    assert np.allclose(held["iia_informative"], 1)
+    assert np.allclose(table[~table["control"] & (table["variable"] == "reached")]["iia_informative"], 1)
     assert (table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]).all()
     steered = causal_tables.steering_table(model, base, ROUND, SEED)
     assert np.allclose(steered["model"], steered["algorithm"], atol=1e-9)
