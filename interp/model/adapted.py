@@ -26,7 +26,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -374,10 +374,10 @@ class AdaptedMachine(HookedMachine):
         blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
         blank.name, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
         kept = [one for part in blank.modules() for one in vars(part).values() if isinstance(one, Tensor)]
-        with _Read() as read:
-            read.own, read.beside = {id(one) for one in blank._held().values()}, set()
-            read.kept = {id(one) for one in kept if one.ndim > 1 and one.is_floating_point()}
-            blank.said()
+        read = _Read()
+        read.own, read.beside = {id(one) for one in blank._held().values()}, set()
+        read.kept = {id(one) for one in kept if one.ndim > 1 and one.is_floating_point()}
+        blank._does = blank.weights_version(), blank._done(read)
         of = f"rounds of {self.name!r} read weights of shape {', '.join(sorted(read.beside))} that none of its modules "
         how = "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers"
         require(not read.beside, of + how)
@@ -395,13 +395,17 @@ class AdaptedMachine(HookedMachine):
         return json.dumps([*said, self._does[1]], sort_keys=True, default=str)
 
     @plainly()
-    def _done(self) -> str:
-        """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest."""
+    def _done(self, watched: TorchDispatchMode | None = None) -> str:
+        """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest.
+
+        Not ``watched`` is the sampler of the task, which may ask the trained module.
+        """
         try:
             episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
             fitted = self.layout.fit(episodes)
-            fed, carried, done = self.prepare(fitted.encode(episodes)), self.initial(2, fitted), []
-            with torch.no_grad():
+            fed = self.prepare(fitted.encode(episodes))
+            with watched or nullcontext(), torch.no_grad():
+                carried, done = self.initial(2, fitted), []
                 for t in range(fed.tokens.shape[1]):
                     prediction, carried = self.step(carried, fed.at(t))
                     done += [prediction.flatten(), carried.abs().mean((1, 2))]

@@ -307,6 +307,9 @@ def _switch(name: str) -> Callable[[Any, bool], None]:
     return switch
 
 
+_HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
+
+
 @checked
 class LensSurface(HookedMachine):
     """What TransformerLens' tools ask of a model by HookedTransformer's names."""
@@ -403,8 +406,8 @@ class LensSurface(HookedMachine):
         return indices.long()
 
     # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
-    W_Q, W_K, W_V, W_O = (  # of all heads: ``[layer, head, d_model, d_head]``
-        property(lambda model, name=name: torch.stack([one.attn.get_parameter(name) for one in model.blocks]))  # type: ignore[misc]
+    W_Q, W_K, W_V, W_O = (
+        property(lambda lens, name=name: torch.stack([one.attn.get_parameter(name) for one in lens.blocks]), doc=_HEADS)  # type: ignore[misc]
         for name in ("W_Q", "W_K", "W_V", "W_O")
     )
     W_E = property(attrgetter("embed.table"))

@@ -117,7 +117,7 @@ def _sentence(answer: Answer) -> str:
         said = f"The {what} no prediction by {VISIBLE} or more"
         if drawn := _state_number(answer):
             key, number, (before, after) = drawn
-            t = int(np.abs(after - before).argmax())
+            t = int(np.abs(after - before).round(6).argmax())  # the first of those that differ by rounding
             label = answer.bench.numbers(key)[number].replace(key, key.replace("_", " "))
             said += f"; the decoded {label} moves by {after[t] - before[t]:.3f}, in round {t}"
         return f"{said}."
