@@ -236,12 +236,13 @@ class _Fits:
             basis = np.linalg.qr(scaled.T)[0] if scaled.shape[1] > len(scaled) else None
             fed = scaled if basis is None else scaled @ basis
             # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
-            newton = len(np.unique(labels)) == 2 and fed.shape[1] <= _WIDE
+            classes = np.unique(labels).tolist()
+            newton = len(classes) == 2 and fed.shape[1] <= _WIDE
             solver = {"solver": "newton-cholesky", "tol": 1e-6} if newton else {"solver": "lbfgs"}
             regression = LogisticRegression(C=penalty, max_iter=1000, warm_start=True, **solver)
             # It starts where a fit ended that saw only such rows: nothing of the folds that are left out enters.
             near = [fit for (out, _), fit in self._fitted.items() if newton and left_out <= out]
-            if near and near[-1].classes_.tolist() == np.unique(labels).tolist():
+            if near and near[-1].classes_.tolist() == classes:
                 regression.coef_ = near[-1].coef_ if basis is None else near[-1].coef_ @ basis
                 regression.intercept_ = near[-1].intercept_
             with warnings.catch_warnings():

@@ -213,9 +213,9 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     x = np.nan_to_num(pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True))
     x = np.concatenate([x, np.broadcast_to(np.arange(x.shape[1])[:, None], (*x.shape[:2], 1))], -1)
     features = RBFSampler(gamma=_NARROW / x.shape[-1], n_components=_FEATURES, random_state=0)
-    read = FeatureUnion([("bent", make_pipeline(StandardScaler(), features)), ("plain", StandardScaler())])
-    if x.shape[-1] <= _FEATURES:  # of each coordinate alone, such as a logarithm
-        read.transformer_list.append(("unbent", PowerTransformer()))
+    straight = make_pipeline(StandardScaler(), FeatureUnion([("plain", "passthrough"), ("bent", features)]))
+    unbent = PowerTransformer() if x.shape[-1] <= _FEATURES else "drop"  # of each coordinate alone, such as a logarithm
+    read = FeatureUnion([("straight", straight), ("unbent", unbent)])
     known, test = (part.reshape(-1, x.shape[-1]) for part in (x[:n], x[n:]))
     known, test = read.fit_transform(known), read.transform(test)
     for key in keys:
@@ -331,10 +331,9 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
             other = f"{rival.name} ({in_words(rival.parameters)})"
             unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
         others = [u for u in part.updates if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest]
-        for u in others:  # the state of another algorithm, which is not this one's
-            unless["yes"] = (
-                f"{u.algorithm} {AS_WELL}: of its steps {1 - u.r2.estimate:.2g} is missed, of these {rest:.2g}"
-            )
+        if others:  # the state of another algorithm, which is not this one's
+            missed = f"of its steps {1 - others[0].r2.estimate:.2g} is missed, of these {rest:.2g}"
+            unless["yes"] = f"{others[0].algorithm} {AS_WELL}: {missed}"
     state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     return Measure(
         "update",
