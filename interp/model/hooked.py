@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Self
 
@@ -139,7 +140,7 @@ class HookedMachine(HookedRootModule):
     @property
     def _weight(self) -> Tensor:
         """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
-        return next((w for w in (*self.parameters(), *self.buffers()) if w.is_floating_point()), torch.empty(0))
+        return next((w for w in chain(self.parameters(), self.buffers()) if w.is_floating_point()), torch.empty(0))
 
     device = property(attrgetter("_weight.device"))
     dtype = property(attrgetter("_weight.dtype"))

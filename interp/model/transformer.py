@@ -279,7 +279,8 @@ class HookedLatentTransformer(LensSurface):
                 f"proven for; load it with {layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
                 f"{layout.payload_hint}",
             )
-        other = [name for name, weight in self.named_parameters() if weight.dtype != self.dtype]
+        dtype = self.dtype
+        other = [name for name, weight in self.named_parameters() if weight.dtype != dtype]
         if other:
             of = {str(weight.dtype) for weight in self.parameters()}
             raise InputError(f"the weights of {self.name!r} are of {', '.join(sorted(of))} ({other[0]}); {AS_REAL}")
