@@ -137,7 +137,7 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
     for question in (BEHAVIOUR, STATE):
         compared.parts[question.key] = question.compute(compared)
     behaviour, state = compared.parts["behaviour"], compared.parts["state"]
-    words = {question.key: question.judge(compared).word for question in (BEHAVIOUR, STATE) if question.judge}
+    words = {question.key: question.measure(compared).word for question in (BEHAVIOUR, STATE)}
     worst = min(behaviour.plain.cells, key=lambda cell: cell.alike.low)
     ways = [state.best(*names) for names in ((one.name, other.name), (other.name, one.name))]
     way = min(ways, key=lambda stitched: stitched.score.low)

@@ -22,7 +22,7 @@ def test_the_accelerators_tables_are_filled_row_by_row_and_go_on(tmp_path, capsy
         accelerator.main("presets", folder=tmp_path)
     done = pd.read_csv(tmp_path / "accelerator-presets.csv").groupby("row")["steps"].agg(list)
     assert all(first < second for first, second in done)
-    with pytest.raises(SystemExit, match="no table 'nothing'; there are patching, steps, graphs, presets"):
+    with pytest.raises(SystemExit, match="no table 'nothing'; there are patching, cores, steps, graphs, presets"):
         accelerator.main("nothing")
 
 

@@ -5,6 +5,8 @@ it is measured, and takes four minutes a table at most: called again, it measure
 trains on where it stopped. In order of value:
 
 * ``patching``: :mod:`tests.benchmarks.patching` here;
+* ``cores``: a rollout, a patching sweep, a comparison and a training step of shipped models on two cores and on the
+  accelerator: seconds, their ratio, and how far the results lie apart, with TF32 products, too;
 * ``steps``: seconds a step and peak memory of each task's largest preset at its largest sizes, by precision (float32,
   TF32 products, bfloat16) and batch size;
 * ``graphs``: the same steps with and without ``compile`` (CUDA graphs): seconds, and the largest difference of losses;
@@ -25,10 +27,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
+import interp
+from circuits import compare
+from interp.interventions.patching import sweep
+from interp.tasks import experts
+from interp.tasks.experts import analysis as corruptions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.trainer import _Run
@@ -56,7 +65,7 @@ def config_of(task: str, **changes: Any) -> TrainingConfig:
     sizes = {name: (high, high) for name, (_, high) in largest.sizes.items()}
     small: Row = {"d_model": 32, "d_mlp": 64, "n_layers": 2, "n_heads": 4, "batch_size": 8}
     small = {} if present() else small
-    stage = replace(longest, steps=10**6, until={}) if present() else Stage(4, 10**6)
+    stage = replace(longest, steps=10**6, sizes={}, until={}) if present() else Stage(4, 10**6)
     fresh = {"stages": (stage,), "dataset_episodes": 0, "precision": "float32", "sizes": sizes}
     return replace(largest, **{**fresh, **small, **changes})
 
@@ -114,6 +123,56 @@ def graphs(task: str) -> Row:
     }  # fmt: skip
 
 
+def _rollout(device: str, n_episodes: int) -> Callable[[], Any]:
+    model = interp.load("wma-learned").to(device)
+    episodes = experts.sample(n_episodes, 30, 4, seed=0)
+    return lambda: interp.rollout(model, episodes).predictions
+
+
+def _patched(device: str, n_episodes: int) -> Callable[[], Any]:
+    model = interp.load("wma-learned").to(device)
+    pair = corruptions.exchange_history(experts.sample(n_episodes, 23, 4, seed=0), 20)
+    return lambda: sweep(model, *pair, 20).values
+
+
+def _compared(device: str, n_episodes: int) -> Callable[[], Any]:
+    """The numbers of a quick comparison, whatever ``n_episodes``: its own are drawn."""
+    model = interp.load("wma-learned").to(device)
+    return lambda: compare.run(model, "wma-handwired", effort=compare.QUICK).to_frame()["number"].to_numpy(float)
+
+
+def _training(device: str, n_episodes: int) -> Callable[[], Any]:
+    """Losses of steps of the laptop's preset, the batch of ``n_episodes``."""
+    AcceleratorState._reset_state(True)  # accelerate keeps the device that was taken first
+    config = replace(preset("experts", "laptop"), batch_size=n_episodes, dataset_episodes=0)
+    run = _Run(config, Path(tempfile.mkdtemp()), "benchmark", Accelerator(cpu=device == "cpu"))
+    return lambda: [run.step() for _ in range(3)]
+
+
+def beside(
+    make: Callable[[str, int], Callable[[], Any]], device: str, n_episodes: int, products: str = "highest"
+) -> Row:
+    """Seconds on two cores and on ``device``, after a run that warms up, and the largest difference of the results."""
+    seconds, results = [], []
+    before, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for place in ("cpu", device):
+            run = make(place, n_episodes)
+            torch.set_float32_matmul_precision("highest" if place == "cpu" else products)
+            results.append(torch.as_tensor(run(), dtype=torch.float64).cpu().numpy())
+            patching.wait()
+            begun = time.perf_counter()
+            run()
+            patching.wait()
+            seconds.append(time.perf_counter() - begun)
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.set_num_threads(threads)
+    apart = float(np.nanmax(np.abs(results[0] - results[1])))
+    return {"cores_s": seconds[0], "device_s": seconds[1], "ratio": seconds[0] / seconds[1], "apart": apart}
+
+
 def trained(task: str, folder: Path) -> Row:
     """A preset's turn on the clock, which goes on with what ``folder`` holds."""
     config = preset(task, PRESETS[task])
@@ -128,6 +187,15 @@ def trained(task: str, folder: Path) -> Row:
     return {"steps": last["step"], "of": config.total_steps, "seconds": last["seconds"], "excess": last["excess"]}
 
 
+WORK: dict[str, tuple[Callable[[str, int], Callable[[], Any]], tuple[int, ...]]] = {
+    "rollout": (_rollout, (64, 1024, 8192)),
+    "sweep": (_patched, (64, 512)),
+    "training step": (_training, (32, 256, 2048)),
+    "comparison": (_compared, (1,)),
+}
+"""What is done, and of how many episodes."""
+
+
 def tables(folder: Path) -> dict[str, dict[str, Callable[[], Row]]]:
     """Each table's rows, by what names them."""
     where = torch.accelerator.current_accelerator() if present() else None
@@ -135,6 +203,10 @@ def tables(folder: Path) -> dict[str, dict[str, Callable[[], Row]]]:
     sizes = (32, 256, 64, 512, 128) if present() else (8,)
     return {
         "patching": {one: partial(_sweep, device, one) for one in patching.TOOLS} if present() else {},
+        "cores": {
+            f"{what} {one} {products}": partial(beside, make, device, one, products)
+            for what, (make, sizes) in WORK.items() for one in sizes for products in ("highest", "high")
+        } if present() else {},
         "steps": {
             f"{task} {precision} {size}": partial(step, task, precision, size)
             for size in sizes for task in PRESETS for precision in PRECISIONS

@@ -75,7 +75,7 @@ def test_machines_behave_as_they_should(name):
     """On the episodes that tell algorithms apart; another read-out of the same answer is fitted by comparisons."""
     task, key = EVERY[name]
     record, right = interp.tasks.get(task), known.gallery(task)[key].right["behaviour"]
-    sets = record.sets_for(4, record.at_most(20), seed=5, **shared_sizes([known.reference(task)])).values()
+    sets = record.sets_for(8, record.at_most(20), seed=5, **shared_sizes([known.reference(task)])).values()
     fitted = right == "either" or key in ("ties shared", "answer spread")
     exact = 1e-4 if key == "handmade GRU" else 1e-6
     assert fitted or (apart(task, key, [scored for _, scored in sets]) < exact) == (right == "yes")

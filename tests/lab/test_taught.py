@@ -116,4 +116,4 @@ def test_the_policy_of_what_was_taught_holds_for_50_rounds_in_every_size_and_reg
     model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     for n_states, n_actions in ((2, 2), (4, 3), (8, 4)):
         for regime in ("grid", "deterministic", "ladder"):
-            assert _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.003
+            assert _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.008
