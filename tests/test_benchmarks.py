@@ -7,7 +7,7 @@ from tests.benchmarks import accelerator, waits
 
 
 def test_the_accelerators_tables_are_filled_row_by_row_and_go_on(tmp_path, capsys, monkeypatch):
-    """Out of time, a table is completed by the next call and measures no row twice; a preset goes on training."""
+    """Out of time, a table is completed by the next call and measures no row twice."""
     monkeypatch.setattr(accelerator, "SECONDS", -1.0)
     accelerator.main("steps", folder=tmp_path)
     assert not list(tmp_path.glob("accelerator-steps.csv"))
@@ -18,11 +18,7 @@ def test_the_accelerators_tables_are_filled_row_by_row_and_go_on(tmp_path, capsy
     assert set(pd.read_csv(tmp_path / "accelerator-steps.csv")["row"]) == {"experts tf32 8", "reachability tf32 8"}
     measured = {"experts tf32 8": lambda: pytest.fail("measured twice")}
     accelerator.fill(tmp_path / "accelerator-steps.csv", measured)
-    for _ in range(2):
-        accelerator.main("presets", folder=tmp_path)
-    done = pd.read_csv(tmp_path / "accelerator-presets.csv").groupby("row")["steps"].agg(list)
-    assert all(first < second for first, second in done)
-    with pytest.raises(SystemExit, match="no table 'nothing'; there are patching, cores, steps, graphs, presets"):
+    with pytest.raises(SystemExit, match="no table 'nothing'; there are patching, cores, steps"):
         accelerator.main("nothing")
 
 

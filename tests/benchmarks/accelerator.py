@@ -1,27 +1,23 @@
-"""What an accelerator is worth: patching, training steps by preset and precision, CUDA graphs, presets on the clock.
+"""What an accelerator is worth: patching, what is done with shipped models, training steps by preset and precision.
 
 ``python -m tests.benchmarks accelerator [TABLE...]`` writes a CSV for each table to ``output/benchmarks``, a row when
-it is measured, and takes four minutes a table at most: called again, it measures the rows that are not there yet, and
-trains on where it stopped. In order of value:
+it is measured, and takes four minutes a table at most: called again, it measures the rows that are not there
+yet. In order of value:
 
 * ``patching``: :mod:`tests.benchmarks.patching` here;
 * ``cores``: a rollout, a patching sweep, a comparison and a training step of shipped models on two cores and on the
   accelerator: seconds, their ratio, and how far the results lie apart, with TF32 products, too;
 * ``steps``: seconds a step and peak memory of each task's largest preset at its largest sizes, by precision (float32,
-  TF32 products, bfloat16) and batch size;
-* ``graphs``: the same steps with and without ``compile`` (CUDA graphs): seconds, and the largest difference of losses;
-* ``presets``: these presets trained until time is up: steps done, and the excess over the floor by seconds spent.
+  TF32 products, bfloat16) and batch size.
 
 Without an accelerator the same code runs at small sizes, which says that it works and nothing about speed.
 """
 
 import csv
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +44,7 @@ PRESETS = {"experts": "paper", "qlearning": "paper", "reachability": "prosqa"}
 PRECISIONS = {"float32": ("float32", "highest"), "tf32": ("float32", "high"), "bfloat16": ("bfloat16", "highest")}
 """Name -> what training computes in, and how float32 products are made."""
 SECONDS = 220.0
-"""A table stops before a row that would begin later; half of it is a preset's turn."""
+"""A table stops before a row that would begin later."""
 
 Row = dict[str, Any]
 
@@ -70,28 +66,6 @@ def config_of(task: str, **changes: Any) -> TrainingConfig:
     return replace(largest, **{**fresh, **small, **changes})
 
 
-@contextmanager
-def started(config: TrainingConfig) -> Iterator[_Run]:
-    """A run that leaves nothing behind, after steps that warm it up: graphs are recorded in the second or third."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=not present()))
-        for _ in range(4 if config.compile else 1):
-            run.step()
-        yield run
-
-
-def seconds_of(run: _Run, n_steps: int) -> tuple[float, list[float]]:
-    """Seconds a step, and the losses."""
-    patching.wait()
-    begun = time.perf_counter()
-    losses = []
-    for _ in range(n_steps):
-        losses.append(run.step())
-        run.at.step += 1
-    patching.wait()
-    return (time.perf_counter() - begun) / n_steps, losses
-
-
 def step(task: str, precision: str, size: int) -> Row:
     """Seconds a step, episodes a second and peak memory; a batch that does not fit says so."""
     trained, products = PRECISIONS[precision]
@@ -99,28 +73,23 @@ def step(task: str, precision: str, size: int) -> Row:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     torch.set_float32_matmul_precision(products)
+    config, n_steps = config_of(task, batch_size=size, precision=trained), 10 if present() else 1
     try:
-        with started(config_of(task, batch_size=size, precision=trained)) as run:
-            seconds, _ = seconds_of(run, 10 if present() else 1)
+        with tempfile.TemporaryDirectory() as folder:
+            run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=not present()))
+            run.step()
+            patching.wait()
+            begun = time.perf_counter()
+            for run.at.step in range(1, n_steps + 1):
+                run.step()
+            patching.wait()
+            seconds = (time.perf_counter() - begun) / n_steps
     except torch.OutOfMemoryError:
         return {"step_s": float("nan"), "episodes_a_s": 0.0, "gib": "does not fit"}
     finally:
         torch.set_float32_matmul_precision(before)
     gib = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
     return {"step_s": seconds, "episodes_a_s": size / seconds, "gib": gib}
-
-
-def graphs(task: str) -> Row:
-    """Steps with and without CUDA graphs, from the same weights and episodes."""
-    found = {}
-    for compiled in (False, True):
-        with started(config_of(task, compile=compiled and present())) as run:
-            run.at.step = 10  # the same episodes, however many steps warmed it up
-            found[compiled] = seconds_of(run, 10 if present() else 1)
-    apart = max(abs(a - b) for a, b in zip(found[False][1], found[True][1], strict=True))
-    return {
-        "plain_s": found[False][0], "graphs_s": found[True][0], "ratio": found[False][0] / found[True][0], "loss": apart
-    }  # fmt: skip
 
 
 def _rollout(device: str, n_episodes: int) -> Callable[[], Any]:
@@ -173,20 +142,6 @@ def beside(
     return {"cores_s": seconds[0], "device_s": seconds[1], "ratio": seconds[0] / seconds[1], "apart": apart}
 
 
-def trained(task: str, folder: Path) -> Row:
-    """A preset's turn on the clock, which goes on with what ``folder`` holds."""
-    config = preset(task, PRESETS[task])
-    config = config if present() else config_of(task, eval_every=1, eval_episodes=4, eval_rounds=4)
-    run = _Run(config, folder / task, f"{task}-benchmark", Accelerator(cpu=not present()))
-    run.resume()
-    end = time.perf_counter() + (SECONDS / len(PRESETS) if present() else 0.1)
-    while time.perf_counter() < end and not run._finished:
-        run.loop(run.at.step + config.eval_every)
-    lines = map(json.loads, (folder / task / "metrics.jsonl").read_text().splitlines())
-    last = [line for line in lines if "excess" in line][-1]
-    return {"steps": last["step"], "of": config.total_steps, "seconds": last["seconds"], "excess": last["excess"]}
-
-
 WORK: dict[str, tuple[Callable[[str, int], Callable[[], Any]], tuple[int, ...]]] = {
     "rollout": (_rollout, (64, 1024, 8192)),
     "sweep": (_patched, (64, 512)),
@@ -196,7 +151,7 @@ WORK: dict[str, tuple[Callable[[str, int], Callable[[], Any]], tuple[int, ...]]]
 """What is done, and of how many episodes."""
 
 
-def tables(folder: Path) -> dict[str, dict[str, Callable[[], Row]]]:
+def tables() -> dict[str, dict[str, Callable[[], Row]]]:
     """Each table's rows, by what names them."""
     where = torch.accelerator.current_accelerator() if present() else None
     device = "cpu" if where is None else where.type
@@ -211,8 +166,6 @@ def tables(folder: Path) -> dict[str, dict[str, Callable[[], Row]]]:
             f"{task} {precision} {size}": partial(step, task, precision, size)
             for size in sizes for task in PRESETS for precision in PRECISIONS
         },
-        "graphs": {task: partial(graphs, task) for task in PRESETS},
-        "presets": {task: partial(trained, task, folder) for task in PRESETS},
     }  # fmt: skip
 
 
@@ -221,9 +174,9 @@ def _sweep(device: str, component: str) -> Row:
     return dict(frame[frame["sweep"] == component].iloc[0])
 
 
-def fill(path: Path, rows: dict[str, Callable[[], Row]], again: bool = False) -> pd.DataFrame:
-    """Measure the rows that the table lacks (all, where they go on), and append each when it is measured."""
-    done = set() if again or not path.exists() else set(pd.read_csv(path)["row"])
+def fill(path: Path, rows: dict[str, Callable[[], Row]]) -> pd.DataFrame:
+    """Measure the rows that the table lacks, and append each when it is measured."""
+    done = set(pd.read_csv(path)["row"]) if path.exists() else set()
     begun = time.perf_counter()
     for name, make in rows.items():
         if name in done or time.perf_counter() - begun > SECONDS:
@@ -242,9 +195,9 @@ def main(*asked: str, folder: Path | None = None) -> None:
     print(name if present() else "no accelerator: small sizes on the CPU, which say nothing about speed")
     folder = folder or (OUT if present() else Path(tempfile.mkdtemp()))
     folder.mkdir(parents=True, exist_ok=True)
-    every = tables(folder)
+    every = tables()
     if unknown := [key for key in asked if key not in every]:
         sys.exit(f"no table {unknown[0]!r}; there are {', '.join(every)}")
     for key in asked or every:
-        frame = fill(folder / f"accelerator-{key}.csv", every[key], again=key == "presets")
+        frame = fill(folder / f"accelerator-{key}.csv", every[key])
         print(f"\n{key}\n{frame.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)

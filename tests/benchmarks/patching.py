@@ -40,10 +40,10 @@ def _pair(device: str) -> Pair:
     return prepare(model, *corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND), ROUND)
 
 
-def _seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """The best of some runs."""
+def _seconds(run: Callable[[], object]) -> float:
+    """The best of three runs."""
     times = []
-    for _ in range(repeats):
+    for _ in range(3):
         wait()
         start = time.perf_counter()
         run()
@@ -120,14 +120,6 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def whole_sweep(device: str = "cpu") -> float:
-    """Seconds of ``patching.sweep`` with its defaults, rollouts of both sides included."""
-    pair = _pair(device)
-    clean, corrupted = corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND)
-    return _seconds(lambda: patching.sweep(pair.model, clean, corrupted, ROUND), repeats=1)
-
-
 def main(device: str = "cpu") -> None:
     print(f"patching {N_PAIRS} pairs at one round, {device}, {torch.get_num_threads()} threads")
     print(measure(device).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
-    print(f"a whole sweep (residuals, attention outputs, heads), with rollouts: {whole_sweep(device):.1f} s")

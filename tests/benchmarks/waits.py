@@ -76,21 +76,6 @@ def patching() -> tuple[float, dict[str, Any]]:
     return float(ratios["resid_pre"]), {"heads (goal 5)": float(ratios["head"])}
 
 
-def training_step() -> tuple[float, dict[str, Any]]:
-    """Seconds of a step of the experts' ``laptop`` preset, 32 episodes of 25 rounds."""
-    from dataclasses import replace
-
-    from accelerate import Accelerator
-
-    from interp.training.config import Stage
-    from interp.training.goal import preset
-    from interp.training.trainer import _Run
-
-    config = replace(preset("experts", "laptop"), stages=(Stage(25, 1),), batch_size=32)
-    with tempfile.TemporaryDirectory() as folder:
-        return cpu_of(_Run(config, Path(folder), "benchmark", Accelerator(cpu=True)).step, 8), {}
-
-
 def rollout_growth() -> tuple[float, dict[str, Any]]:
     """CPU seconds of a rollout of 4,096 episodes over those of 1,024 (ten rounds, the learned model)."""
     import interp
@@ -161,7 +146,6 @@ ROWS: dict[str, Row] = {
     "verify wma-handwired": Row(("verify", "wma-handwired"), 20),
     "decision": Row(decisions, 1.5, "ms at round 500"),
     "patch sweep": Row(patching, 4, "x TransformerLens, residuals"),
-    "training step": Row(training_step, 0.45, "CPU s a step"),
     "growth of rollouts": Row(rollout_growth, 4, "x for 4 x the episodes"),
     "growth in experts": Row(experts_growth, 1, "power of n"),
     "growth of Bayes": Row(bayes_growth, 1, "power of T"),
