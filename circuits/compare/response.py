@@ -40,7 +40,6 @@ _MORE = 4  # so many times as many inputs are changed where a cell's interval sp
 _FEWEST = 8  # episodes that must respond in a cell; of fewer an interval says nothing
 _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
-_SHAKES = 3  # how often it is drawn
 _BANDS = 3  # rounds that read the state of the next are judged in at most so many bands
 
 
@@ -116,8 +115,8 @@ def _of_machine(edits: Edits, model: Machine) -> Array:
 def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
-    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere, and where the moved latents
-    stand on a tie (:data:`_JITTER`).
+    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere, and where the latents stand on
+    a tie, moved or not: noise (:data:`_JITTER`), added or taken away, changes the choice.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     values, changes = algorithm.run(edits.episodes), []
@@ -127,20 +126,19 @@ def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits:
     change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
     _, at, episode = edits.of_each.T
     result = np.full((len(at), *distributions(base.layout, base.predictions).shape[1:]), np.nan)
-    generator = torch.Generator().manual_seed(0)
+    draws = torch.Generator().manual_seed(0)
     for t in range(base.n_rounds):
         edit = np.flatnonzero(np.isin(t - at, _LAGS[1:]))
         if not edit.size:
             continue
         own = base.select(episode[edit])
-        step = writer.step({key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1))
-        latents = own.latents[:, t : t + 1] + step.to(own.latents)
-        size = _JITTER * latents.square().mean().sqrt()
-        shakes = [torch.randn(latents.shape, generator=generator, dtype=torch.float64) for _ in range(_SHAKES)]
-        tried = {str(i): latents + size * shake.to(latents) for i, shake in enumerate([0 * shakes[0], *shakes])}
-        edits_here = {name: [Edit.of("latent", moved, model)] for name, moved in tried.items()}
-        moved, *shaken = run(Experiment(model, own, edits_here, [t], update=False)).effects[:, :, 0].numpy(force=True)
-        tied = np.max([np.abs(x - moved).max(-1, keepdims=True) for x in shaken], 0) > _NOTICED
+        clean = own.latents[:, t : t + 1]
+        step = writer.step({key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1)).to(clean)
+        shake = _JITTER * (clean + step).square().mean().sqrt() * torch.randn(clean.shape, generator=draws).to(clean)
+        tried = enumerate((step, step + shake, step - shake, shake, -shake))
+        edits_here = {str(i): [Edit.of("latent", clean + by, model)] for i, by in tried}
+        found = run(Experiment(model, own, edits_here, [t], update=False)).effects[:, :, 0].numpy(force=True)
+        moved, tied = found[0], np.abs([*(found[1:3] - found[0]), *found[3:]]).max((0, -1))[:, None] > _NOTICED
         result[edit, t] = np.where(tied, np.nan, moved)
     return result
 

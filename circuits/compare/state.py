@@ -34,6 +34,7 @@ _STITCHED = 0.95
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
 _BANDS = 3  # starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out
+_ROUNDING = 1e-6  # of a coordinate's standard deviation: so much, more or less, no state should hang on
 _HARD, _CERTAIN = 0.9, 0.99
 """A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
 
@@ -135,11 +136,17 @@ class StatePart:
 
 def stitch(model: Participant, reference: Participant, untrained: Sequence[Participant], effort: Effort) -> StatePart:
     """Both directions, with and without the round, beside shuffled maps and untrained copies of the model."""
-    found, worth, ways = [], {}, []
+    found, worth, ways, generator = [], {}, [], torch.Generator().manual_seed(0)
     everything, test = slice(None), slice(len(model.samples.known), None)
     for source, target in ((model, reference), (reference, model)):
-        own, cut = _own(target, effort), _cut(target, effort, everything)
-        scale = np.var(own) if _kind(target) == "mean" else 1.0  # a mean has units: a share of its variance
+        own = _own(target, effort)
+        scale = float(np.var(own)) if _kind(target) == "mean" else 1.0  # a mean has units: a share of its variance
+        clean = pooled(target).latents[:, effort.at]
+        moved = _ROUNDING * clean.std(0) * torch.randn(clean.shape, generator=generator).to(clean)
+        shaken = (_missed(target, clean + by, own, effort, everything) for by in (moved, -moved))
+        # From a tie, where this changes a choice, any map leads astray: episode and start are left out.
+        steady = np.maximum(*shaken) < _WORTH * scale
+        cut = _cut(target, effort, everything) * steady
         whose = target.samples.whose
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
         band = partial(
@@ -148,7 +155,7 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
         ridge = _penalty(source, target, own, cut, effort)
         for helped, control, episodes in ((False, "", everything), (True, "", everything), (True, "shuffled", test)):
             mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
-            missed = _missed(target, mapped[episodes], own, effort, episodes)
+            missed = _missed(target, mapped[episodes], own, effort, episodes) * steady[episodes]
             worst, supplied = band(missed, cut[episodes], whose[episodes]), _HELP if helped else ()
             found.append(Stitching(source.name, target.name, supplied, control, *worst))
             if helped and not control:
@@ -156,8 +163,8 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
         for i, copy in enumerate(untrained):
             giver, taker = (copy, target) if source is model else (source, copy)
             mapped = _stitched(giver, taker, effort, True, ridge)[test]
-            without = cut[test] if taker is target else _cut(copy, effort, test)
-            missed = _missed(taker, mapped, _own(taker, effort), effort, test)
+            without = cut[test] if taker is target else _cut(copy, effort, test) * steady[test]
+            missed = _missed(taker, mapped, _own(taker, effort), effort, test) * steady[test]
             names = (f"{giver.name} {i}", taker.name) if giver is copy else (giver.name, f"{taker.name} {i}")
             found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without, whose[test])))
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))

@@ -289,22 +289,15 @@ def _decoded(writer: Writer, subject: Participant, algorithm: Algorithm) -> floa
 def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Measure:
     """By the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
     claims = [_of_steps(part, part.of(algorithm))]
-    graded = [
-        (e.score, e)
-        for e in effects.effects
-        if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state") and not isnan(e.score.estimate)
-    ]
+    graded = [e for e in effects.effects if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state")]
+    graded = [e for e in graded if not isnan(e.score.estimate)]
     if graded:
-        score, weakest = min(graded, key=lambda pair: pair[0].low)
+        weakest = min(graded, key=lambda e: e.score.low)
         about, controls = f"{weakest.variable} in what a round writes", {UNTRAINED: best_of([weakest.untrained])}
-        claims.append(Measure("update", "", score, _GRADED, unit="score", controls=controls, about=about))
-    if response.cells:
-        cell = min(response.cells, key=lambda cell: cell.alike.low)
-        sure = min(response.cells, key=lambda cell: cell.alike.high)
-        cell = sure if sure.alike.high < RESPONDS else cell
-        about = f"response to {cell.where}, against the move of the state"
-        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", needs_control=False)
-        claims.append(replace(claim, about=about))
+        claims.append(Measure("update", "", weakest.score, _GRADED, unit="score", controls=controls, about=about))
+    free = Measure("update", "", threshold=RESPONDS, unit="likeness of responses", needs_control=False)
+    about = "response to {}, against the move of the state"
+    claims += [replace(free, number=cell.alike, about=about.format(cell.where)) for cell in response.cells]
     if response.later.low < RESPONDS:  # a search from both ends holds the state, too, and answers from more than it
         about, unit = "prediction from the state of the round after", "correlation of changes"
         claims.append(Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about))
@@ -327,7 +320,7 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     if all(u.r2.low >= _STEPPED for u in steps if u.manifold == _ON):
         unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
     if (rest := 1 - plain.r2.estimate) > 1 - NEARLY_ALL:
-        if part.rules and (rival := part.rules[0]).left.high <= RATIO:
+        if part.rules and (rival := part.rules[0]).left.high <= EXTENDED:
             other = f"{rival.name} ({in_words(rival.parameters)})"
             unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
         others = [u for u in part.updates if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest]
@@ -350,8 +343,8 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
 def _judged(compared: Compared) -> Measure:
     """By the state of the reference's algorithm, where it names one.
 
-    A lapse of it that predicts as the model forbids "yes". Predictions that are the reference's forbid "no", where they
-    are no mere choices: what affine maps then read otherwise is a code, such as weights whose sum is kept at 1.
+    A lapse of it that predicts as the model forbids "yes". Predictions that are the reference's forbid "no": what maps
+    read otherwise is a code, such as weights whose sum is kept at 1. Mere choices do where none reads the state.
     """
     found, algorithm = compared.parts["algorithm"], list(compared.candidates)[-1]
     reference = compared.reference
@@ -361,7 +354,8 @@ def _judged(compared: Compared) -> Measure:
     explains, unless = found.scores[found.family] if found.family else None, dict(measure.unless)
     if explains and explains.group == algorithm != explains.key:
         unless.setdefault("yes", f"{explains.name} {AS_WELL}: it explains the predictions")
-    if reference and not is_hard(reference) and compared.parts["behaviour"].measure.number.low >= NEARLY_ALL:
+    shown = compared.parts["update"].of(algorithm)[0].decoded < _STEPPED or (reference and not is_hard(reference))
+    if reference and shown and compared.parts["behaviour"].measure.number.low >= NEARLY_ALL:
         unless.setdefault("no", f"{NOTHING}: it predicts as {reference.name}, so that affine maps misread its state")
     return replace(measure, unless=unless)
 

@@ -118,11 +118,21 @@ def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
     assert state.measure.word == "no" and "rounds 9 to 9" in state.measure.about, state.measure
 
 
-def test_what_a_hard_choice_hides_is_compared_as_carried_values():
-    """The plain machine of Q-learning only says which action it takes, with beta 10 how nearly two are tied."""
+def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no_evidence():
+    """The plain machine of Q-learning only says which action it takes, with beta 10 how nearly two are tied.
+
+    The same table, of which the least is taken: among entries that are 0 alike, rounding decides which one.
+    """
     plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
-    samples = Samples.draw(plain, SMALL, {"n_states": 4, "n_actions": 3})
-    hard, told = Participant(plain, samples), Participant(soft, samples, "soft")
+    algorithm, effort = interp.tasks.get("qlearning").explains(plain), replace(SMALL, known=32, rounds=20)
+    least = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
+    other = by_algorithm.machine(algorithm.varied("least", "least", {}, least), plain.layout)
+    samples = Samples.draw(plain, effort, {"n_states": 4, "n_actions": 3})
+    hard, told, tied = (Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (other, "")))
     assert is_hard(hard) and not is_hard(told)
-    ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], SMALL).stitchings if not s.control}
+    ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], effort).stitchings if not s.control}
     assert ways == {("soft", "carried values"): pytest.approx(1), (hard.name, "predictions"): pytest.approx(1)}
+    assert stitch(tied, hard, [], effort).measure.number.low > 0.999
+    found = type("Found", (), {"algorithm": algorithm})
+    response = _through_state(Compared(tied, hard, [], [], effort, {}, {"algorithm": found}))
+    assert response.arrives.low > 0.999 and all(cell.alike.low > 0.999 for cell in response.cells)

@@ -9,7 +9,7 @@ import pytest
 import interp
 from circuits.compare import response
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.response import _NOTICED, Edits, _from_next_state, _mediated, cells, responses
+from circuits.compare.response import _NOTICED, Edits, _from_next_state, cells, responses
 from interp.algorithm import Variable
 from interp.statistics import resample_weights
 from interp.tasks import experts
@@ -188,17 +188,6 @@ def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
         some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
         for pair in ((some, 0 * some), (0 * some, some)):
             assert (("flip the label", "one round later") in {(c.what, c.when) for c in cells(edits, *pair)}) is there
-
-
-def test_a_prediction_that_hangs_on_a_tie_says_nothing_about_a_move():
-    """A table of zeros is tied: whatever a move does there is rounding, and is neither a response nor none."""
-    model, effort = interp.load("qlearning-handwired", n_states=2, n_actions=2), Effort(rounds=6, starts=1, horizon=2)
-    subject = Participant(model, Samples.draw(model, effort, {"n_states": 2, "n_actions": 2}))
-    algorithm, edits = subject.task.explains(model), Edits.of(subject.task, subject.samples.test, 40)
-    moved = _mediated(subject, algorithm, subject.writer(algorithm), edits)
-    lag = np.arange(6) - edits.of_each[:, 1:2]
-    asked = np.isnan(moved[np.isin(lag, (1, 2, 3, 5))]).all(-1)
-    assert 0.2 < asked.mean() < 0.3 and np.isnan(moved[lag < 1]).all()  # each of three draws sees a half of the ties
 
 
 def _from_the_set_before():
