@@ -402,8 +402,8 @@ class Algorithm:
         for changed in changes:
             require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
 
-        own = {v.key: (v.parents, v.equation) for v in variables} | dict(changes)
-        made = tuple(replace(v, parents=own[v.key][0], equation=own[v.key][1]) for v in variables)
+        new = {k: {"parents": parents, "equation": equation} for k, (parents, equation) in changes.items()}
+        made = tuple(replace(v, **new[v.key]) if v.key in new else v for v in variables)
         return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
 
     def downstream(self, keys: Iterable[str]) -> set[str]:

@@ -30,7 +30,7 @@ import types
 import typing
 from abc import ABCMeta
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -81,12 +81,14 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
 
 @cache
 def _judge(kind: Any) -> Callable[[Any, bool], Any]:
-    """What turns a value into ``kind`` or :data:`NO`, worked out once: fits make records a hundred thousand times."""
+    """What turns a value into ``kind`` or :data:`NO`, worked out once."""
     if kind in FREE:
         return lambda value, finite: value
     if kind in _SCALARS:
         return _SCALARS[kind]
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return lambda value, finite: value if isinstance(value, Hashable) and value in parts else NO
     if origin in _UNIONS:
         judges = [_judge(part) for part in parts]
         return lambda value, finite: next((v for judge in judges if (v := judge(value, finite)) is not NO), NO)
@@ -505,8 +507,10 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    for name, kind in _parameters(type(record))[1].items():  # type: ignore[arg-type]
-        object.__setattr__(record, name, fit(name, getattr(record, name), *kind))
+    for name, (kind, default) in _parameters(type(record))[1].items():  # type: ignore[arg-type]
+        value = getattr(record, name)
+        if not (value is default or type(value) is kind is str):  # fits make records by the hundred thousand
+            object.__setattr__(record, name, fit(name, value, kind, default))
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:

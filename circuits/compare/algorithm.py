@@ -209,11 +209,10 @@ def explain(
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
     """The same, with the family's worst response; it explains no longer where that may be another one."""
     made = part.algorithm
-    found = cells(edits, responses(subject, edits), responses(made, edits)) if made else []
+    found = cells(edits, responses(subject, edits), responses(made, edits)) if made else ()
     if not found:
         return part
-    worst = min(found, key=lambda cell: cell.alike.low)
-    return replace(part, response=worst, family=part.family if worst.alike.low >= _RESPONDS else None)
+    return replace(part, response=found[0], family=part.family if found[0].alike.low >= _RESPONDS else None)
 
 
 def _plainly(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:

@@ -1,6 +1,6 @@
 """Fit a family of algorithms to predicted distributions: the parameters of least divergence.
 
-A grid first, then Nelder-Mead between its points for real parameters, in units of grid steps, so that a grid says how
+A grid first, then a search between its points for real parameters, in units of grid steps, so that a grid says how
 finely each stretch of a parameter is searched. A fit finds a local best near the best grid point, never a proof that no
 better one exists. The divergence of each kind of prediction: :func:`divergence`.
 """
@@ -31,7 +31,7 @@ Predict = Callable[[Any], Array]
 
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
-"""Evaluations of a Nelder-Mead run for each real parameter; how many choices, and then of the others, are refined."""
+"""Evaluations of L-BFGS-B for each real parameter; how many choices, and then of the others, are refined."""
 _LARGE = 1e2  # the bounds of real numbers that an untrained copy is taken to predict; log variances among them
 _ROUNDING = 1e-14  # a divergence below this is rounding, and counts as 0
 
@@ -146,8 +146,8 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
     fixed = [s.name for s in family.searched if s not in free]
     if not free or not set(fixed) <= set(algorithm.parameters):
         return None
-    given = {name: algorithm.parameters[name] for name in fixed}
-    return replace(family, make=partial(family.make, **given), searched=tuple(free))
+    make = partial(family.make, **{name: algorithm.parameters[name] for name in fixed})
+    return replace(family, make=make, searched=tuple(free))
 
 
 class _OnDemand(dict[str, NDArray[Any]]):
@@ -205,15 +205,15 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
     alike: dict[Any, list[int]] = {}
     for i, batch in enumerate(batches):
         alike.setdefault(tuple((key, value.shape[1:]) for key, value in first.read(batch).items()), []).append(i)
-    members = [(Distributions(family, [batches[i] for i in group]), group) for group in alike.values()]
+    members = []
+    for group in alike.values():
+        weights = np.concatenate([np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]) / len(batches)
+        expected = np.concatenate([predictions[i] for i in group])
+        members.append((Distributions(family, [batches[i] for i in group]), expected, weights))
 
     def loss(parameters: Mapping[str, float]) -> float:
-        algorithm, nats = family.make(**parameters), []
-        for member, group in members:
-            expected = np.concatenate([predictions[i] for i in group])
-            ends = np.cumsum([len(predictions[i]) for i in group])[:-1]
-            nats += np.split(divergence(expected, member(algorithm, parameters), kind), ends)
-        return float(np.mean([batch.mean() for batch in nats]))
+        algorithm = family.make(**parameters)
+        return float(sum(divergence(p, of(algorithm, parameters), kind) @ weights for of, p, weights in members))
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
@@ -253,31 +253,30 @@ def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, fl
 def _refined(
     loss: Callable[[tuple[float, ...]], float], searched: Sequence[Searched], point: tuple[float, ...]
 ) -> tuple[float, tuple[float, ...]]:
-    """The least loss that Nelder-Mead finds from a grid point, and where; what must be chosen stays as it is."""
-    moved = [i for i, parameter in enumerate(searched) if parameter.kind == "real" and len(parameter.grid) > 1]
-    last = np.array([len(searched[i].grid) - 1 for i in moved], float)
-    grids = [searched[i].grid for i in moved]
-    start = [np.interp(point[i], grid, np.arange(len(grid))) for i, grid in zip(moved, grids, strict=True)]
-    best, least = np.array(start, float), np.inf
+    """The least loss that is found from a grid point, and where; what must be chosen stays as it is.
+
+    Nelder-Mead leaves kinks, such as every whole number of rounds that count; what is smooth L-BFGS-B ends sooner.
+    """
+    grids = {i: s.grid for i, s in enumerate(searched) if s.kind == "real" and len(s.grid) > 1}
+    if not grids:
+        return loss(point), point
+    start = np.array([np.interp(point[i], grid, np.arange(len(grid))) for i, grid in grids.items()])
+    last = np.array([len(grid) - 1 for grid in grids.values()], float)
 
     def at(steps: Array) -> tuple[float, ...]:
-        places = dict(zip(moved, steps, strict=True))
-        return tuple(
-            float(np.interp(places[i], np.arange(len(s.grid)), s.grid)) if i in places else point[i]
-            for i, s in enumerate(searched)
-        )
+        placed = list(point)
+        for (i, grid), step in zip(grids.items(), steps, strict=True):
+            placed[i] = float(np.interp(step, np.arange(len(grid)), grid))
+        return tuple(placed)
 
-    # A simplex that was flattened against a bound finds nothing more: a fresh, smaller one starts where it ended.
-    for size in (0.5, 0.25) if moved else ():
-        corners = np.tile(best, (len(moved) + 1, 1))
-        corners[1:] += np.diag(np.where(best + size <= last, size, -size))
-        limits = {"maxfev": _STEPS_PER_PARAMETER * len(moved), "xatol": 1e-3, "fatol": 1e-9}
-        options, bounds = {"initial_simplex": corners, **limits}, [(0, end) for end in last]
-        result = optimize.minimize(
-            lambda steps: loss(at(steps)), best, method="Nelder-Mead", bounds=bounds, options=options
-        )
-        best, least = result.x, float(result.fun)
-    return (least, at(best)) if moved else (loss(point), point)
+    corners = np.tile(start, (len(grids) + 1, 1))
+    corners[1:] += np.diag(np.where(start + 0.5 <= last, 0.5, -0.5))
+    bounds, rough = [(0, end) for end in last], {"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf}
+    near = optimize.minimize(lambda x: loss(at(x)), start, method="Nelder-Mead", bounds=bounds, options=rough)
+    scale = abs(float(near.fun)) or 1.0
+    exact = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7, "maxfun": _STEPS_PER_PARAMETER * len(grids)}
+    end = optimize.minimize(lambda x: loss(at(x)) / scale, near.x, method="L-BFGS-B", bounds=bounds, options=exact)
+    return min((float(near.fun), at(near.x)), (float(end.fun) * scale, at(end.x)))
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:

@@ -331,12 +331,11 @@ class Transition:
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
-        axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
-        line = over({axes["x"]: self.starts}, {"step R2": 1 - missed.sum(0) / varied.sum(0)})
+        line = over({"round started from": self.starts}, {"step R2": 1 - missed.sum(0) / varied.sum(0)})
         return StepResult(
             sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
             table=pd.DataFrame([row]),
-            picture=lambda figures: figures.curves(line, **axes),
+            picture=lambda figures: figures.curves(line, x="round started from", ylabel=f"R2 of {keys}"),
             settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
             missed=missed,
             varied=varied,

@@ -207,8 +207,8 @@ class HookedMachine(HookedRootModule):
 
         Beside them all numbers and texts that its modules keep, which may change what they compute.
         """
-        kept = (pair for part in self.modules() for pair in vars(part).items() if pair[0] != "training")
-        plain = tuple(value for _, value in kept if isinstance(value, str | int | float))
+        every = (vars(part).items() for part in self.modules())
+        plain = tuple(v for own in every for k, v in own if isinstance(v, (str, int, float)) and k != "training")
         return (*((tensor.data_ptr(), written(tensor)) for tensor in self._held().values()), plain)
 
     def _digest(self) -> str:

@@ -279,11 +279,10 @@ class HookedLatentTransformer(LensSurface):
                 f"proven for; load it with {layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
                 f"{layout.payload_hint}",
             )
-        dtype = self.dtype
-        other = [name for name, weight in self.named_parameters() if weight.dtype != dtype]
-        if other:
-            of = {str(weight.dtype) for weight in self.parameters()}
-            raise InputError(f"the weights of {self.name!r} are of {', '.join(sorted(of))} ({other[0]}); {AS_REAL}")
+        dtypes = {name: weight.dtype for name, weight in self.named_parameters()}
+        if len(of := sorted(map(str, set(dtypes.values())))) > 1:
+            other = next(name for name, dtype in dtypes.items() if dtype != self.dtype)
+            raise InputError(f"the weights of {self.name!r} are of {', '.join(of)} ({other}); {AS_REAL}")
         return super().prepare(fed)
 
     def is_quiet(self) -> bool:
