@@ -160,14 +160,14 @@ class Decoder:
         x, y = (part.reshape(sample.numel(), n_maps, -1) for part in (latents.double(), held))
         return cls(tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps)), tuple(shape))
 
-    def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "..."]:
+    def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
         """The state that ``latents`` hold."""
         parts = latents.double().flatten(-2).unflatten(-1, (len(self.maps), -1)).unbind(-2)
         decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
         return decoded.reshape(*latents.shape[:-2], *self.shape)
 
     def move(
-        self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "..."]
+        self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
         """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
         fits = tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape

@@ -164,7 +164,7 @@ class ProbeResult(Measured):
         return tuple(name for name in DESCRIPTIONS if name not in self.controls)
 
     @checked
-    def direction(self, output: str | None = None) -> Float[Array, "..."]:
+    def direction(self, output: str | None = None) -> Float[Array, "*any"]:
         """The smallest change of a raw activation that raises an output's decoded value by 1 and leaves the others.
 
         It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn estimator has none.

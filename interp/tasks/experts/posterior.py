@@ -137,7 +137,7 @@ def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
 def share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
-) -> Float[np.ndarray, "..."]:
+) -> Float[np.ndarray, "*any"]:
     """Share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
     total = weights.sum(axis=-1)
     return np.where(total > 0, (weights * advice).sum(axis=-1) / np.where(total > 0, total, 1), 0.5)
