@@ -30,6 +30,7 @@ from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
 from interp.algorithm import Algorithm, Values
 from interp.checks import check_fields, checked, checked_fields, fit
+from interp.display import Tabled
 from interp.errors import require, require_known, unknown_name
 from interp.model.layout import RoundLayout
 
@@ -257,7 +258,7 @@ def held(
 
 
 @dataclass(frozen=True)
-class Circuit:
+class Circuit(Tabled):
     """A construction as data; :func:`circuits.compile_circuit` makes the model.
 
     Attributes:
@@ -310,6 +311,10 @@ class Circuit:
                 len({len(location.labels) for location in locations}) == 1,
                 f"the locations {called} of {key!r} in {self.name!r} must hold equally many elements",
             )
+
+    def __repr__(self) -> str:
+        size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold the {self.algorithm.memory}"
+        return ". ".join([f"{self.name} runs {self.algorithm.name}: {size.replace('_', ' ')}", *self.edits])
 
     @property
     def n_layers(self) -> int:

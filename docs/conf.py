@@ -29,12 +29,10 @@ templates_path: list[str] = []
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-nb_execution_mode = "force"
-nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+nb_execution_mode = "off"  # docs.notebooks runs the tutorials
 nb_merge_streams = True
-nb_output_stderr = "remove"  # how far work is, on a slow machine; an error ends the build
 
+toc_object_entries = False  # every page would list every object: a third of the time
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = False  # Sphinx 9 fails on builders, whose signature is not that of their source

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from interp.files import read_tables
+
 ROOMS = ("interp", "probes", "circuits", "reports")
+SAYS = read_tables(Path(__file__).with_name("registries.toml"))
 LEFT_OUT = ("interp.cli",)
 """The command line: its help says what it does."""
 
@@ -56,11 +59,15 @@ def contents(grouped: Mapping[str, Iterable[str]]) -> str:
     return "\n".join([*lines, "", "```{toctree}", ":hidden:", *sorted(grouped), "```", ""])
 
 
-def table(title: str, what: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A section with a table."""
-    head = list(columns)
-    body = [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
-    return "\n".join([f"## {title}", "", what, "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *body, ""])
+def table(of: str, rows: Iterable[Iterable[Any]], **words: str) -> str:
+    """A section with a table, whose title, text and columns are those of ``of`` in registries.toml."""
+    title, what, columns = (text.format(**words) for text in SAYS[of].values())
+    lines = [
+        columns,
+        "| --- " * (columns.count("|") - 1) + "|",
+        *(" | ".join(["", *map(cell, row), ""]) for row in rows),
+    ]
+    return "\n".join([f"## {title}", "", what, "", *(line.strip() for line in lines), ""])
 
 
 def cell(value: Any) -> str:
@@ -75,116 +82,44 @@ def registries() -> str:
     from interp.interventions.pairs import METRICS
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
-    from probes.targets import every as targets_of
-    from reports.tasks import parts_for
 
-    known = list(interp.tasks.every())
+    known, models = list(interp.tasks.every()), list(interp.models())
+    wired = [(m.name, _arguments(m.name)) for m in models if m.kind == "handwired"]
+    sizes = [
+        (f"`{t.key}`", t.what, f"`{s.name}`", f"`--{s.option}`", s.minimum, s.default) for t in known for s in t.sizes
+    ]
+    listed = {"latents": (*OF_LATENTS, UPDATE), "components": COMPONENTS}
     text = [
-        "# Every registry",
-        "",
-        "Generated from the code: every name that an argument or an option takes, and what it stands for.",
-        "",
-        table(
-            "Models",
-            "`interp.load(NAME)`, and every command.",
-            ("name", "kind", "task", "what it is"),
-            [(f"`{m.name}`", m.kind, m.task, m.description) for m in interp.models()],
-        ),
-        table(
-            "Arguments of handwired models",
-            "`interp.load(NAME, ARGUMENT=VALUE)`, `--set ARGUMENT=VALUE`; beside the sizes of the task.",
-            ("model", "arguments and defaults"),
-            [
-                (f"`{name}`", ", ".join(f"`{p.name}={p.default!r}`" for p in _arguments(name)))
-                for name in (m.name for m in interp.models() if m.kind == "handwired")
-            ],
-        ),
-        table(
-            "Tasks and sizes",
-            "`interp.tasks.get(KEY)`; a size is an argument of the sampler and an option of the shell.",
-            ("task", "what it is", "argument", "option", "smallest", "default"),
-            [
-                (f"`{t.key}`", t.what, f"`{s.name}`", f"`--{s.option}`", s.minimum, s.default)
-                for t in known
-                for s in t.sizes
-            ],
-        ),
+        SAYS["registries"]["title"],
+        table("models", [(f"`{m.name}`", m.kind, m.task, m.description) for m in models]),
+        table("arguments", [(f"`{name}`", ", ".join(f"`{p.name}={p.default!r}`" for p in of)) for name, of in wired]),
+        table("sizes", sizes),
+        *(line for task in known for line in _of_task(task)),
+        table("metrics", [(f"`{key}`", metric.name) for key, metric in METRICS.items()]),
+        SAYS["sites"]["title"].format(**{key: ", ".join(f"`{name}`" for name in of) for key, of in listed.items()}),
     ]
-    for task in known:
-        text += _of_task(task, targets_of, parts_for)
-    text += [
-        table(
-            "Metrics of patching",
-            "`metric=`, `--metric`.",
-            ("metric", "what it is"),
-            [(f"`{key}`", _about(record)) for key, record in METRICS.items()],
-        ),
-        "## Sites",
-        "",
-        "`site=`, `--site` and `components=`: a word, a layer (or `[layer.head]`) and a position, such as "
-        "`resid_post[1]@p?`; of the latents, the word alone, or one channel of a machine, `latents@h`. A machine that "
-        "is no transformer has points of its own in place of these components.",
-        "",
-        f"- of latents: {', '.join(f'`{name}`' for name in (*OF_LATENTS, UPDATE))}",
-        f"- components: {', '.join(f'`{name}`' for name in COMPONENTS)}",
-        "",
-    ]
-
     return "\n".join(text)
 
 
-def _of_task(task: Any, targets_of: Any, parts_for: Any) -> list[str]:
+def _of_task(task: Any) -> Iterator[str]:
     """The registries of one task."""
     from interp.training.goal import goal_of
+    from probes.targets import every as targets_of
+    from reports.tasks import parts_for
 
-    algorithms = task.algorithm_records()
+    words, algorithms = {"task": task.name, "key": task.key}, task.algorithm_records()
     variables = [v for record in algorithms.values() for v in record.make().variables]
     by_key = {v.key: v for v in reversed(variables)}
     rows = [(f"`{v.key}`", v.symbol, v.role, v.meaning, v.units) for v in reversed(by_key.values())]
-    text = [
-        table(f"{task.name}: regimes", "`regime=`, `--regime`.", ("regime", "what it is"), _code(task.data.regimes())),
-        table(
-            f"{task.name}: algorithms",
-            f"`interp.tasks.get({task.key!r}).algorithm(KEY)`.",
-            ("key", "name"),
-            [(f"`{key}`", record.name) for key, record in algorithms.items()],
-        ),
-        table(
-            f"{task.name}: variables",
-            "Of its algorithms: what probes decode, interchange sets and circuits locate.",
-            ("key", "symbol", "role", "meaning", "units"),
-            rows,
-        ),
-        f"Targets of `interp probe`: {', '.join(f'`{t.key}`' for t in targets_of(task) if '.' not in t.key)}.",
-        "",
-        table(
-            f"{task.name}: corruptions",
-            f"`--corruption`; the default is `{task.analysis.default_corruption}`.",
-            ("corruption", "what it changes", "shows after"),
-            [(f"`{c.key}`", c.name, f"{c.delay} rounds") for c in task.analysis.corruptions()],
-        ),
-        table(
-            f"{task.name}: parts of a report",
-            "`reports.build.write(parts=...)`.",
-            ("key", "title"),
-            [(f"`{part.key}`", part.title) for part in parts_for(task)],
-        ),
-    ]
+    yield table("regimes", [(f"`{key}`", what) for key, what in task.data.regimes().items()], **words)
+    yield table("algorithms", [(f"`{key}`", record.name) for key, record in algorithms.items()], **words)
+    yield table("variables", rows, **words)
+    yield f"Targets of `interp probe`: {', '.join(f'`{t.key}`' for t in targets_of(task) if '.' not in t.key)}.\n"
+    changed = [(f"`{c.key}`", c.name, f"{c.delay} rounds") for c in task.analysis.corruptions()]
+    yield table("corruptions", changed, default=task.analysis.default_corruption, **words)
+    yield table("parts", [(f"`{part.key}`", part.title) for part in parts_for(task)], **words)
     if task.training is not None:
-        presets = ", ".join(f"`{name}`" for name in goal_of(task).presets)
-        text += [f"Training presets: {presets}.", ""]
-    return text
-
-
-def _code(named: Any) -> list[tuple[str, str]]:
-    return [(f"`{key}`", what) for key, what in named.items()]
-
-
-def _about(record: Any) -> str:
-    for name in ("what", "name", "description", "unit"):
-        if isinstance(getattr(record, name, None), str):
-            return str(getattr(record, name))
-    return (inspect.getdoc(record) or "").split("\n")[0]
+        yield f"Training presets: {', '.join(f'`{name}`' for name in goal_of(task).presets)}.\n"
 
 
 def _arguments(name: str) -> list[inspect.Parameter]:
@@ -198,24 +133,10 @@ def _arguments(name: str) -> list[inspect.Parameter]:
 
 def commands() -> str:
     """The help of every command."""
-    import os
-
-    import typer
-    from typer.testing import CliRunner
-
-    from interp.cli import app
-
-    def walk(group: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for name, found in group.commands.items():
-            if hasattr(found, "commands"):
-                yield from walk(found, (*words, name))
-            else:
-                yield (*words, name)
+    from tests.shell import commands, invoked
 
     text = ["# Commands", "", "What `interp COMMAND --help` prints.", ""]
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.environ.pop, "COLUMNS", None)
-        for words in ((), *walk(typer.main.get_command(app), ())):
-            said = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "110", "TERM": "dumb"}).output
-            text += [f"## interp {' '.join(words)}".rstrip(), "", "```text", said.strip("\n"), "```", ""]
+    for words in ((), *(words for words, _ in commands())):
+        said = invoked(*words, "--help", env={"COLUMNS": "110", "TERM": "dumb"}).output
+        text += [f"## interp {' '.join(words)}".rstrip(), "", "```text", said.strip("\n"), "```", ""]
     return "\n".join(text)

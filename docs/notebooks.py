@@ -1,53 +1,95 @@
-"""The tutorials as notebooks: ``python -m docs.notebooks`` writes ``notebooks/*.ipynb`` from ``tutorials/*.md``.
+"""The tutorials as notebooks: ``python -m docs.notebooks`` runs ``tutorials/*.md`` and writes ``notebooks/*.ipynb``.
 
-A block of Python becomes a cell of code, what stands between two becomes a cell of Markdown. Notebooks hold no outputs,
-which would age; ``tests/test_notebooks.py`` holds them to their tutorials, whose Python the tests run.
+A block of Python becomes a cell of code, what stands between two becomes a cell of Markdown. Notebooks hold what their
+cells print and draw, so that a code host shows it; what is larger than :data:`LARGEST` is left out. A tutorial is run
+anew where it or the packages have changed. ``tests/test_notebooks.py`` holds the notebooks to their tutorials.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import json
+import os
 import re
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from docs.generated import ROOMS
 from interp.files import write_text
 
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE / "notebooks"
+CACHE = HERE.parent / "output" / "docs-notebooks"
+LARGEST = 60_000
+"""Bytes of one output of a stored notebook; the live view of attention needs more."""
 _CODE = re.compile(r"^```(?:\{code-cell\} )?python\n(.*?)^```\n?", re.DOTALL | re.MULTILINE)
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 
-def notebook(page: str) -> dict[str, Any]:
-    """A tutorial's text as a notebook (nbformat 4.5).
+def pairs() -> list[tuple[Path, Path]]:
+    """Every tutorial, and where its notebook lies."""
+    return [(page, NOTEBOOKS / f"{page.stem}.ipynb") for page in sorted((HERE / "tutorials").glob("*.md"))]
 
-    >>> [cell["cell_type"] for cell in notebook("# A\\n\\n```python\\n1 + 1\\n```\\n\\nTwo.\\n")["cells"]]
+
+def notebook(page: str) -> dict[str, Any]:
+    """A tutorial's text as a notebook (nbformat 4.5) that was not run; links to tutorials lead to notebooks.
+
+    >>> [cell["cell_type"] for cell in notebook("# A\\n\\n```python\\n1 + 1\\n```\\n\\n[Two](b.md).\\n")["cells"]]
     ['markdown', 'code', 'markdown']
     """
-    parts = _CODE.split(_FRONT.sub("", page))
     cells: list[dict[str, Any]] = []
-    for i, part in enumerate(parts):
-        if text := part.strip("\n"):
-            cell: dict[str, Any] = {
-                "id": f"cell-{len(cells)}",
-                "metadata": {},
-                "source": text.splitlines(keepends=True),
-            }
-            code = {"cell_type": "code", "execution_count": None, "outputs": []}
-            cells.append({**cell, **(code if i % 2 else {"cell_type": "markdown"})})
+    for i, part in enumerate(_CODE.split(_FRONT.sub("", page))):
+        text = part.strip("\n") if i % 2 else re.sub(r"(\]\([\w-]+)\.md\)", r"\1.ipynb)", part.strip("\n"))
+        code = {"cell_type": "code", "execution_count": None, "outputs": []} if i % 2 else {"cell_type": "markdown"}
+        cells += [{"id": f"cell-{len(cells)}", "metadata": {}, "source": text, **code}] if text else []
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
 
 
-def texts() -> dict[Path, str]:
-    """Where every notebook lies, and what stands in it."""
-    return {
-        NOTEBOOKS / f"{page.stem}.ipynb": json.dumps(notebook(page.read_text(encoding="utf-8")), indent=1) + "\n"
-        for page in sorted((HERE / "tutorials").glob("*.md"))
-    }
+def executed(page: Path) -> dict[str, Any]:
+    """The notebook of a tutorial with its outputs, run in a kernel of its own unless it was run before."""
+    digest = hashlib.sha256(page.read_bytes())
+    for source in (path for room in ROOMS for path in sorted((HERE.parent / room).rglob("*.*"))):
+        digest.update(source.read_bytes() if source.suffix in (".py", ".toml", ".csv") else b"")
+    kept = CACHE / f"{page.stem}-{digest.hexdigest()[:16]}.ipynb"
+    if not kept.is_file():
+        import nbformat
+        from nbclient import NotebookClient
+
+        began, made = time.perf_counter(), nbformat.from_dict(notebook(page.read_text(encoding="utf-8")))
+        own = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
+        own["PYTHONWARNINGS"] = "ignore:IProgress not found"  # what tqdm says in every kernel without ipywidgets
+        with tempfile.TemporaryDirectory() as folder:
+            quiet = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
+            NotebookClient(made, timeout=300, **quiet).execute(cwd=folder, env=own)
+        for cell in made["cells"]:
+            cell["outputs"] = [one for one in cell.get("outputs", []) if one.get("name") != "stderr"]
+        write_text(kept, json.dumps(made))
+        print(f"{page.stem} ran for {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    return json.loads(kept.read_text(encoding="utf-8"))
+
+
+def stored(made: dict[str, Any]) -> str:
+    """A notebook as it is kept: pictures in 64 colours, and of an output of several kinds those that are small."""
+    from PIL import Image
+
+    for cell in made["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+        for kinds in (output["data"] for output in cell.get("outputs", []) if "data" in output):
+            if "image/png" in kinds:
+                buffer, picture = io.BytesIO(), Image.open(io.BytesIO(base64.b64decode(kinds["image/png"])))
+                picture.convert("RGB").quantize(64).save(buffer, "png", optimize=True)
+                kinds["image/png"] = base64.b64encode(buffer.getvalue()).decode()
+            for kind in [kind for kind, held in kinds.items() if len(json.dumps(held)) > LARGEST]:
+                del kinds[kind]
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    for path, text in texts().items():
-        print(write_text(path, text))
+    for page, path in pairs():
+        print(write_text(path, stored(executed(page))))

@@ -126,6 +126,7 @@ class Variable:
         kind: "real", or "class" for the numbers 0, 1, ...
         n_classes: how many classes there are, from all values of the round; None for real variables.
         scored: entries that a probe's score counts, from all values of the round; all of them when None.
+        noun: what a sentence calls it, such as "the set of reached nodes"; the words of its key when empty.
     """
 
     key: str
@@ -139,6 +140,7 @@ class Variable:
     kind: Literal["real", "class"] = "real"
     n_classes: Callable[[Values], int] | None = None
     scored: Equation | None = None
+    noun: str = ""
 
     def __post_init__(self) -> None:
         given = self.equation is None
@@ -146,6 +148,7 @@ class Variable:
         require(fits, f"variable {self.key!r}: round variables need an equation, inputs and state variables take none")
         says = (self.n_classes is not None) == (self.kind == "class")
         require(says, f"variable {self.key!r}: a class variable, and no other, says how many classes there are")
+        object.__setattr__(self, "noun", self.noun or f"the {self.key.replace('log_', 'log-').replace('_', ' ')}")
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
         """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""

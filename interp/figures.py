@@ -320,21 +320,25 @@ def intervals(
 def measured(measures: Sequence[Any]) -> Figure:
     """A row for each measure of :mod:`interp.measure` that has a number: interval, threshold, strongest control.
 
-    Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
+    Shares are drawn from 0 to 1, amounts only where there are no shares, from 1e-17 on a logarithmic axis; what lies
+    beyond an axis stands at its end.
     """
-    rows = [one for one in measures if one.is_share and not np.isnan(one.number.estimate)]
+    known = [one for one in measures if not np.isnan(one.number.estimate)]
+    rows = [one for one in known if one.is_share] or known
+    ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)
     names = [fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}", 52) for one in rows]
     figure = Figure(figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows)))
     axes = figure.subplots()
     for i, one in enumerate(rows):
-        low, at, high = np.clip([one.number.low, one.number.estimate, one.number.high], 0, 1).tolist()
+        low, at, high = np.clip([one.number.low, one.number.estimate, one.number.high], *ends).tolist()
         axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
         axes.plot(at, i, "o", color=LIGHT["blue"], markersize=7)
-        axes.plot([one.threshold] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
+        axes.plot([max(one.threshold, ends[0])] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
         if one.strongest:
-            control = np.clip(one.controls[one.strongest].number, 0, 1)
+            control = np.clip(one.controls[one.strongest].number, *ends)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
-    axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="dot: number, line: threshold, diamond: control")
+    scale = {"xlim": (-0.02, 1.02)} if ends[1] == 1 else {"xscale": "log"}
+    axes.set(**scale, ylim=(max(len(rows), 1) - 0.5, -0.5), xlabel="dot: number, line: threshold, diamond: control")
     axes.set_yticks(range(len(rows)), names, fontsize=8.5)
     return figure
 

@@ -316,7 +316,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
             first.append(phrase)
     sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
     if more := [phrase for phrase in phrases if phrase not in first]:
-        sentences.append(_clause("It also", more))
+        sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
     reasons = [one.reason for one in measures if one.word == "undecided"]
     if reasons:
         why = f": {reasons[0]}" if len(set(reasons)) == 1 else ""
@@ -327,8 +327,9 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
 
 
 def _clause(name: str, phrases: Sequence[tuple[Word, str]]) -> str:
-    true, false = (listed([said for word, said in phrases if word == asked]) for asked in ("yes", "no"))
-    return f"{name} {', but '.join(filter(None, [true, false]))}"
+    said = ([phrase for word, phrase in phrases if word == asked] for asked in ("yes", "no"))
+    joined = [listed(of) if " and " not in "".join(of) else ", and ".join(of) for of in said]
+    return f"{name} {', but '.join(filter(None, joined))}"
 
 
 def listed(words: Sequence[str]) -> str:

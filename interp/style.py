@@ -46,6 +46,7 @@ def styled(draw: _Draw) -> _Draw:
 
 _SMALLEST_TEXT = 9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
 _MAX_SCALE = 1.3
+_PHONE = 3.7  # inches: what is wider scrolls on a phone, whose page says so
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
@@ -74,12 +75,12 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     legible = min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
     style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * legible:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
-    label = f"{prefix}-title"
+    label, kind = f"{prefix}-title", ' class="wide"' * (inches * legible > _PHONE)
     # Without long decimals, fonts (the page's is taken) and null turns, but never in a label's text: half of the bytes.
     idle = r"(?<=\d\.\d\d)\d+|font-family: [^;\"]*;? ?|transform=\"rotate\(-?0 [^)]*\)\""
     body = re.sub(r"<[^>]+>", lambda tag: re.sub(idle, "", tag[0]), body)
     body = re.sub(r"<g>\n(<[^>]*/>)\n</g>", r"\1", re.sub(r"\s*\n\s*", "\n", body))
     return (
-        f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
+        f'{head}{kind} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
         f'<title id="{label}">{escape(foreign.plain(title))}</title>{body}'
     )

@@ -16,7 +16,6 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.algorithm import Episodes, counted_of
 from interp.checks import checked
-from interp.display import drawn
 from interp.errors import InputError, require, unknown_name
 from interp.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Word
 from interp.model.run import Rollout
@@ -43,7 +42,6 @@ _SITES = {
 """The beginning of a claim about a site, and what its phrases say of the place."""
 
 _NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
-_MAX_LINES, _MAX_POINTS = 8, 4000
 
 
 def measure_of(
@@ -62,7 +60,7 @@ def measure_of(
     ``n_features`` is how many the probe reads, where its score leans low.
     """
     key, _, moment = target.key.partition(":")
-    name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
+    name = f"{target.noun or 'the ' + key.replace('_', ' ')}{' before the round' if moment else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
@@ -269,26 +267,11 @@ class Decoded:
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """A matplotlib figure: decoded against true trajectories of one episode, and decoded against true values.
-
-        The first eight outputs are drawn; of many points a regular subset.
-        """
-        from matplotlib.figure import Figure
+        """A matplotlib figure: what is decoded in one episode, drawn on what is true, and the difference beside it."""
+        from interp import figures  # matplotlib is heavy
 
         if self.true is None:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")
         require(0 <= episode < len(self.values), f"episode {episode} is not one of the {len(self.values)}")
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(2, 1))
-        rounds = np.arange(self.values.shape[1]) + 1
-        for k, name in enumerate(self.outputs[:_MAX_LINES]):
-            (line,) = left.plot(rounds, self.true[episode, :, k], label=name, linewidth=1.5)
-            left.plot(rounds, self.values[episode, :, k], "--", color=line.get_color(), linewidth=1.5)
-        left.set(xlabel="round", ylabel=self.target, title=f"episode {episode}: true (solid), decoded (dashed)")
-        left.legend(fontsize="small", frameon=False, ncols=2)
-        step = max(1, self.true.size // _MAX_POINTS)
-        right.scatter(self.true.reshape(-1)[::step], self.values.reshape(-1)[::step], s=4, alpha=0.3, linewidths=0)
-        ends = [min(self.true.min(), np.nanmin(self.values)), max(self.true.max(), np.nanmax(self.values))]
-        right.plot(ends, ends, color="black", linewidth=1)
-        right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
-        return drawn(figure)
+        named = self.target.replace("_", " ")
+        return figures.trajectories(self.values[episode], self.true[episode], self.outputs, ylabel=named)

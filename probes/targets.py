@@ -91,6 +91,7 @@ class Target:
             participants=getattr(episodes, "participants", None),
             implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
             parameters=parameters,
+            noun=target.variable.noun,
         )
 
     def moment(self, when: str | None) -> When:

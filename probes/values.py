@@ -40,6 +40,7 @@ class TargetValues:
         implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
         parameters: of the algorithm, where others were given than the episodes' own.
         is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
+        noun: what a sentence calls the target; the words of its key when empty.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
     >>> target = TargetValues.of(noise, "noise")
@@ -60,6 +61,7 @@ class TargetValues:
     implied_by: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     is_rare: bool = False
+    noun: str = ""
 
     @classmethod
     @checked

@@ -94,13 +94,15 @@ _COLOURS = (*CYCLE, INK)
 _Point = tuple[float, float]
 _Span = tuple[_Point, _Point]
 _COLUMN = 0.17  # inches that a position takes at least: a rotated label
+_MANY = 40  # positions of which every second one is labelled
 
 
 def _stream(
     labels: Sequence[str], n_layers: int, frame: pd.DataFrame, width: float, below: float
 ) -> tuple[Figure, Axes]:
     """The residual stream: a line per position, a node per level, filled if written; ``below``: the legend's inches."""
-    figure = Figure(figsize=(max(width, 1.2 + _COLUMN * len(labels)), 0.7 + max(0.95 * n_layers, 2.0) + below))
+    every = 1 + (len(labels) > _MANY)
+    figure = Figure(figsize=(max(width, 1.2 + _COLUMN * len(labels) / every), 0.7 + max(0.95 * n_layers, 2.0) + below))
     axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"] + 1, strict=True))
     for x, label in enumerate(labels):
@@ -109,7 +111,7 @@ def _stream(
             colour, alpha = (INK, 1.0) if (label, level) in written else (LIGHT["grey"], 0.5)
             axes.plot(x, level, "o", markersize=5, color=colour, alpha=alpha, zorder=4)
     crowded = len(labels) * max(map(len, labels)) > 11 * width
-    axes.set_xticks(range(len(labels)), labels, rotation=90 if crowded else 0)
+    axes.set_xticks(range(0, len(labels), every), labels[::every], rotation=90 if crowded else 0)
     axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(n_layers))])
     axes.tick_params(length=0)
     axes.grid(False)

@@ -29,7 +29,7 @@ from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
 from interp.style import styled
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, curves, joined, plain
-from reports.page import Report, Section, slug, write_listed
+from reports.page import Report, Section, write_listed
 from reports.parts.compared import PAGE
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
@@ -44,8 +44,8 @@ _MOST = 12  # numbers of one quantity that are drawn; its table has all
 def page(comparison: Comparison) -> Report:
     """The report on a comparison: its measures, then a section for each part that has something to show."""
     said, measures, task = comparison.sentence, comparison.measures, tasks.get(comparison.algorithm.settings["task"])
-    titles = [_titled(one.key)[0] for one in measures]
-    found: list[Any] = [Measures(measures, f"{counts(measures)}.", [(slug(title), title) for title in titles])]
+    shown_by = [Section(_titled(one.key)[0], []) for one in measures]
+    found: list[Any] = [Measures(measures, f"{counts(measures)}.", [(one.slug, one.title) for one in shown_by])]
     found.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
     less = any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
     seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})

@@ -44,11 +44,6 @@ from reports.blocks import (
 )
 
 
-def slug(title: str) -> str:
-    """A section's title as it stands in links."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
 @dataclass(frozen=True)
 class _Cards:
     """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``picture`` and others."""
@@ -88,7 +83,7 @@ class Section:
     @property
     def slug(self) -> str:
         """The title as it stands in links: small letters, digits and hyphens."""
-        return slug(self.title)
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     @property
     def takeaway(self) -> str:

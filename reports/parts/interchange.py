@@ -40,6 +40,7 @@ def _compute(context: Context) -> _Tables:
     claims = wired(context.circuit) if context.compiled else None
     known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
+    carried["noun"] = [context.task.explains(model).variable(key).noun for key in carried["variable"]]
     if context.model.is_handwired or context.quick or not context.task.analysis.aligned(model):
         return carried, None
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
@@ -70,17 +71,17 @@ def _together(alike: Sequence[Measure]) -> Measure:
     """One measure of variables that have one word: the weakest, with the names of all."""
     weakest = min(alike, key=lambda one: one.number.estimate)
     names = list(dict.fromkeys(one.claim for one in alike))
-    causes = [name for name in names if name != weakest.key] or names
+    causes = list(dict.fromkeys(one.yes for one in alike if one.claim != weakest.key or len(names) == 1))
     few = causes if len(causes) <= _NAMED else [*causes[: _NAMED - 1], f"{len(causes) - _NAMED + 1} more"]
-    verb = {"prediction": "predict from", "state": "update by"}[weakest.key]
+    verb = {"prediction": "predict from", "state": "update its state by"}[weakest.key]
     return replace(
         weakest,
         key=f"interchange {weakest.key}",
         claim=f"Swapping in another episode's values changes {_SHOWS[weakest.key]} as the algorithm says: "
         f"{', '.join(names)}",
         about=f"the weakest, {weakest.claim}" if len(alike) > 1 else "",
-        yes=f"{verb.replace(' ', 's ', 1)} its {listed(few)}",
-        no=f"does not {verb} its {listed(few)}",
+        yes=f"{verb.replace(' ', 's ', 1)} {listed(few)}",
+        no=f"does not {verb} {listed(few)}",
     )
 
 
@@ -92,7 +93,8 @@ def _best(rows: pd.DataFrame) -> Measure:
     beside = {"random directions, places that should not hold them": Control(max(known))} if known else _NOTHING
     name, score = first["variable"].replace("_", " "), Interval(first["score"], first["score_low"], first["score_high"])
     unit, rests_on = "share of the effect", ("interchange accuracy by variable and place",)
-    return Measure(first["outcome"], name, score, _MOST, unit=unit, controls=beside, rests_on=rests_on)
+    more = {"unit": unit, "controls": beside, "yes": first["noun"], "rests_on": rests_on}
+    return Measure(first["outcome"], name, score, _MOST, **more)
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:

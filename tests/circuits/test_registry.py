@@ -93,7 +93,7 @@ def record(**changes):
 
 
 def test_the_tutorial_registers_a_circuit_of_a_task_of_its_own():
-    assert test_tutorials.run(test_tutorials.DOCS / "tutorials" / "circuit.md") == 7
+    assert test_tutorials.run(test_tutorials.DOCS / "tutorials" / "circuit.md") == 8
     model = interp.load("echo-handwired")
     assert circuits.from_origin(model.origin).name == "echo-handwired" and model.is_handwired
     interp.check_machine(model)

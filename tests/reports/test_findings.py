@@ -16,7 +16,7 @@ NAN = float("nan")
 
 def row(variable: str, score: float, width: float, random: float, control: bool = False) -> dict[str, Any]:
     """A claim of ``interp.interventions.interchange``."""
-    bounds = {"score_low": score - width, "score_high": score + width}
+    bounds = {"score_low": score - width, "score_high": score + width, "noun": f"the {variable}"}
     about = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
     return {**about, "score": score, **bounds}
 
@@ -39,7 +39,7 @@ def test_interchange() -> None:
         ("no", "absent"),
         ("undecided", "astride, everywhere, unseen"),
     ]
-    assert found[0].yes == "updates by its carried" and found[0].strongest.startswith("random directions")
+    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith("random directions")
 
 
 @by_cases("scores, moved, random, word")

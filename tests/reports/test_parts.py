@@ -144,6 +144,13 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
     assert seen == [(2, -1), *steps, {"completed": 2}]
 
 
+def test_a_page_of_a_shipped_model_is_small(tmp_path: Path) -> None:
+    """Attention is most of a page: that of the largest shipped model leaves a megabyte of 2.5 for the rest."""
+    parts = [part for part in parts_for(tasks.get("reachability")) if part.key in ("summary", "attention")]
+    page = write("reachability-learned", tmp_path, n_episodes=8, n_rounds=6, quick=True, parts=parts).path
+    assert page.stat().st_size < 1_500_000
+
+
 def test_what_handwired_and_learned_models_get(model: Any) -> None:
     """Parts that need a circuit are a handwired model's alone; the evaluation elsewhere is a learned model's."""
     learned = tiny(model.layout)
