@@ -1,7 +1,6 @@
 """What tests share: built pages, a page with a block of every kind, and a real Chromium."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -99,18 +98,26 @@ def written(kind: str, folder: Path, keys: Sequence[str] = ()) -> Path:
     return write(subject, folder, **SMALL, parts=[p for p in parts_for(task) if p.key in keys or not keys]).path
 
 
+class Pages(dict[str, Path]):
+    """The page of a small model of each kind, built when it is first asked for, by the first worker that needs it."""
+
+    def __init__(self, base: Path) -> None:
+        self.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
+        self.folder.mkdir(exist_ok=True)
+
+    def __missing__(self, kind: str) -> Path:
+        built = self.folder / f"{kind}.path"
+        with (self.folder / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not built.is_file():
+                fewer(patch)
+                built.write_text(str(written(kind, self.folder, KINDS[kind])))
+        return Path(built.read_text())
+
+
 @pytest.fixture(scope="session")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of a small model of each kind, built once, by the first worker that needs them."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (built := folder / "built.json").is_file():
-            fewer(patch)
-            built.write_text(json.dumps({kind: str(written(kind, folder, keys)) for kind, keys in KINDS.items()}))
-        return {name: Path(path) for name, path in json.loads(built.read_text()).items()}
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    return Pages(tmp_path_factory.getbasetemp())
 
 
 LABELS = ("<w>", "<z>", "e_1", "p_1", "p?", "y", "w?")
