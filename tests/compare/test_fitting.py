@@ -299,11 +299,7 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
 @by_cases("goal, starts")
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside(goal, starts):
     """In units of grid steps, from the best grid point."""
-
-    def loss(p):
-        return 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
-
-    least, best, tried = searched((X, Y), loss)
+    least, best, tried = searched((X, Y), lambda p: 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10)
     assert tried[8:11] == [*starts] and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
 
 

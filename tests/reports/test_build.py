@@ -15,11 +15,6 @@ from tests.reports.conftest import SMALL, fewer, written
 SECTIONS = tomllib.loads(Path(__file__).with_name("sections.toml").read_text())
 
 
-@pytest.fixture
-def handwired(pages: dict[str, Path]) -> Path:
-    return pages["wma-handwired"]
-
-
 def titles(html: str) -> list[str]:
     return [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", html)]
 
@@ -50,10 +45,10 @@ def assert_carried_exactly(html: str, *variables: str) -> None:
                 assert score == slope == exact, cells
 
 
-def test_report_holds_what_it_promises(handwired: Path) -> None:
+def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
-    html = handwired.read_text("utf-8")
-    assert handwired.name == "wma-handwired.html" and titles(html) == SECTIONS["wma-handwired"]
+    html = pages["wma-handwired"].read_text("utf-8")
+    assert pages["wma-handwired"].name == "wma-handwired.html" and titles(html) == SECTIONS["wma-handwired"]
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html
     assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
@@ -81,9 +76,9 @@ def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert one == again and len(titles(one)) == len(drawn) + 1
 
 
-def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
+def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     """Issue 7: every variable at its own place is exact, controls at 0, the circuit found is the wired path of z."""
-    html = handwired.read_text("utf-8")
+    html = pages["wma-handwired"].read_text("utf-8")
     assert_carried_exactly(html, "log weights", "votes", "label", "match", "prediction", "next log weights")
     assert "Steering moves it within 0.000 of the algorithm" in section(html, "Steering")
     assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
