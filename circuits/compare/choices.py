@@ -430,8 +430,7 @@ def _switched(
         parts, late = [], game.rounds & (np.arange(use.shape[1]) >= at)
         for family, rounds in zip(two, (~late, late), strict=True):
             parameters = _fitted(game, family, use & rounds)
-            stretch = rounds, game.predicted(family, parameters), family.tempered
-            parts.append((family, parameters, stretch))
+            parts.append((family, parameters, (rounds, game.predicted(family, parameters), family.tempered)))
         return at, parts
 
     held = _held_out(game, lambda use: [stretch for _, _, stretch in switch(use)[1]])
@@ -457,8 +456,7 @@ def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) 
         for family in simple:
             p = game.predicted(family, _best_of_grid(game, family, fits)[1])
             link = game.linked(p, fits, family.tempered)[1].spread(int(fits.sum()), missed=True)
-            nats = (game.lost(link.probabilities(p)) * use).sum(0)
-            by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
+            by_family[family.key] = np.cumsum([0.0, *(game.lost(link.probabilities(p)) * use).sum(0)])
         lost.append(by_family)
     found = []
     for first, second in permutations(simple, 2):
@@ -591,17 +589,14 @@ def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Int
             return float(loss({**found.searched, s.name: value}) * game.n_rounds)
 
         most = worse(estimate) + (_STEPS if found.link.temperature == 0 else CHI2)
-        bounds = [_edge(worse, most, estimate, end) for end in (s.grid[0], s.grid[-1])]
-        intervals[s.name] = Interval(estimate, *bounds)
+        intervals[s.name] = Interval(estimate, *(_edge(worse, most, estimate, s.grid[i]) for i in (0, -1)))
     return intervals
 
 
 def _edge(worse: Callable[[float], float], most: float, estimate: float, end: float) -> float:
     """The value furthest from the estimate towards ``end`` up to which none costs more than ``most``."""
-    steps = np.linspace(0, 1, 41)[1:] ** 2
     held = estimate
-    for step in steps:
-        value = estimate + (end - estimate) * step
+    for value in estimate + (end - estimate) * np.linspace(0, 1, 41)[1:] ** 2:
         if worse(value) > most:
             low, high = held, value
             for _ in range(6):

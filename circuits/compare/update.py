@@ -218,6 +218,9 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     read = FeatureUnion([("straight", straight), ("unbent", unbent)])
     known, test = (part.reshape(-1, x.shape[-1]) for part in (x[:n], x[n:]))
     known, test = read.fit_transform(known), read.transform(test)
+    if (n_rounds := x.shape[1]) * x.shape[-1] <= _FEATURES:  # a map of its own for every round
+        own = (np.eye(n_rounds)[:, :, None] * x[:, :, None]).reshape(-1, n_rounds * x.shape[-1])
+        known, test = np.hstack([known, own[: len(known)]]), np.hstack([test, own[len(known) :]])
     for key in keys:
         held = np.asarray(values[key], np.float64).reshape(*x.shape[:2], -1)
         fitted = Affine.fit(torch.from_numpy(known), torch.from_numpy(held[:n].reshape(len(known), -1)), RIDGE)
@@ -354,9 +357,12 @@ def _judged(compared: Compared) -> Measure:
     explains, unless = found.scores[found.family] if found.family else None, dict(measure.unless)
     if explains and explains.group == algorithm != explains.key:
         unless.setdefault("yes", f"{explains.name} {AS_WELL}: it explains the predictions")
-    shown = compared.parts["update"].of(algorithm)[0].decoded < _STEPPED or (reference and not is_hard(reference))
-    if reference and shown and compared.parts["behaviour"].measure.number.low >= NEARLY_ALL:
-        unless.setdefault("no", f"{NOTHING}: it predicts as {reference.name}, so that affine maps misread its state")
+    unread = compared.parts["update"].of(algorithm)[0].decoded < _STEPPED
+    if reference and (
+        (unread and compared.parts["state"].measure.word == "yes")
+        or (compared.parts["behaviour"].measure.number.low >= NEARLY_ALL and (unread or not is_hard(reference)))
+    ):
+        unless.setdefault("no", f"{NOTHING}: it is {reference.name} in a code that affine maps misread")
     return replace(measure, unless=unless)
 
 

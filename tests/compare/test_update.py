@@ -170,7 +170,7 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
 
 
 def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
-    """One variable is in the latents, the other is noise; the first by hand: plain latents and 600 cosines."""
+    """One variable is in the latents, the other is noise; by hand: latents, also of each round, and 600 cosines."""
     rng = np.random.default_rng(0)
     held = {key: np.cumsum(1 + rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
     held["still"] = np.ones((60, 6, 1))
@@ -184,9 +184,10 @@ def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
     assert _bent(subject, None, ("still",)) == 1
     x, draw = latents[:, :-1].flatten(2).flatten(0, 1).numpy(), np.random.RandomState(0)
     x = np.hstack([x, np.tile(np.arange(6.0), 60)[:, None]])
+    own = np.hstack([np.where(x[:, 2:] == t, x, 0) for t in range(6)])
     powers, x = PowerTransformer().fit(x[:240]).transform(x), (x - x[:240].mean(0)) / x[:240].std(0)
     waves, phases = draw.normal(0, (2 / (3 * 18)) ** 0.5, (3, 600)), draw.uniform(0, 2 * np.pi, 600)
-    x = torch.from_numpy(np.hstack([x, powers, (2 / 600) ** 0.5 * np.cos(x @ waves + phases)]))
+    x = torch.from_numpy(np.hstack([x, powers, (2 / 600) ** 0.5 * np.cos(x @ waves + phases), own]))
     for key, score in zip(held, scores[:2], strict=False):
         read = Affine.fit(x[:240], torch.from_numpy(held[key][:40].reshape(-1, 1)), RIDGE)(x[240:])
         missed, true = np.diff(read.numpy().reshape(20, 6) - held[key][40:, :, 0]), np.diff(held[key][40:, :, 0])

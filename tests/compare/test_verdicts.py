@@ -409,7 +409,7 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
 def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(low, word):
     """A table that bootstraps by the mean is near one of Q-learning; of .001 that is missed nothing is said."""
     measure = _update([_step(Interval(0.98, 0.96, 0.99))], another=Interval(0.999, low, 1))
-    assert measure.word == word and measure.reason.startswith("another does as well" if word != "yes" else "")
+    assert (measure.word, measure.reason[-30:]) == (word, "0.001 is missed, of these 0.02" if word != "yes" else "")
     assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).word == "yes"
 
 
@@ -450,9 +450,12 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
     parts["behaviour"].measure.number = between(0.999, 1.0)  # it is the reference in another code
     assert (_judged(compared).word, _judged(compared).reason[:18]) == ("undecided", NOTHING)
     monkeypatch.setattr("circuits.compare.update.is_hard", lambda reference: True)  # choices alone show no state
-    for decoded, said in ((0.95, "no"), (0.94, "undecided")):
+    cases = (0.95, 1, "yes", True), (0.94, 1, "no", False), (0.94, 0.9, "no", True), (0.94, 0.9, "yes", False)
+    for decoded, low, state, sure in cases:
         parts["update"] = UpdatePart((_step(BELOW, decoded=decoded),))
-        assert _judged(compared).word == said
+        parts["state"] = SimpleNamespace(measure=SimpleNamespace(word=state))
+        parts["behaviour"].measure.number = between(low, 1.0)
+        assert _judged(compared).word == ("no" if sure else "undecided")
 
 
 # Circuit.
