@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.errors import InputError, require_known, unknown_name
+from interp.foreign import one_line, plain
 from interp.statistics import Interval
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def described(machine: Machine) -> str:
     for layer, names in enumerate(getattr(getattr(machine, "config", None), "head_names", ())):
         named = [f"{layer}.{i} {re.sub(r'^[0-9.]+ ', '', name)}" for i, name in enumerate(names) if name != "-"]
         lines.append(f"  heads of layer {layer}: {_few(named)}")
-    return "\n".join(lines[:12])
+    return "\n".join(map(one_line, lines[:12]))
 
 
 def _few(names: Any) -> str:
@@ -131,7 +132,7 @@ class Tabled:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
+        return plain(f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})")
 
     def _told(self) -> Iterator[str]:
         for name in (one.name for one in fields(self)):  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ It says the value, the valid values and what to do, before any work is done; the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -36,3 +37,22 @@ def require(condition: bool, message: str) -> None:
     """Raise :class:`InputError` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise InputError(message)
+
+
+@contextmanager
+def theirs(what: str, of_dtypes: str = "") -> Iterator[None]:
+    """While it is open, or as a decorator: whatever a function of the user's raises is told as its own.
+
+    ``of_dtypes`` is added where the error is about these.
+
+    >>> theirs("read=")(lambda: 1 / 0)()
+    Traceback (most recent call last):
+    interp.errors.InputError: read= raised ZeroDivisionError: division by zero
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        said = f"{what} raised {type(error).__name__}: {error}"
+        raise InputError(said + of_dtypes * ("dtype" in said)) from error

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
+from interp.checks import checked_fields
 from interp.errors import require
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Channel:
     """A named part of what passes from round to round; what is in no channel does not pass.
 
@@ -36,11 +38,9 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape) if isinstance(self.shape, tuple | list) else ())
-        named = isinstance(self.name, str) and self.name.isidentifier()
-        good = named and self.shape and all(type(n) is int and n >= 1 for n in self.shape)
+        good = self.name.isidentifier() and self.shape and all(n >= 1 for n in self.shape)
         require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
-        rows = type(self.grows) is int and 0 <= self.grows <= self.shape[0] * (len(self.shape) > 1)
+        rows = 0 <= self.grows <= self.shape[0] * (len(self.shape) > 1)
         require(rows, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
 
     @property

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from interp.display import Tabled, table_html
 from interp.errors import require, require_known
 from interp.files import read_tables
+from interp.foreign import plain
 from interp.statistics import NO_NUMBER, Interval
 
 if TYPE_CHECKING:
@@ -356,7 +357,7 @@ class Found(Tabled):
         return self._draw(figures)
 
     def __repr__(self) -> str:
-        return self.sentence
+        return plain(self.sentence)
 
     def _repr_html_(self) -> str:
         return table_html(self.sentence.removesuffix("."), self.to_frame())
@@ -393,4 +394,4 @@ class Measured(Found):
         return figures.measured(self.measures)
 
     def __repr__(self) -> str:
-        return "\n".join([self.sentence, *(f"  {one}" for one in self.measures)])
+        return plain("\n".join([self.sentence, *(f"  {one}" for one in self.measures)]))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked, refuse_beyond_machine
+from interp.checks import array_of, checked, refuse_beyond_machine, shown
 from interp.errors import require
 
 
@@ -106,7 +106,6 @@ def resample_weights(
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
     whose = of_whom(participants, n_episodes)
-    require(len(whose) == n_episodes, f"participants are one for each of {n_episodes} episodes, got {len(whose)}")
     if (n := int(whose.max()) + 1) < n_episodes:
         drawn = resample_weights(n, n_resamples, seed, plain_first=plain_first)[:, whose]
         return drawn / drawn.sum(1, keepdims=True)
@@ -128,7 +127,7 @@ def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> N
     return weights
 
 
-def of_whom(participants: Any, n_episodes: int) -> NDArray[np.int64]:
+def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
     """The number of the participant of each episode, counted from 0 in the order in which they first come.
 
     Where ``participants`` is None each episode stands for itself.
@@ -138,7 +137,12 @@ def of_whom(participants: Any, n_episodes: int) -> NDArray[np.int64]:
     """
     if participants is None:
         return np.arange(n_episodes)
-    _, first, whose = np.unique(participants, return_index=True, return_inverse=True)
+    given = participants.tolist() if hasattr(participants, "tolist") else participants
+    several = isinstance(given, list | tuple | range) and len(given) == n_episodes
+    named = several and all(isinstance(one, str) for one in given)
+    whole = several and all(isinstance(one, int | float | np.number) and float(one).is_integer() for one in given)
+    require(named or whole, f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}")
+    _, first, whose = np.unique(given, return_index=True, return_inverse=True)
     return first.argsort().argsort()[whose]
 
 

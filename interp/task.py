@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, with_parameters
-from interp.checks import array_of, checked, checked_fields, integer, shown, unique
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.checks import array_of, checked, checked_fields, integer, unique
+from interp.errors import InputError, require, require_known, theirs, unknown_name
 from interp.machine import Machine
 from interp.session import once
 from interp.statistics import of_whom
@@ -164,11 +164,8 @@ class BaseEpisodes:
             require(not len(empty), f"{none}; leave these out")
             freeze(self, missing=missing if missing.any() else None)
         if self.participants is not None:
-            names = np.asarray(self.participants if np.iterable(self.participants) else [])
-            fits = names.shape == shape[:1] and names.dtype.kind in "iuU"
-            what = f"participants must be a name or a whole number for each of {len(self)} episodes"
-            require(fits, f"{what}, got {shown(self.participants)}")
-            freeze(self, participants=names)
+            of_whom(self.participants, len(self))
+            freeze(self, participants=np.asarray(self.participants))
 
     def __len__(self) -> int:
         return len(getattr(self, self.round_arrays[0]))
@@ -269,7 +266,8 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
                 row[: len(one)] = one
         missing |= np.isnan(arrays[name]).reshape(*missing.shape, -1).any(-1)
     filled = np.where(missing, missing.argmin(1)[:, None], np.arange(n_rounds))  # by the first round that took place
-    arrays = {name: np.nan_to_num(array[np.arange(len(own))[:, None], filled]) for name, array in arrays.items()}
+    at = np.arange(len(own))[:, None], filled
+    arrays = {name: np.where(np.isnan(array[at]), 0.0, array[at]) for name, array in arrays.items()}
     return {**given, **arrays, "missing": missing}
 
 
@@ -407,6 +405,12 @@ class Data:
     def __post_init__(self) -> None:
         integer("rounds", self.rounds, 0)
         integer("first_asked", self.first_asked, 0)
+        for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
+            function = getattr(self, name)
+            if function is not None and not getattr(function, "__module__", "").startswith("interp."):
+                object.__setattr__(
+                    self, name, theirs(f"this task's record does not keep what it says: {name}")(function)
+                )
         names = [size.name for size in self.sizes]
         twice = max(names, key=names.count, default="")
         require(len(set(names)) == len(names), f"two sizes are called {twice!r}; give each a name of its own")

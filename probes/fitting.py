@@ -22,7 +22,7 @@ from interp.algorithm import Episodes, missing_rounds
 from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
-from interp.model.rollout import rollout
+from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.provenance import provenance
 from interp.refit import PLATEAU
@@ -114,8 +114,10 @@ def fit(
     require(episodes is None or inputs is None, "give episodes= or inputs=, not both: either makes the inputs control")
     run = activations if isinstance(activations, Rollout) else None
     if run is not None and not run.settings.get("hooked_rounds"):
-        run = replace(run, model=run.model if run.model is not None else model)
-        run = replace(run, episodes=run.episodes if run.episodes is not None else episodes)
+        whose, known = model or run.model, episodes or run.episodes
+        if whose and known and (model or episodes):
+            require_own(run, whose, known)
+        run = replace(run, model=whose, episodes=known)
         if episodes is None and inputs is None and not target.inputs:
             episodes = run.episodes
     for known in (episodes, None if run is None else run.episodes, run):
@@ -178,7 +180,7 @@ def probe(
         values = compute(targets, episodes, model)
         (where,) = places(model, episodes, [site])
         hooks = None if where.hook is None else [where.hook]
-        run = rollout(model, episodes, names_filter=hooks) if run is None else run
+        run = rollout(model, episodes, names_filter=hooks) if run is None else require_own(run, model, episodes)
         run = replace(run, model=model, episodes=episodes)
         return _fit_run(run, values, where, n_untrained, method=method, seed=seed, **about)
 

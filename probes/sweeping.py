@@ -19,7 +19,7 @@ from joblib.parallel import get_active_backend
 from torch import Tensor
 
 from interp.algorithm import Episodes, counted_of
-from interp.checks import checked, integer, require_columns
+from interp.checks import array_of, checked, integer, require_columns
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.files import writable
@@ -253,7 +253,7 @@ def _of_cell(
     (ready, caches, layout), (window, site) = shared, one
     place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
     sample, groups = own.problem.sample, own.problem.sample.groups
-    x, *blanks = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
+    x, *blanks = (array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches)
     x, blanks = filled(x, sample.targets[0].missing), [filled(b, own.blank.targets[0].missing) for b in blanks]
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
     copies = [(without_rounding(blank)[0], own.blank) for blank in blanks if not overflows(blank)]

@@ -17,6 +17,7 @@ from interp import refit
 from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.errors import InputError, require
 from interp.refit import FEW_EPISODES
+from interp.statistics import of_whom
 
 When = Literal["before", "after", "round"]
 _COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41
@@ -238,9 +239,8 @@ def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Arr
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    ids = np.asarray(groups.tolist() if hasattr(groups, "tolist") else groups)
-    require(ids.shape == (n_episodes,), f"groups must hold {n_episodes} ids, one per episode, got shape {ids.shape}")
-    numbers = np.unique(ids, return_inverse=True)[1]
+    of_whom(groups, n_episodes, what)
+    numbers = np.unique(groups.tolist() if hasattr(groups, "tolist") else groups, return_inverse=True)[1]
     sizes = np.bincount(numbers)
     few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
     require(len(sizes) >= N_FOLDS, few + "; with groups='episode' each episode counts" * (what == "participants"))

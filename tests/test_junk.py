@@ -150,6 +150,7 @@ ABSURD = {
     "circuits.benchmark.material.Workload": {"steps": 10**12},
     "circuits.compare.question.Effort": {"untrained": 10**9},
     "interp.tasks.reachability.sampling.sample": {"n_edges": 10**12},
+    "interp.llm.plan.instances": {"n_instances": 10**5},
 }
 
 

@@ -25,7 +25,7 @@ from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, integer, refuse_endless
 from interp.display import Tabled, lacks
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.files import json_values, read_json, writable, write_csv, write_json
 from interp.machine import Machine
 from interp.model.saved import content_of
@@ -305,10 +305,7 @@ def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
-        try:
-            subject = build()
-        except Exception as error:
-            raise InputError(f"the builder of {name!r} raised {type(error).__name__}: {error}") from error
+        subject = theirs(f"the builder of {name!r}")(build)()
         require(isinstance(subject, KnownMachine), f"the builder of {name!r} must give a KnownMachine, got {subject!r}")
         failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started

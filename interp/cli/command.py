@@ -36,7 +36,7 @@ from typer.core import TyperCommand, TyperGroup
 import interp
 import interp.tasks
 from interp import workers
-from interp.errors import InputError, require
+from interp.errors import InputError, require, theirs
 from interp.files import json_values, read_rows, read_tables
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
@@ -119,10 +119,7 @@ def main(
     for module in modules or []:
         if (here := os.getcwd()) not in sys.path:
             sys.path.append(here)
-        try:
-            import_module(module)
-        except Exception as error:
-            raise InputError(f"--import {module}: {type(error).__name__}: {error}") from error
+        theirs(f"--import {module}")(import_module)(module)
     workers.TRUSTED.update(trust or ())
     if verbose:
         handler = logging.StreamHandler()

@@ -12,7 +12,7 @@ from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
-from interp.llm.backend import AGENTS, AgentBackend, Backend, Connection, Settings
+from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
 from interp.workers import display, working
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
 
 def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
     """The name that goes into the settings, after a check that exactly one player was named."""
-    from interp.llm.backend import PLAYERS
-
     require_known("backend", backend, ("server", "transformers"))
     if agent is not None:
         require(
@@ -163,6 +161,11 @@ def _run(
         extra_body=extra,
         **settings,
     )
+    used = () if agent else ("device", "concurrency") if backend == "transformers" else connection
+    given = {"device": device, **connection}.items()
+    idle = [name for name, value in given if name not in used and value != getattr(Connection, name, "cpu")]
+    unused = ", ".join(f"--{name.removeprefix('max_').replace('_', '-')}" for name in idle)
+    require(not idle, f"{unused} does nothing for {agent or f'--backend {backend}'}: leave it out")
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
@@ -206,7 +209,6 @@ def _run(
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
     from circuits.compare.choices import behaviour, behaviour_tables
-    from interp.llm.backend import PLAYERS
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
     from interp.llm.scores import readable, write_tables
@@ -298,7 +300,8 @@ def _notes(
     """
     from interp.llm.scores import note_table, write_notes
 
-    asking = {"--rounds": rounds, "--against": against, "--base-url": base_url, "--key-env": key_env}
+    asking: dict[str, Any] = {"--rounds": rounds, "--against": against, "--base-url": base_url, "--key-env": key_env}
+    asking |= {"--concurrency": concurrency - 4 or None, "--device": None if device == "cpu" else device}
     for option, value in asking.items():
         require(test or value is None, f"{option} is of a test of notes: give --test, too, or leave it out")
     if test:

@@ -214,6 +214,7 @@ def load(
 
     with working(f"loading {name}"):
         place, given = device_called(device), settings_of(arguments or ())
+        require("name" not in given, "--set name is no argument: the model is named by itself, before the options")
         record = next((record for record in library.models() if record.name == name), None)
         if record is None:  # a checkpoint folder, or a name that load refuses
             model = library.load(name)

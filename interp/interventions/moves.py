@@ -331,7 +331,8 @@ class Transition:
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
-        line = over({"round started from": self.starts}, {"step R2": 1 - missed.sum(0) / varied.sum(0)})
+        spread = np.where(varied.sum(0) > 0, varied.sum(0), np.nan)  # a round in which nothing varies has no R2
+        line = over({"round started from": self.starts}, {"step R2": 1 - missed.sum(0) / spread})
         return StepResult(
             sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
             table=pd.DataFrame([row]),

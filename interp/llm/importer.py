@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, fitted, integer, number, shown
 from interp.errors import InputError, require
 from interp.files import read_json, reading
 from interp.foreign import loaded
@@ -58,20 +58,15 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
         set_aside += others + [("steps.jsonl", torn)] * bool(torn)
         rounds = len(source.predictions)
         played = np.array([source.predictions[t] for t in range(rounds)])
-        index = _first(result, "meta.idx idx index") or 0
-        require(type(index) is int and index >= 0, f"{str(path)!r}: idx is a whole number, 0 or more, got {index!r}")
+        index = integer(f"idx of {str(path)!r}", _first(result, "meta.idx idx index") or 0, 0)
         by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
         said = _first(result, "token_usage")
         total = said if isinstance(said, dict) else {}
         eta, known = _first(result, "input.eta eta"), _first(result, "input.accuracies accuracies")
-        is_number = isinstance(eta, (int, float)) and not isinstance(eta, bool) and np.isfinite(eta) and eta >= 0
-        require(eta is None or is_number, f"{str(path)!r}: eta must be a number of 0 or more, got {eta!r}")
-        is_list = isinstance(known, list) and all(isinstance(share, int | float) for share in known)
-        accuracies = np.asarray(known if is_list else [], dtype=np.float64)
-        require(
-            known is None or (len(accuracies) == n_experts and bool(((accuracies >= 0) & (accuracies <= 1)).all())),
-            f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one for each expert, got {known!r}",
-        )
+        eta = None if eta is None else float(number(f"eta of {str(path)!r}", eta, 0))
+        shares = fitted(list[float] | None, known)
+        fits = known is None or (isinstance(shares, list) and [0 <= one <= 1 for one in shares] == [True] * n_experts)
+        require(fits, f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one each, got {shown(known)}")
         run = LLMRun(
             model=str(_first(result, "meta.model model") or "unknown"),
             condition=condition,
@@ -79,7 +74,7 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
             index=index,
             advice=advice.astype(np.int64),
             labels=labels.astype(np.int64),
-            accuracies=None if known is None else accuracies,
+            accuracies=None if known is None else np.asarray(shares, dtype=np.float64),
             predictions=played,
             notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
             ended="complete" if rounds == n_rounds else "unfinished",
@@ -92,7 +87,7 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
             wording=f"imported: {name or 'unknown prompt'}",
             served=(),
             path=path,
-            eta=None if eta is None else float(eta),
+            eta=eta,
         )
         return run, source.name, set_aside
 
@@ -204,19 +199,19 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
     attempts: list[_Source] = []
     last_step, last_was_feedback, torn = -1, False, ""
     lines = path.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines, 1):
+    for nth, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             call = loaded(line)
         except ValueError as error:
-            if number == len(lines):  # no line end after it: the writer was stopped
-                torn = f"its last line (line {number}) is torn"
+            if nth == len(lines):  # no line end after it: the writer was stopped
+                torn = f"its last line (line {nth}) is torn"
                 break
-            raise InputError(f"line {number} of {str(path)!r} is not JSON: {error}") from error
+            raise InputError(f"line {nth} of {str(path)!r} is not JSON: {error}") from error
         require(
             isinstance(call, dict) and isinstance(call.get("step"), int) and call["step"] >= 0,
-            f"line {number} of {str(path)!r} has no whole number 'step' of 0 or more",
+            f"line {nth} of {str(path)!r} has no whole number 'step' of 0 or more",
         )
         step, feedback = call["step"], call.get("turn") == "feedback"
         if not attempts or step < last_step or (step == last_step and last_was_feedback and not feedback):

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.checks import check_fields, checked
+from interp.checks import check_fields, checked, refuse_endless
 from interp.errors import require
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.protocol import FORMAT, Session
@@ -61,8 +61,8 @@ def instances(
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
+    refuse_endless("n_instances", n_instances, 1e-3 * len(regimes))  # an episode of two experts takes a millisecond
     require(1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}")
-    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
     seeds = [int(np.random.default_rng([seed, index]).integers(2**31)) for index in range(n_instances)]
     drawn = []
     for regime in dict.fromkeys(regimes):

@@ -12,14 +12,14 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
+from inspect import signature, unwrap
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from interp.checks import checked, file_path, fit, integer
+from interp.checks import checked, file_path, fit, integer, kind_of, shown
 from interp.errors import require, require_known
 from interp.files import reading
 from interp.machine import Channel
@@ -30,7 +30,8 @@ from interp.task import Task
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]  # ``(module, fed)`` to what the model hears of a round
 _Read = Callable[[Any, Tensor, Any], Tensor]  # ``(module, state, fed)`` to the scores ``[batch, outcome]``
-_OPTIONS = sorted(signature(adapt).parameters.keys() - {"module", "task", "step", "channels"})
+_KINDS = {name: kind_of(one.annotation, unwrap(adapt).__globals__) for name, one in signature(adapt).parameters.items()}
+_OPTIONS = sorted(_KINDS.keys() - {"module", "task", "step", "channels"})
 """What of ``interp.adapt`` an adapter passes on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 _OF_THE_CRITIC = ("lstm_critic.", "critic.", "mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")
@@ -80,6 +81,7 @@ def with_points(options: Mapping[str, Any], points: Mapping[str, str | Point], *
     """Options for ``interp.adapt``, or an adapter's ``own``, with its ``points`` before those of the user."""
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own])
+    options = {name: fit(name, one, _KINDS.get(name, object)) for name, one in options.items()}
     given = options.get("points") or {}
     return {**options, "points": {**points, **given} if isinstance(given, Mapping) else given}
 
@@ -122,6 +124,8 @@ def cell(
     shape = (cells.hidden_size,) if n_layers == 1 else (n_layers, cells.hidden_size)
 
     def run(module: Any, x: Tensor, carried: _Tree) -> _Tree:
+        fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
+        require(fits, f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}")
         state = _state(module.get_submodule(core), x, tuple(carried[name] for name in names))
         return dict(zip(names, state, strict=True))
 
@@ -135,11 +139,11 @@ def cell(
         after = run(module, x, {name: x.new_zeros(1, *shape) for name in names})
         return {name: part[0].detach() for name, part in after.items()}
 
-    shown = {gate: f"{core}.{gate}" for gate in gates(cells)} if show_gates else {}
+    points = {gate: f"{core}.{gate}" for gate in gates(cells)} if show_gates else {}
     if first is not None:
         options["initial"] = start
     channels = [Channel(name, shape) for name in names]
-    return adapt(module, task, step=step, channels=channels, **with_points(options, shown))
+    return adapt(module, task, step=step, channels=channels, **with_points(options, points))
 
 
 def _state(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

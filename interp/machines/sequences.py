@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from interp.checks import checked, file_path, integer, plainly
-from interp.errors import InputError, require
+from interp.checks import checked, checked_fields, file_path, integer, plainly
+from interp.errors import require, theirs
 from interp.files import reading
 from interp.machine import Channel
 from interp.machines.recurrent import with_points
@@ -30,6 +30,7 @@ _PREFIX, _ALIAS = "base_causallm.", "embedding."
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Embedded:
     """How a round becomes the input embeddings of a model that reads sequences.
 
@@ -158,11 +159,8 @@ def _hold_against(model: Any, ours: Callable[[Any, Tensor], Tensor], width: str 
     level = log.level
     log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
     try:
-        with torch.no_grad():
+        with theirs(f"this adapter's form of {type(model).__name__} (others: interp.adapt)"), torch.no_grad():
             mine, own = ours(copied, noise), copied(inputs_embeds=noise, use_cache=False).last_hidden_state
-    except Exception as error:
-        text = f"a {type(model).__name__} cannot be run as this adapter does ({type(error).__name__}: {error})"
-        raise InputError(f"{text}; adapt its own forward pass with interp.adapt") from error
     finally:
         log.setLevel(level)
     gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30))
@@ -295,6 +293,7 @@ def thoughts(
     config = inner.config
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
+    integer("slot of embedded", rounds.slot, 0, rounds.n_pos - 1)
     told = [] if outcomes is None else _ids("outcomes", outcomes, layout.outcomes)
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(

@@ -41,7 +41,7 @@ from transformer_lens.hook_points import HookPoint
 from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import checked, checked_fields, integer, plainly, refuse_beyond_machine, shown
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require, require_known, theirs, unknown_name
 from interp.machine import Channel, Component, Stepped
 from interp.model.checks import CLOSE, TRUSTED, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
@@ -235,12 +235,13 @@ class AdaptedMachine(HookedMachine):
         self.opened = {name: _Open(part) for name, part in cells.items()}
         self._largest = layout.max_layout
         self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
-        self._does: tuple[Any, str] = ((), "")
         self.setup()
 
     def setup(self) -> None:
         """Name the hook points: ``hook_latents``, and ``points.KEY`` or ``points.KEY.RUN`` for those asked for."""
+        own = self.__dict__["_modules"].pop("module")  # whose parts, which may have names of their own, get none
         super().setup()
+        self.module = own
         for key, tap in self.taps.items():
             for run, at in enumerate(tap.at):
                 self.hook_dict.pop(at.name)
@@ -270,9 +271,8 @@ class AdaptedMachine(HookedMachine):
         for channel in self.channels:
             value = tree.get(channel.name, torch.zeros(channel.shape))
             real = isinstance(value, Tensor) and not value.is_complex()
-            require(
-                real, f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers, got {shown(value)}"
-            )
+            wanted = f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers"
+            require(real, f"{wanted}, got {shown(value)}")
             one[channel.name] = value.to(self.device, self.dtype)
         packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
@@ -323,15 +323,10 @@ class AdaptedMachine(HookedMachine):
 
     def _tried(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """What a function of the user's gives; whatever it raises is told as its own."""
-        try:
-            return function(*given)
-        except InputError:
-            raise
-        except Exception as error:
-            dtype = f" (the machine is in {self.dtype}: what is made of tokens must be, too, .to(fed.values))"
-            mixed = isinstance(error, RuntimeError) and "dtype" in str(error)
-            text = f"{self.name!r}: {what} raised {type(error).__name__}: {error}{dtype if mixed else ''}"
-            raise InputError(text) from error
+        dtypes = f" (the machine is in {self.dtype}: what is made of tokens must be, too, .to(fed.values))"
+        with theirs(f"{self.name!r}: {what}", dtypes):
+            done = function(*given)
+        return done
 
     @contextmanager
     def _settled(self, dtype: torch.dtype, looked_into: bool = True) -> Iterator[None]:
@@ -377,22 +372,22 @@ class AdaptedMachine(HookedMachine):
         read = _Read()
         read.own, read.beside = {id(one) for one in blank._held().values()}, set()
         read.kept = {id(one) for one in kept if one.ndim > 1 and one.is_floating_point()}
-        blank._does = blank.weights_version(), blank._done(read)
+        blank._done(read)
         of = f"rounds of {self.name!r} read weights of shape {', '.join(sorted(read.beside))} that none of its modules "
         how = "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers"
         require(not read.beside, of + how)
         return blank
 
     def said(self) -> str:
-        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds."""
-        version = self.weights_version()
-        if self._does[0] != version:
-            self._does = version, self._done()
+        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds, each time anew.
+
+        What a step reads outside the state of its module (a closure, a global, an attribute) may change.
+        """
         what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
         code = f"{getattr(self.one_step, '__module__', '')}.{what}"
         points = {key: vars(tap.point) for key, tap in self.taps.items()}
         said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, points, self.output]
-        return json.dumps([*said, self._does[1]], sort_keys=True, default=str)
+        return json.dumps([*said, self._done()], sort_keys=True, default=str)
 
     @plainly()
     def _done(self, watched: TorchDispatchMode | None = None) -> str:
@@ -404,7 +399,11 @@ class AdaptedMachine(HookedMachine):
             episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
             fitted = self.layout.fit(episodes)
             fed = self.prepare(fitted.encode(episodes))
-            with watched or nullcontext(), torch.no_grad():
+            with ExitStack() as stack, watched or nullcontext(), torch.no_grad():
+                # No hook is run, and nothing is trained.
+                for part in (one.__dict__ for one in (self, *self.hook_points())):
+                    stack.callback(part.update, _forward_hooks=part["_forward_hooks"], training=part["training"])
+                    part.update(_forward_hooks={}, training=False)
                 carried, done = self.initial(2, fitted), []
                 for t in range(fed.tokens.shape[1]):
                     prediction, carried = self.step(carried, fed.at(t))
@@ -415,10 +414,6 @@ class AdaptedMachine(HookedMachine):
         return str(
             [f"{most:.{_DIGITS}g} {(part / (most or 1)).round(decimals=_DIGITS).tolist()}" for most, part in numbers]
         )
-
-    def _held(self) -> dict[str, Tensor]:
-        """Its weights and buffers, those that no checkpoint holds, too."""
-        return {**super()._held(), **dict(self.named_buffers())}
 
 
 @checked

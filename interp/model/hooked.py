@@ -199,8 +199,8 @@ class HookedMachine(HookedRootModule):
         return copied
 
     def _held(self) -> dict[str, Tensor]:
-        """The tensors that make it what it is."""
-        return self.state_dict(keep_vars=True)
+        """The tensors that make it what it is: weights and buffers, those that no checkpoint holds, too."""
+        return {**self.state_dict(keep_vars=True), **dict(self.named_buffers())}
 
     def weights_version(self) -> tuple[Any, ...]:
         """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``.
@@ -251,9 +251,8 @@ def _fitting(name: str, function: Any) -> Any:
             if traceback.extract_tb(error.__traceback__)[-1].filename != __file__:
                 raise
             raise InputError(f"the hook at {name!r} must take (activation, hook): {error}") from error
-        if given is None or given is activation:
-            return given
-        if isinstance(given, Tensor) and (given.shape, given.dtype) == (activation.shape, activation.dtype):
+        like = activation.shape, activation.dtype
+        if given is None or (isinstance(given, Tensor) and (given.shape, given.dtype) == like):
             return given
         raise InputError(
             f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)} in {activation.dtype}, or "

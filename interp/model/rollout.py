@@ -97,7 +97,7 @@ def rollout(
         for name, _ in pairs:
             model.hook_names(name)
     if clean is not None:
-        _check_clean(clean, model, encoded, layout, commit)
+        require_own(clean, model, episodes, encoded, commit)
     if names and len(episodes) * len(cached) > _MANY:
         one = rollout(model, episodes.select(slice(0, 1)), names_filter=names, n_rounds=1, commit=commit)
         n_bytes = len(episodes) * len(cached) * sum(held.nbytes for held in one.cache.values())
@@ -150,20 +150,23 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     )
 
 
-def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
-    """Refuse a clean rollout of other episodes or another model: its rounds would be taken for this one's."""
-    same = clean.tokens.shape == encoded.tokens.shape
+def require_own(run: Rollout, model: Machine, episodes: Any, encoded: Any = None, commit: str = "") -> Rollout:
+    """``run``, unless it is of other episodes or another model: its rounds would be taken for this one's."""
+    layout = model.layout.fit(episodes)
+    encoded, commit = encoded or model.prepare(layout.encoded(episodes)), commit or run.commit
+    same = run.tokens.shape == encoded.tokens.shape
     if same:
         tokens = encoded.tokens
         if layout.choice_position is not None and commit == "own":
             tokens = tokens.clone()
-            tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
-        ran, fed = clean.fed.tensors(), replace(encoded, tokens=tokens).tensors()
+            tokens[..., layout.choice_position] = run.tokens[..., layout.choice_position]
+        ran, fed = run.fed.tensors(), replace(encoded, tokens=tokens).tensors()
         same = ran.keys() == fed.keys() and all(torch.equal(ran[name], fed[name]) for name in fed)
-    plain = same and clean.commit == commit and not clean.settings.get("hooked_rounds")
-    require(plain, "clean must be a rollout of the same episodes with the same commit and without hooks")
-    own = clean.settings.get("digest") == model.digest()
-    require(own, f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.name!r} for it")
+    own = run.settings.get("digest") == model.digest()
+    require(own, f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it")
+    plain = same and run.commit == commit and not run.settings.get("hooked_rounds")
+    require(plain, "give a rollout of the same episodes with the same commit and without hooks")
+    return run
 
 
 @dataclass(frozen=True)

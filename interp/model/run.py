@@ -16,6 +16,7 @@ from torch import Tensor
 from interp.checks import checked, fit
 from interp.display import Cache, table_html
 from interp.errors import require
+from interp.foreign import one_line
 from interp.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
 
@@ -66,7 +67,7 @@ class Rollout:
         model = self.settings.get("model", "a model")
         count = "" if self.missing is None else f", {int((~self.missing).sum()):,} of which count"
         sizes = f"{self.n_episodes} episodes of {self.n_rounds} rounds{count}"
-        return f"Rollout({model}: {sizes}, commit {self.commit!r}{cached})"
+        return f"Rollout({one_line(model)}: {sizes}, commit {self.commit!r}{cached})"
 
     def _repr_html_(self) -> str:
         import pandas as pd  # the model's room does without it elsewhere

@@ -38,7 +38,7 @@ from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
 
 
-class RoundOutput(NamedTuple):
+class _RoundOutput(NamedTuple):
     """What a model gives for a batch of rounds.
 
     Attributes:
@@ -110,7 +110,7 @@ class HookedLatentTransformer(LensSurface):
         tokens: Int[Tensor, "batch pos"],
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
-    ) -> RoundOutput:
+    ) -> _RoundOutput:
         """Run a batch of whole rounds: tokens (any id at latent slots), latents for positions 1, 2, ..., payloads."""
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -189,14 +189,14 @@ class HookedLatentTransformer(LensSurface):
 
     def read_out(
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
-    ) -> RoundOutput:
+    ) -> _RoundOutput:
         """Prediction, update and logits from the residual stream after the last block."""
         normalized, n_positions = self.ln_final(resid), resid.shape[1]
         layout = self.layout_of_length[n_positions]
         update = self.update(normalized[:, layout.update_position], n_positions)
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
-        return RoundOutput(prediction, update, logits, latents)
+        return _RoundOutput(prediction, update, logits, latents)
 
     def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
         """What is written to a latent, from the normalised residual stream where a round of ``n_positions`` says."""

@@ -64,9 +64,11 @@ def trials(
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
         how: Any = {"sep": None, "engine": "python", "encoding": "utf-8-sig", "skipinitialspace": True}
-        table = pd.read_csv(path, **how).replace(r"^\s*$", np.nan, regex=True)
+        table = pd.read_csv(path, **how).replace(r"^\s+|\s+$", "", regex=True).replace("", np.nan)
         head, *lines = [(i, line) for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
-    table.index, file = pd.Index([i for i, _ in lines[: len(table)]]), repr(str(path))
+    file, straight = repr(str(path)), isinstance(table.index, pd.RangeIndex)  # else its first columns became an index
+    require(straight, f"{file}: every row has more fields than the header has names; give each column a name")
+    table.index = pd.Index([i for i, _ in lines[: len(table)]])
     columns, listed = dict[str, list[str]](), ", ".join(map(str, table.columns))
     every = ("participant", *roles, "block", "trial")
     for role in named:
@@ -76,6 +78,7 @@ def trials(
         wanted = [given] if isinstance(given, str) else list(given or found[: None if role == several else 1])
         for name in wanted:
             require(name in table, f"{file} has no column {name!r} ({role}); it has {listed}")
+            require(all(name not in of for of in columns.values()), f"{file}: {name!r} cannot be the {role}, too")
             twice = f"{name}.1" in table and f"{name}.1" not in head[1]  # which is what pandas calls the second one
             require(not twice, f"{file} has two columns {name!r} ({role}); give them names of their own")
         if wanted:
@@ -94,7 +97,7 @@ def trials(
     if "trial" in columns:
         (order,) = columns["trial"]
         numbers = pd.to_numeric(table[order], errors="coerce")
-        refuse(numbers.isna(), order, "must be a number, by which trials are ordered")
+        refuse(~np.isfinite(numbers), order, "must be a number, by which trials are ordered")
         table[order] = numbers
         hint = "comes a second time; name the column of blocks, or leave the column of trials out"
         refuse(table.duplicated([*groups, order]), order, hint)

@@ -233,7 +233,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
     ({"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}}, "advice for 1 rounds and 2 labels"),
     ({"response": {}}, "has no predictions that can be used: in result.json, it has no prediction"),
-    ({"eta": "fast"}, "eta must be a number of 0 or more, got 'fast'"),
+    ({"eta": "fast"}, "must be a finite number >= 0, got 'fast'"),
     ({"accuracies": [0.5, 0.5]}, "accuracies must be 4 numbers in"),
 ]
 

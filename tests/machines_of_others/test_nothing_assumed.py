@@ -13,6 +13,7 @@ from transformers import FalconMambaConfig, FalconMambaModel, Mamba2Config, Mamb
 from transformers.modeling_outputs import BaseModelOutput
 
 import interp
+import probes
 from circuits.compare.question import Effort
 from interp.interventions import patching
 from interp.machines.sequences import Embedded, state_space
@@ -204,6 +205,7 @@ def test_every_precision_gives_numbers(dtype):
     machine = adapted().to(dtype)
     effects = patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
     assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
+    assert np.isfinite(probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]).all()
     # What a cell hears first is a number of a user's, too.
     said = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
     first = interp.machines.cell(body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said)
@@ -325,6 +327,15 @@ def test_a_digest_holds_what_a_machine_does():
     before = machine.digest()
     module.scale.add_(1e-6)
     assert machine.digest() != before
+    scales, module = [1.0], body()
+    module.plain, module.cell.name = torch.ones(1), "its own"
+    machine = adapted(module, lambda m, c, f: step(m, c, f, scales[0] * m.plain))
+    seen = [machine.digest(), scales.append(scales.pop() * 2), machine.digest(), module.plain.mul_(3), machine.digest()]
+    assert len({seen[0], seen[2], seen[4]}) == 3
+    with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
+        assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
+    assert "\x1b" not in repr(interp.rollout(odd := adapted(body(), name="\x1b[31m"), EPISODES)) + repr(odd)
+    assert (module.cell.name, hasattr(module.read, "name")) == ("its own", False)
 
 
 # What is not a number, no probability, or not what was asked for.
@@ -444,7 +455,7 @@ test_arguments_that_were_ignored_are_refused = refused(
     *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
     (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
     (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
-    *((lambda n=n: interp.Channel("h", (8, 2), n), "cannot grow by") for n in (1.5, True)),
+    *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
     (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
     (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
     (
@@ -452,10 +463,17 @@ test_arguments_that_were_ignored_are_refused = refused(
         "n_st",
     ),
     *(
-        (lambda one=one: interp.machines.cell(body(), LAYOUT, core="cell", hear=len, read=len, **one), said)
+        (
+            lambda one=one: interp.machines.cell(body(), LAYOUT, **{"core": "cell", "hear": len, "read": len, **one}),
+            said,
+        )
         for one, said in (
             ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
-            ({"points": ["cell"]}, "points= names what to look at"),
+            ({"name": 3}, "name must be a text, got 3"),
+            (
+                {"hear": lambda m, f: f.values.numpy(), "hears": "before"},
+                r"'cell' hears \[batch, 5\], which hear= and first= give; got an ndarray",
+            ),
         )
     ),
     (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),

@@ -324,7 +324,7 @@ def test_hostile_arguments_are_refused():
     refuses("at least one Channel", adapt, channels=[])
     refuses("names of their own, got h, h", adapt, channels=[interp.Channel("h", (16,))] * 2)
     for name, shape in (("h", ()), ("h", (0,)), ("h", (2.5,)), ("h", (3, 0)), ("h", 3), ("h t", (3,)), (None, (3,))):
-        refuses("an identifier and sizes from 1 on", interp.Channel, name, shape)
+        refuses("an identifier and sizes from 1 on|each is an integer|a text", interp.Channel, name, shape)
     refuses("has no exact state readout", machine.read_state, machine.initial(2))
 
 

@@ -368,13 +368,19 @@ def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
 
 def test_other_bad_input_is_told(run, learned, episodes):
     x, y = ones(9, 6, 2), ones(9, 6, 1)
-    with pytest.raises(InputError, match="groups must be 'episode' or an array of one group id per episode, got 'rou"):
-        probes.fit(x, y, groups="round")
-    refuses(r"groups must hold 9 ids, one per episode, got shape \(8,\)", probes.fit, x, y, groups=range(8))
+    refuses("groups must be 'episode' or an array of one group id per episode, got 'rou", probes.fit, x, y, "round")
+    refuses(
+        r"groups must be 9 names, or whole numbers, got range\(0, 8\)",
+        probes.fit,
+        x,
+        y,
+        groups=range(8),
+    )
     refuses("5 folds of groups need at least 5 groups, got 3", probes.fit, x, y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
     refuses("one group holds 5 of 9 episodes", probes.fit, x, y, groups=[0, 0, 0, 0, 0, 1, 2, 3, 4])
     refuses(r"untrained model have shape \(9, 6, 3\)", probes.fit, x, y, untrained=ones(9, 6, 3))
     refuses("no targets were given", probes.probe, learned, episodes, [])
+    refuses("a rollout of another model, 'wma-handwired'", probes.probe, learned, episodes, ["label"], run=run)
 
 
 @pytest.mark.parametrize("value", [1e200, np.inf, np.nan])

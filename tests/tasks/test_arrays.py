@@ -89,7 +89,6 @@ def late(n_episodes, n_rounds, seed):
         ({"inputs": 3}, "3 numbers"),
         ({"inputs": 10**9}, "at most, got 1000000000"),
         ({"outcomes": ("", "x")}, "outcomes of 'a' must be 2 or more"),
-        ({"outcomes": ()}, "outcomes of 'a' must be 2 or more"),
         ({"sample": lambda *of: None}, "must give 2 arrays, got None"),
     ],
 )

@@ -208,6 +208,10 @@ LIES: dict[str, Any] = {
 }
 
 
+def test_what_a_sampler_raises_is_told_as_its_own(pulls):
+    refuses("sample raised KeyError: 'x'", sampled(pulls, lambda episodes, free: {}["x"]).sample, 2, 3)
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_record_that_lies_is_not_registered(lie, pulls):
     """Each of these was registered, and trained or compared without a word, or raised deep in torch."""

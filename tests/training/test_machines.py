@@ -273,6 +273,7 @@ def test_a_checkpoint_without_its_builder_says_what_to_register(saved, monkeypat
 def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
     """Its weights no longer fit, or they fit and do something else: code is not in the checkpoint."""
     _, folder = saved
+    load_checkpoint(folder)  # what was found to do the same once may do something else the next time
     monkeypatch.setitem(checkpoints.BUILDERS, "wide", lambda width: wide(width + 1))
     refuses(r"the weights do not fit the machine that the builder 'wide' makes of", load_checkpoint, folder)
 
@@ -293,7 +294,7 @@ def test_an_edited_checkpoint_is_refused(saved):
     (folder / "config.json").write_text(json.dumps(about))
     refuses("was edited: its digest is not that of its contents", load_checkpoint, folder)
     for name, why in (("predicts", "lacks predicts"), ("layout", "lacks layout")):
-        cut = {**about, "config": {key: value for key, value in about["config"].items() if key != name}}
+        cut = {**about, "config": {**about["config"], name: None}}
         cut["digest"] = digest_of({key: value for key, value in cut.items() if key != "digest"})
         (folder / "config.json").write_text(json.dumps(cut))
         refuses(why, load_checkpoint, folder)
@@ -398,7 +399,7 @@ def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatc
     assert load_run(tmp_path / "again" / "mine", "mine").model.digest() == first.model.digest()
     wrong = invoked("--import", "my_broken_machines", "models")
     assert wrong.exit_code == 2
-    assert wrong.output == "interp: --import my_broken_machines: ZeroDivisionError: division by zero\n"
+    assert wrong.output == "interp: --import my_broken_machines raised ZeroDivisionError: division by zero\n"
     assert (
         "interp: no builder of machines called 'your-gru'"
         in invoked("train", "experts", "--machine", "your-gru").output

@@ -19,7 +19,7 @@ from interp.errors import require
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import SWAP, cut, patterns, predictions_of
 from interp.machine import Machine
-from interp.model.rollout import replay, rollout
+from interp.model.rollout import replay, require_own, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
@@ -34,7 +34,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
-    clean = rollout(model, episodes) if run is None else run
+    clean = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     runs = {"intact": clean} | {
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
         for name, hook in (("cut", cut(model)), ("swapped", SWAP))
@@ -75,7 +75,7 @@ def attention_to_experts(
     """
     refuse_missing("attention to experts", episodes)
     names = patterns(model)
-    run = rollout(model, episodes) if run is None else run
+    run = rollout(model, episodes) if run is None else require_own(run, model, episodes)
     chosen = select_rounds(rounds, run.n_rounds)
     at = {reader: run.layout.position(reader) for reader in _READERS}
     shares: dict[tuple[Any, ...], Interval] = {}

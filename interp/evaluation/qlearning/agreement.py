@@ -26,6 +26,7 @@ from interp.errors import require
 from interp.files import read_tables
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
+from interp.task import episode_array
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 
@@ -105,11 +106,7 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     array = np.asarray(predictions)
     shape, n_actions = batch.states.shape, batch.n_actions
     if array.shape == shape and array.dtype.kind in "iu":
-        require(
-            bool(((array >= 0) & (array < n_actions)).all()),
-            f"choices must be actions 0 to {n_actions - 1}, got {array.min()} to {array.max()}",
-        )
-        return np.eye(n_actions)[array], None
+        return np.eye(n_actions)[episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)], None
     require(
         array.shape == (*shape, n_actions) and array.dtype.kind == "f",
         f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
@@ -177,11 +174,8 @@ def followed_discount(
     ``best`` beside every number is the discount that choices follow best: the middle of those that tie, with an
     interval over all of them.
     """
-    alike = [c.shape for c in choices] == [b.states.shape for b in batches]
-    require(alike, "choices must be [episode, round] for every batch")
-    for c, b in zip(choices, batches, strict=True):
-        known = np.issubdtype(c.dtype, np.integer) and bool(((c >= 0) & (c < b.n_actions)).all())
-        require(known, f"choices must be actions 0 to {b.n_actions - 1}, got {shown(c)}")
+    for c, b in one_each("choices", choices, batches):
+        require(_policy(c, b)[1] is None, f"choices must be whole numbers [episode, round], got {shown(c)}")
     columns = []  # per episode, the expected number of rounds where a greedy action of its tables is the one chosen
     for gamma in _GAMMAS:
         sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]

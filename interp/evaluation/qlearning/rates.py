@@ -25,7 +25,7 @@ from interp.decoder import cross_fitted
 from interp.display import Scores
 from interp.errors import require
 from interp.machine import Machine
-from interp.model.rollout import rollout
+from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
 from interp.provenance import provenance
@@ -119,7 +119,7 @@ def decode(
 
     Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
     """
-    latents = (rollout(model, episodes) if run is None else run).latents
+    latents = (rollout(model, episodes) if run is None else require_own(run, model, episodes)).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
     held: dict[str, Any] = {"seed": seed, "participants": participants_of(episodes)}

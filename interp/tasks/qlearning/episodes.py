@@ -32,7 +32,7 @@ __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
 _TABLE_TOLERANCE = 1e-9
 
-TRANSITIONS = ("states", "actions", "rewards", "next_states")
+_TRANSITIONS = ("states", "actions", "rewards", "next_states")
 """The arrays ``[episode, round]`` that say what happened."""
 
 
@@ -56,7 +56,7 @@ class MDPEpisodes(BaseEpisodes):
     """
 
     task: ClassVar[str] = "qlearning"
-    round_arrays: ClassVar[tuple[str, ...]] = TRANSITIONS
+    round_arrays: ClassVar[tuple[str, ...]] = _TRANSITIONS
 
     states: NDArray[Any]
     actions: NDArray[Any]
@@ -83,7 +83,7 @@ class MDPEpisodes(BaseEpisodes):
             f"q_tables have {n} rows but there are {0 if known is None else len(known)} MDPs, or other states and "
             f"actions than in q_tables {tables.shape}; give one MDP per episode",
         )
-        names = (*TRANSITIONS, "greedy", *(["noise"] * (self.noise is not None)))
+        names = (*_TRANSITIONS, "greedy", *(["noise"] * (self.noise is not None)))
         arrays = _by_round({name: getattr(self, name) for name in names}, n, n_states, n_actions)
         expected = (n, arrays["states"].shape[1] + 1, n_states, n_actions)
         require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
@@ -156,7 +156,7 @@ class MDPEpisodes(BaseEpisodes):
         n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
         n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
         n = len(array_of("states", states) if mdps is None else mdps)
-        given = dict(zip(TRANSITIONS, (states, actions, rewards, next_states), strict=True))
+        given = dict(zip(_TRANSITIONS, (states, actions, rewards, next_states), strict=True))
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         gone = None if missing is None else array_of("missing", missing).astype(bool)
@@ -169,7 +169,7 @@ class MDPEpisodes(BaseEpisodes):
     @classmethod
     def of(cls, **given: Any) -> MDPEpisodes:
         """Episodes of unequal length, as of :class:`interp.task.BaseEpisodes`, by :meth:`from_transitions`."""
-        return cls.from_transitions(**{"mdps": None, **padded(TRANSITIONS, given)})
+        return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
 
     @checked
     def relearned(
@@ -180,12 +180,12 @@ class MDPEpisodes(BaseEpisodes):
     ) -> MDPEpisodes:
         """The tables and targets of another learning rate or discount, or of other transitions.
 
-        ``transitions`` are arrays ``[episode, round]`` in place of these episodes', by a name of :data:`TRANSITIONS`.
+        ``transitions`` are arrays ``[episode, round]`` in place of these episodes', by a name of :data:`_TRANSITIONS`.
         """
         changed = transitions or {}
         for name in changed:
-            require_known("array of transitions", name, (*TRANSITIONS, "missing"))
-        kept = [*TRANSITIONS, "epsilon", "regime", "seed", "noise", "missing", "participants"]
+            require_known("array of transitions", name, (*_TRANSITIONS, "missing"))
+        kept = [*_TRANSITIONS, "epsilon", "regime", "seed", "noise", "missing", "participants"]
         kept += ["n_states", "n_actions"] if self.mdps is None else []
         given: dict[str, Any] = {**{name: getattr(self, name) for name in kept}, **changed}
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
@@ -253,7 +253,7 @@ def read(
     """
     kinds = {"state": "state", "next_state": "state", "action": "action"}
     told, whose, labels, _ = trials(path, (*kinds, "reward"), columns, kinds, scale)
-    rounds = {name: told[name.removesuffix("s")] for name in TRANSITIONS}
+    rounds = {name: told[name.removesuffix("s")] for name in _TRANSITIONS}
     sizes = {f"n_{kind}s": len(names) for kind, names in labels.items()}
     return MDPEpisodes.of(**rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma)
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from interp.checks import array_of, checked, integer, refuse_beyond_machine, seed_of
 from interp.errors import require, require_known
+from interp.task import episode_array
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.mdps import REGIMES, draw
@@ -70,7 +71,6 @@ class Interaction:
         told: bool = False,
     ) -> None:
         bellman.check_rates(alpha, gamma)
-        require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
         check_epsilon(epsilon)
         require(not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan")
         n, shape = len(mdps), (len(mdps), n_rounds)
@@ -123,15 +123,8 @@ class Interaction:
         require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
         t, rows, states = self.round, self._rows, self.states
         chosen = np.zeros(len(rows), np.int64) if choices is None else array_of("choices", choices)
-        require(
-            chosen.shape == rows.shape and chosen.dtype.kind in "iu",
-            f"choices must be {len(rows)} integers, one per episode, got {chosen.dtype} of shape {chosen.shape}",
-        )
-        lowest, highest = chosen.min(initial=0), chosen.max(initial=0)
-        require(
-            bool(lowest >= 0 and highest < self.mdps.n_actions),
-            f"choices must be actions 0 to {self.mdps.n_actions - 1} of these MDPs, got {lowest} to {highest}",
-        )
+        chosen = episode_array("choices", chosen, "episode", 0, self.mdps.n_actions - 1, whole=True)
+        require(chosen.shape == rows.shape, f"choices must be one for each of {len(rows)} episodes, got {len(chosen)}")
         wrapped = self._explore[:, t] & (choices is None or not self._told)
         actions = np.where(wrapped, self._random_action[:, t], chosen)
         rewards = self.mdps.rewards[rows, states, actions]

@@ -114,8 +114,7 @@ def test_bad_input_is_refused_with_a_sentence():
     e = mdp.sample(4, 5, 3, 2, seed=0)
     cases = [
         (np.zeros((4, 5, 3)), r"probabilities \[episode, round, action\] = \(4, 5, 2\)"),
-        (np.zeros((4, 5)), "or integer choices"),
-        (np.full((4, 5), 2), "choices must be actions 0 to 1, got 2 to 2"),
+        (np.full((4, 5), 2), "choices must be whole numbers from 0 to 1, got 2"),
         (np.full((4, 5, 2), 1.5), "apply a softmax to logits first"),
         (np.full((4, 5, 2), np.nan), "sum to 1 over actions"),
     ]

@@ -54,10 +54,6 @@ def test_random_choices_follow_no_discount(batches):
     )
 
 
-def test_choices_of_other_batches_are_refused(batches):
-    refuses("for every batch", followed_discount, [batches[0].actions], batches)
-
-
 def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
     """Latents that are a random linear map of the Q columns give back the exact tables, and the rates (.1, .9)."""
     rng = np.random.default_rng(0)

@@ -183,9 +183,8 @@ test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: replace(episodes(), next_states=np.full((3, 4), 5)), "next_states must be .* 0 to 2, got 5"),
     (
         lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
-        "choices must be actions 0 to 1 of these MDPs",
+        "choices must be whole numbers from 0 to 1, got",
     ),
-    (lambda: [mdp.Interaction(mdp.chain(), 0, seed=0)], "n_rounds must be at least 1"),
     (
         lambda: replace(episodes(), rewards=np.ones((3, 4))),
         "q_tables differ from Q-learning .* with MDPEpisodes.from_transitions",
