@@ -23,7 +23,7 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
         outputs = [output for cell in code for output in cell["outputs"]]
         assert len(text) <= 300_000 and all(len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs)
         assert not any("error" in output["output_type"] or output.get("name") == "stderr" for output in outputs)
-        assert path.stem in ("own-task", "traces") or any("image/png" in one.get("data", {}) for one in outputs)
+        assert path.stem == "own-task" or any("image/png" in one.get("data", {}) for one in outputs)
 
 
 def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
