@@ -136,13 +136,15 @@ def run(
         arguments: what a handwired reference, given by name, is built with beside that, such as ``{"beta": 10}``.
 
     Raises:
-        InputError: models of different tasks, or that share no size.
+        InputError: models of different tasks, on different devices, or that share no size.
     """
     started = time.process_time()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
     other = _loaded(model, reference, dict(arguments or {}))
     models = [m for m in (model, other) if m is not None]
+    placed = " and ".join(f"{one.name} on {one.device}" for one in models)
+    require(len({one.device for one in models}) == 1, f"{placed}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
     effort = effort.of_rounds(task.at_most(effort.rounds))
     with session():
@@ -213,7 +215,7 @@ def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[
             not arguments,
             f"{given} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
         )
-        return load(reference) if isinstance(reference, str) else reference
+        return load(reference).to(model.device) if isinstance(reference, str) else reference
     record = handwired(reference)
     require(
         record.task == model.layout.task,
@@ -223,4 +225,4 @@ def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(torch.float64)
+    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(model.device, torch.float64)

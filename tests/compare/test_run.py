@@ -182,3 +182,5 @@ def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_m
 def test_what_cannot_be_compared_is_refused_before_any_work():
     with pytest.raises(InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"):
         compare.run(interp.load("wma-learned"), "qlearning-handwired")
+    with pytest.raises(InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"):
+        compare.run(interp.load("wma-gru").to("meta"), interp.load("wma-handwired"))
