@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -185,18 +185,26 @@ class _Tap(nn.Module):
 
 
 class _Read(TorchDispatchMode):
-    """While it is open, ``beside`` takes the shapes of weights that are read and not in the state of a machine."""
+    """While it is open, ``beside`` takes the shapes of weights that are read and not in the state of a machine.
 
-    own: set[int]
-    kept: set[int]
-    beside: set[str]
+    They are what no operation made: parameters, and matrices of real numbers that lie where they lay in another round.
+    """
+
+    def __init__(self, own: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.own, self.round, self.made, self.beside = {one.data_ptr() for one in own}, 0, dict[int, Any](), set[str]()
+        self.seen = dict[int, tuple[int, Tensor]]()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for one in tree_leaves((args, kwargs)):
-            learned = isinstance(one, Tensor) and one.requires_grad and one.is_leaf and one._base is None
-            if id(one) not in self.own and (learned or isinstance(one, nn.Parameter) or id(one) in self.kept):
-                self.beside.add(str(list(one.shape)))
-        return function(*args, **kwargs or {})
+            if isinstance(one, Tensor) and id(one) not in self.made and one.data_ptr() not in self.own:
+                first, _ = self.seen.setdefault(one.data_ptr(), (self.round, one))
+                learned = isinstance(one, nn.Parameter) or (one.requires_grad and one.is_leaf and one._base is None)
+                if learned or (one.ndim > 1 and one.is_floating_point() and first < self.round):
+                    self.beside.add(str(list(one.shape)))
+        done = function(*args, **kwargs or {})
+        self.made.update((id(one), one) for one in tree_leaves(done))
+        return done
 
 
 class AdaptedMachine(HookedMachine):
@@ -368,10 +376,7 @@ class AdaptedMachine(HookedMachine):
         draw = self.reset or reset_parameters
         blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
         blank.name, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
-        kept = [one for part in blank.modules() for one in vars(part).values() if isinstance(one, Tensor)]
-        read = _Read()
-        read.own, read.beside = {id(one) for one in blank._held().values()}, set()
-        read.kept = {id(one) for one in kept if one.ndim > 1 and one.is_floating_point()}
+        read = _Read(blank._held().values())
         blank._done(read)
         of = f"rounds of {self.name!r} read weights of shape {', '.join(sorted(read.beside))} that none of its modules "
         how = "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers"
@@ -390,7 +395,7 @@ class AdaptedMachine(HookedMachine):
         return json.dumps([*said, self._done()], sort_keys=True, default=str)
 
     @plainly()
-    def _done(self, watched: TorchDispatchMode | None = None) -> str:
+    def _done(self, watched: _Read | None = None) -> str:
         """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest.
 
         Not ``watched`` is the sampler of the task, which may ask the trained module.
@@ -399,14 +404,18 @@ class AdaptedMachine(HookedMachine):
             episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
             fitted = self.layout.fit(episodes)
             fed = self.prepare(fitted.encode(episodes))
-            with ExitStack() as stack, watched or nullcontext(), torch.no_grad():
+            rounds = [fed.at(t) for t in range(fed.tokens.shape[1])]
+            reading: Any = watched or nullcontext()
+            if watched:
+                watched.own |= {one.data_ptr() for now in rounds for one in now.tensors().values()}
+            with ExitStack() as stack, reading, torch.no_grad():
                 # No hook is run, and nothing is trained.
                 for part in (one.__dict__ for one in (self, *self.hook_points())):
                     stack.callback(part.update, _forward_hooks=part["_forward_hooks"], training=part["training"])
                     part.update(_forward_hooks={}, training=False)
                 carried, done = self.initial(2, fitted), []
-                for t in range(fed.tokens.shape[1]):
-                    prediction, carried = self.step(carried, fed.at(t))
+                for reading.round, now in enumerate(rounds):
+                    prediction, carried = self.step(carried, now)
                     done += [prediction.flatten(), carried.abs().mean((1, 2))]
         except Exception as error:  # what cannot run does nothing, and its digest says so
             return type(error).__name__
