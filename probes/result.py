@@ -211,8 +211,7 @@ class ProbeResult(Measured):
     def plot(self, episode: int = 0) -> Figure:
         """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode."""
         require(self.metric == "r2", f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw")
-        true = self.target.indicators().values
-        return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
+        return Decoded(self.target.key, self.columns, self.predictions, self.target.indicators().values).plot(episode)
 
     def scores(self) -> pd.DataFrame:
         """Every number: a row per metric, per output and per control, with intervals and paired differences.

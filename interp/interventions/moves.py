@@ -325,8 +325,7 @@ class Transition:
             steps = flat(goal[key] - self.before[key])
             unit = float(np.sqrt((steps**2).mean())) or 1.0
             missed = missed + (flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
-            about_mean = (((steps - steps.mean(0)) / unit) ** 2).sum(-1)
-            varied = varied + about_mean * len(steps) / max(len(steps) - 1, 1)
+            varied = varied + (((steps - steps.mean(0)) / unit) ** 2).sum(-1) * len(steps) / max(len(steps) - 1, 1)
         whose, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}

@@ -209,8 +209,7 @@ def steer(
     # Random directions as long, on the rows that it moves.
     noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n_random, *along.shape))).to(along)
     noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device))
-    controls = noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
-    directions = (along, *controls)
+    directions = (along, *noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm())
     edits = {
         f"dose {i} along {j}": [Edit.of("latent", base.latents[:, [t]] + dose * direction, model)]
         for i, dose in enumerate(doses.sizes)
@@ -223,8 +222,7 @@ def steer(
     (state, inputs), answers = algorithm.at(values, [t]), []  # the algorithm's own, from its memory moved by each dose
     for dose in doses.sizes:
         moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        after = algorithm.step(state, inputs, {memory: moved})[1]
-        answers.append(algorithm.distribution(after)[rows, 0, read])
+        answers.append(algorithm.distribution(algorithm.step(state, inputs, {memory: moved})[1])[rows, 0, read])
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
     sizes, mine, wanted, random = [float(x) for x in doses.sizes], chances[:, 0], np.stack(answers), chances[:, 1:]
     off, theirs = np.abs(mine - wanted), np.abs(random - wanted[:, None]).mean()

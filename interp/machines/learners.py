@@ -113,11 +113,8 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
-    def embed(module: Any, fed: EncodedRounds) -> Tensor:
-        return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
-
-    rounds: dict[str, Any] = {"embedded": Embedded(embed, 2, at=0, slot=0), "check": False}
-    return state_space(module, layout, read=lambda m, y, fed: m.read(y), **rounds)
+    asked = Embedded(lambda m, fed: torch.stack([m.ask(said.before(fed)), m.hear(said.after(fed))], 1), 2, at=0, slot=0)
+    return state_space(module, layout, read=lambda m, y, fed: m.read(y), embedded=asked, check=False)
 
 
 def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:

@@ -84,8 +84,7 @@ class Explorer:
         n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
         episodes = task.half(1).sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
-        other = None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
-        return first, other
+        return first, None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
 
     def opening(self, view: View) -> View:
         """A view as it is, or where it has no edit and no round a telling one, whose edit acts half-way.
