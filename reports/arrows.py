@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,7 @@ _ASIDE = (0.0, 0.09, -0.09, 0.18, -0.18, 0.27, -0.27)
 
 
 _PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
+_BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
 _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 
@@ -166,27 +168,26 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
-    cells = [(name, x, (len(column) - 1) / 2 - y) for x, column in enumerate(columns) for y, name in enumerate(column)]
-    place = {name: (float(x), y) for name, x, y in cells}
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * tallest))
+    place = {name: (x, (len(of) - 1) / 2 - y) for x, of in enumerate(columns) for y, name in enumerate(of)}
+    half = len(columns) * _HALF_CHARACTER / WIDTH
+    shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
+    figure = Figure(figsize=(WIDTH, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
-        half = len(columns) * _HALF_CHARACTER / WIDTH
-        start, end = (x0 + half * len(edge["source"]), y0), (x1 - half * len(edge["target"]), y1)
-        bow = 0.25 if x1 - x0 > 1 else 0.04  # past the boxes of layers in between
-        bow = bow if y0 + y1 <= 0 else -bow
+        out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
+        start, end = (x0 + out, y0), (x1 - into, y1)
+        bow = (0.25 if x1 - x0 > 1 else 0.04) * (1 if y0 + y1 <= 0 else -1)  # past the boxes of layers in between
         axes.add_patch(_arrow(start, end, _PORTS[edge["port"]], bow, 2.5, shrinkA=5, shrinkB=5, linewidth=1.5))
     for name, (x, y) in place.items():
         ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
-        box = {"boxstyle": "round,pad=0.35", "facecolor": PAPER, "edgecolor": ink}
-        axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
-    for x in range(len(columns)):
-        title = f"layer {x}" if x < len(layers) else "exits"
-        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
+        text = "\n".join(shown[name])
+        axes.text(x, y, text, ha="center", va="center", size=9, weight=weight, bbox=_BOX | {"edgecolor": ink}, zorder=3)
+    for x, title in enumerate([*(f"layer {x}" for x in range(len(layers))), "exits"]):
+        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5)
     axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
     axes.axis("off")
-    ports = [port for port in _PORTS if port in set(edges["port"])]
-    handles = [axes.plot([], [], color=_PORTS[port], linewidth=2)[0] for port in ports]
-    axes.legend(handles, [f"read by {port}" for port in ports], loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4)
+    for port in [port for port in _PORTS if port in set(edges["port"])]:
+        axes.plot([], [], color=_PORTS[port], linewidth=2, label=f"read by {port}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4)
     return figure

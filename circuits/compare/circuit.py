@@ -388,8 +388,7 @@ def _circuits(compared: Compared) -> CircuitPart:
     (subject, reference), effort = compared.pair, compared.effort
     fresh = compared.untrained, compared.reference_untrained
     task = reference.task
-    has_algorithm = task.algorithms.hypothesis or task.algorithms.records()
-    algorithm = task.explains(reference.model) if has_algorithm else None
+    algorithm = task.explains(reference.model) if task.algorithms.hypothesis or task.algorithms.records() else None
     state = _state(reference, algorithm)
     every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]

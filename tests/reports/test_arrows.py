@@ -76,7 +76,7 @@ def test_every_edge_and_every_head_is_drawn(name: str) -> None:
     figure = wiring([list(part["head"]) for _, part in heads.groupby("layer")], edges)
     axes = figure.axes[0]
     assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == len(edges)
-    assert {*heads["head"], "prediction", "update"} <= {text.get_text() for text in axes.texts}
+    assert {*heads["head"], "prediction", "update"} <= {text.get_text().replace("\n", " ") for text in axes.texts}
 
 
 def test_an_edge_from_nowhere_is_refused() -> None:
