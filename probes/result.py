@@ -60,7 +60,7 @@ def measure_of(
     ``n_features`` is how many the probe reads, where its score leans low.
     """
     key, _, moment = target.key.partition(":")
-    name = f"{target.noun or 'the ' + key.replace('_', ' ')}{' before the round' if moment else ''}"
+    name = f"{target.noun or 'the ' + key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
     unless: dict[Word, str] = {}
     if "untrained" not in controls:

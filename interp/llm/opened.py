@@ -288,7 +288,7 @@ class _Conversations:
             elsewhere.append([places[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
-        own, new = dict[str, Tensor](), dict[str, Tensor]()
+        own, new = dict[str, Any](), dict[str, Any]()
         keep = {name: partial(_keep, own, name, here) for name in names}
         base = self._difference(self._run(ids, keep, stay=True))
         keep = {name: partial(_keep, new, name, here) for name in names}
