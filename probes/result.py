@@ -59,8 +59,8 @@ def measure_of(
     ``untrained`` says why no untrained copy was run, where none was, and ``hidden`` why most features were not read;
     ``n_features`` is how many the probe reads, where its score leans low.
     """
-    key, _, moment = target.key.partition(":")
-    name = f"{target.noun or 'the ' + key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
+    key, _, moment = target.key.replace("log_", "log-").partition(":")
+    name = f"{target.noun or 'the ' + key.replace('_', ' ')}{' before the round' if moment else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
