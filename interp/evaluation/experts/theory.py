@@ -70,14 +70,12 @@ def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray
     return np.stack(path, axis=1)
 
 
-def _mixture_log_loss(
-    logits: _Weights, likelihoods: _Weights
-) -> tuple[Float[np.ndarray, "*any"] | np.float64, _Weights]:
+def _mixture_log_loss(logits: _Weights, likelihoods: _Weights) -> tuple[Float[np.ndarray, "*any"], _Weights]:
     """``-log sum_i w_i r_i``, one round's loss of the mixture, and its gradient in the logits: ``w - w+``."""
     weights = special.softmax(logits, axis=-1)
     joint = weights * likelihoods
     loss = special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
-    return loss, weights - joint / joint.sum(axis=-1, keepdims=True)
+    return np.asarray(loss), weights - joint / joint.sum(axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True)
