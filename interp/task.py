@@ -408,9 +408,8 @@ class Data:
         for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
             function = getattr(self, name)
             if function is not None and not getattr(function, "__module__", "").startswith("interp."):
-                object.__setattr__(
-                    self, name, theirs(f"this task's record does not keep what it says: {name}")(function)
-                )
+                told = theirs(f"this task's record does not keep what it says: {name}")
+                object.__setattr__(self, name, told(function))
         names = [size.name for size in self.sizes]
         twice = max(names, key=names.count, default="")
         require(len(set(names)) == len(names), f"two sizes are called {twice!r}; give each a name of its own")

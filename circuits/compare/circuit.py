@@ -444,7 +444,8 @@ def _apart(a: Interval, b: Interval) -> Interval:
     """The distance of two numbers, each with its own interval."""
     gap = a.estimate - b.estimate
     below = float(np.hypot(a.estimate - a.low, b.high - b.estimate))
-    low, high = gap - below, gap + float(np.hypot(a.high - a.estimate, b.estimate - b.low))
+    above = float(np.hypot(a.high - a.estimate, b.estimate - b.low))
+    low, high = gap - below, gap + above
     nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
     return Interval(abs(gap), nearest, max(abs(low), abs(high)))
 

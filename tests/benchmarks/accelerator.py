@@ -10,7 +10,7 @@ yet. In order of value:
 * ``steps``: seconds a step and peak memory of each task's largest preset at its largest sizes, by precision (float32,
   TF32 products, bfloat16) and batch size.
 
-Without an accelerator the same code runs at small sizes, which says that it works and nothing about speed.
+Without an accelerator only ``steps`` has rows, at small sizes, which say that it works and nothing about speed.
 """
 
 import csv
