@@ -313,8 +313,9 @@ class Circuit(Tabled):
             )
 
     def __repr__(self) -> str:
-        size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold the {self.algorithm.memory}"
-        return ". ".join([f"{self.name} runs {self.algorithm.name}: {size.replace('_', ' ')}", *self.edits])
+        held = self.algorithm.variable(self.algorithm.memory).noun
+        size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {held}"
+        return ". ".join([f"{self.name} runs {self.algorithm.name}: {size}", *self.edits])
 
     @property
     def n_layers(self) -> int:

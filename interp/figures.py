@@ -41,7 +41,7 @@ def trajectories(
 
     Args:
         values, reference: ``[step, series]``; step 0 is before the first round.
-        labels: one per series; where there are more than hues, those that end farthest from the middle are told apart.
+        labels: one per series; where there are more than hues, those of which the reference moves most are told apart.
     """
     values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     require(
@@ -55,7 +55,7 @@ def trajectories(
     if len(labels) <= len(CYCLE):
         told = dict(enumerate(CYCLE[: len(labels)]))
     else:
-        moved = np.abs(reference[-1] - np.median(reference[-1]))
+        moved = reference.std(0)
         hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
         told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
     gap, thin = np.abs(values - reference), {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}

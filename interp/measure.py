@@ -318,12 +318,12 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
     if more := [phrase for phrase in phrases if phrase not in first]:
         sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
-    reasons = [one.reason for one in measures if one.word == "undecided"]
-    if reasons:
-        why = f": {reasons[0]}" if len(set(reasons)) == 1 else ""
-        sentences.append(
-            f"{len(reasons)} of {len(measures)} claims {'is' if len(reasons) == 1 else 'are'} undecided{why}"
-        )
+    if undecided := [one for one in measures if one.word == "undecided"]:
+        asked = "" if lead else next((one.yes for one in undecided if one.yes), "")
+        are, such = ("is", "") if len(undecided) == 1 else ("are", "such as ")
+        named = f", {such}whether it {asked}" if asked else ""
+        why = f": {undecided[0].reason}" if len({one.reason for one in undecided}) == 1 else ""
+        sentences.append(f"{len(undecided)} of {len(measures)} claims {are} undecided{named}{why}")
     return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
 
 

@@ -81,7 +81,7 @@ def measure_of(
         threshold=_SMALLEST_EFFECT,
         unit="R2" if score.kind == "skill" else "skill",
         controls={DESCRIPTIONS[key]: Control(one.score.skill.estimate, one.counts) for key, one in controls.items()},
-        yes=f"holds {name}{place}",
+        yes=f"{'partly ' * (score.skill.estimate < 0.5)}holds {name}{place}",  # less than half of it can be read
         no=f"does not hold {name}{place}",
         unless=unless,
         caution="what can be read need not be used",

@@ -366,7 +366,7 @@ class Measures:
     def said(self, of: Measure) -> str:
         """A row as it is read out, or printed where nothing can be drawn."""
         if math.isnan(of.number.estimate):
-            return ""
+            return of.reason
         held = f"{'at least' if of.side == 'above' else 'at most'} {number(of.threshold)}"
         parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
         return "; ".join([*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())])

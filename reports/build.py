@@ -155,7 +155,8 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
         crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
         kept.append(replace(one, yes="", no="") if crowded else one)
         said += [(of, one.word)] * bool(kept[-1].phrase)
-    return sentence(context.model.name, kept, context.sentence) if kept else ""
+    text = sentence(context.model.name, kept, context.sentence) if kept else ""
+    return re.sub(r"^([^.]*holds (the [^,.]+?)(?:,| and)[^.]* (?:from|by)) \2\b", r"\1 it", text)  # it is named once
 
 
 def _page_name(context: Context) -> str:

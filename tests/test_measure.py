@@ -196,9 +196,9 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
     no = replace(
         HELD, number=Interval(0.1, 0, 0.2), yes="predicts alike", no="predicts otherwise", condition="never said"
     )
-    spans = replace(HELD, number=Interval(0.5, 0.3, 0.7))
+    spans = replace(HELD, number=Interval(0.5, 0.3, 0.7), yes="adds")
     assert sentence("m", [yes, no]) == "m holds the counts (given the round number), but predicts otherwise."
-    assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided: {SPANS}."
+    assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided, whether it adds: {SPANS}."
     assert sentence("m", [replace(HELD, lacking="none")]) == "m: no claim applies."
     both = [
         replace(HELD, yes="holds a"),
@@ -206,9 +206,9 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
         spans,
         replace(spans, unless={"undecided": "other"}),
     ]
-    assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided."
+    assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided, such as whether it adds."
     assert sentence("m", [yes, no], "It is the algorithm.") == "It is the algorithm. It predicts otherwise."
-    assert sentence("m", [yes, yes, spans, spans]).endswith(f"2 of 4 claims are undecided: {SPANS}.")
+    assert sentence("m", [yes, yes, spans, spans]).endswith(f"undecided, such as whether it adds: {SPANS}.")
 
 
 @pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])

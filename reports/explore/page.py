@@ -36,10 +36,10 @@ VISIBLE = 1e-3
 _MOST_ROWS = 12  # outcomes that a page lists: those that move most, or are likeliest
 
 
-def _state_number(answer: Answer) -> tuple[str, int, list[np.ndarray]] | None:
+def _state_number(answer: Answer) -> tuple[str, str, int, list[np.ndarray]] | None:
     """The number of the decoded state that edits move most, or that varies most.
 
-    Its variable, its index, and what it is in every round without and with the edits.
+    Its name, its variable, its index, and what it is in every round without and with the edits.
     """
     before, after = answer.decoded
     far: dict[str, np.ndarray] = {}
@@ -52,7 +52,8 @@ def _state_number(answer: Answer) -> tuple[str, int, list[np.ndarray]] | None:
         return None
     key = max(far, key=lambda key: float(far[key].max()))
     at = int(far[key].argmax())
-    return key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
+    name = answer.bench.numbers(key)[at].replace(key, key.replace("_", " "))
+    return name, key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
@@ -89,13 +90,13 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         middle.set_ylabel("moved by edits")
         middle.set_ylim(0, max(middle.get_ylim()[1], VISIBLE if answer.bench.classes else 0.0))
         if drawn:
-            key, number, sides = drawn
+            label, key, number, sides = drawn
             if answer.view.edits:
                 axes[2].plot(rounds, sides[0], color=LIGHT["blue"], linewidth=4, alpha=0.3)
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
             held = np.asarray(answer.values_after[key][0], dtype=np.float64)
             axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
-            axes[2].set_ylabel(answer.bench.numbers(key)[number].replace(key, key.replace("_", " ")))
+            axes[2].set_ylabel(label)
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
@@ -116,9 +117,8 @@ def _sentence(answer: Answer) -> str:
     if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
         said = f"The {what} no prediction by {VISIBLE} or more"
         if drawn := _state_number(answer):
-            key, number, (before, after) = drawn
+            label, _, _, (before, after) = drawn
             t = int(np.abs(after - before).round(6).argmax())  # the first of those that differ by rounding
-            label = answer.bench.numbers(key)[number].replace(key, key.replace("_", " "))
             said += f"; the decoded {label} moves by {after[t] - before[t]:.3f}, in round {t}"
         return f"{said}."
     said = f"The {what} the prediction by at most {machine[t]:.3f}, in round {t}"

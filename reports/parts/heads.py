@@ -78,8 +78,13 @@ _THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a shar
 
 
 def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
-    caption, of = f"Who reads whom in round {context.looked_at}, by head.", f"The circuit in round {context.looked_at}"
-    return [Figure(_flow(reads, context, width=6.0), of, caption)] if context.model.is_handwired else []
+    if not context.model.is_handwired:
+        return []
+    caption = f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
+    picture: Any = Figure(_flow(reads, context, width=6.0), "The circuit in one round", caption)
+    if picture.figure.get_figwidth() > 7:  # so many positions that arrows between them cannot be told apart
+        picture = _picture(context.circuit, "The circuit", "An arrow is a head that reads what another wrote.")
+    return [picture] if isinstance(picture, Figure) else []
 
 
 def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
@@ -128,9 +133,7 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         caption = _SAYS["wired"].format(**about, least=_THRESHOLD)
         picture = Figure(drawn, f"Which position reads which, by which head, in round {t}", caption)
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
-    matters = "No read matters."
-    if len(reads):
-        matters = _SAYS["most"].format(**reads.iloc[int(reads["effect"].argmax())])
+    matters = _SAYS["most"].format(**reads.iloc[reads["effect"].argmax()]) if len(reads) else "No read matters."
     caption = f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect."
     picture = Figure(drawn, f"The reads whose cut changes most in round {t}", caption)
     beside: list[object] = []

@@ -26,7 +26,7 @@ _QUICK_DECODED = 32  # episodes that a state decoder is fitted on in a quick rep
 _MOST = 0.5  # a variable is carried where interchanging a place makes more than this share of the counterfactual effect
 _NOTHING = {"doing nothing": Control(0.0)}
 """The control of a place that can move in no other direction: a score of 0 is that of no effect."""
-_NAMED = 3  # so many variables are named in a sentence; the claim names all
+_NAMED = 2  # so many variables are named in a sentence; the claim names all
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
@@ -71,17 +71,16 @@ def _together(alike: Sequence[Measure]) -> Measure:
     """One measure of variables that have one word: the weakest, with the names of all."""
     weakest = min(alike, key=lambda one: one.number.estimate)
     names = list(dict.fromkeys(one.claim for one in alike))
-    causes = list(dict.fromkeys(one.yes for one in alike if one.claim != weakest.key or len(names) == 1))
-    few = causes if len(causes) <= _NAMED else [*causes[: _NAMED - 1], f"{len(causes) - _NAMED + 1} more"]
+    causes = [name for name in names if name != f"the {weakest.key}" or len(names) == 1][:_NAMED]
     verb = {"prediction": "predict from", "state": "update its state by"}[weakest.key]
     return replace(
         weakest,
         key=f"interchange {weakest.key}",
         claim=f"Swapping in another episode's values changes {_SHOWS[weakest.key]} as the algorithm says: "
         f"{', '.join(names)}",
-        about=f"the weakest, {weakest.claim}" if len(alike) > 1 else "",
-        yes=f"{verb.replace(' ', 's ', 1)} {listed(few)}",
-        no=f"does not {verb} {listed(few)}",
+        about=f"the weakest: {weakest.claim}" if len(alike) > 1 else "",
+        yes=f"{verb.replace(' ', 's ', 1)} {listed(causes)}",
+        no=f"does not {verb} {listed(causes)}",
     )
 
 
@@ -90,11 +89,10 @@ def _best(rows: pd.DataFrame) -> Measure:
     is_control = rows["control"].astype(bool)
     first: dict[Any, Any] = rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
     known = [value for value in [first["random_score"], *rows.loc[is_control, "score"]] if not math.isnan(value)]
-    beside = {"random directions, places that should not hold them": Control(max(known))} if known else _NOTHING
-    name, score = first["variable"].replace("_", " "), Interval(first["score"], first["score_low"], first["score_high"])
-    unit, rests_on = "share of the effect", ("interchange accuracy by variable and place",)
-    more = {"unit": unit, "controls": beside, "yes": first["noun"], "rests_on": rests_on}
-    return Measure(first["outcome"], name, score, _MOST, **more)
+    beside = {"a random direction or another place": Control(max(known))} if known else _NOTHING
+    score = Interval(*(first[key] for key in ("score", "score_low", "score_high")))
+    rests, about = ("interchange accuracy by variable and place",), (first["outcome"], first["noun"])
+    return Measure(*about, score, _MOST, unit="share of the effect", controls=beside, rests_on=rests)
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
@@ -113,7 +111,6 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_SAYS['text']}\n\n{_SAYS['wired' if context.compiled else 'whole']}")
-    learned = [] if aligned is None else _learned(aligned)
     table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
     rows = []
     for row, place in zip(carried.to_dict("records"), places, strict=True):
@@ -121,8 +118,8 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         name = f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}"
         rows += [] if math.isnan(score.estimate) else [plain(name, score, {"a random direction": row["random_score"]})]
     best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
-    held, all_of = int((best > _MOST).sum()), len(best)
-    return [text, Measures(rows, _SAYS["carried"].format(held=held, all_of=all_of)), table, *learned]
+    drawn = Measures(rows, _SAYS["carried"].format(held=int((best > _MOST).sum()), all_of=len(best)))
+    return [text, drawn, table, *([] if aligned is None else _learned(aligned))]
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -192,7 +189,7 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     worst = moving.loc[moving["score"].idxmin()]
     number_of, beside = Interval(*worst[["score", "score_low", "score_high"]]), float(worst["random_score"])
     about = f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
-    return [claim("steering", number_of, controls={"random directions": Control(beside)}, about=about)]
+    return [claim("steering", number_of, controls={"a random direction": Control(beside)}, about=about)]
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -210,13 +207,11 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         return pd.concat(found)
 
     apart = curves({"difference": "model", "random_difference": "random"})
-    own = curves({key: key for key in _NAMES})
-    drawn = panels.beside(own, apart, x=f"dose: {record.what}", ylabel=record.shows)
+    drawn = panels.beside(curves({key: key for key in _NAMES}), apart, x=f"dose: {record.what}", ylabel=record.shows)
     columns = {"dose": "dose", **_NAMES, "difference": "model minus algorithm", "score": "share of the move"}
     columns |= {"mean_error": "mean distance from the algorithm", "max_error": "largest"}
     columns["random_mean_error"] = "of random directions, mean"
-    distances = frame[["mean_error", "random_mean_error"]]
-    table = joined(frame).assign(**distances)[list(columns)].rename(columns=columns)
+    table = joined(frame).assign(**frame[["mean_error", "random_mean_error"]])[list(columns)].rename(columns=columns)
     moved = frame[frame["dose"] != 0]
     about = {"distance": moved["mean_error"].mean(), "random": moved["random_mean_error"].mean(), "shows": record.shows}
     widest = frame.iloc[int(frame["difference"].abs().argmax())]

@@ -108,8 +108,7 @@ def _calibration_measures(result: Calibration, context: Context) -> list[Measure
     other = calibration(np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed).error
     beside, by_design = {"the labels of other episodes": Control(other)}, not context.model.is_handwired
     error, note = Interval(*[result.error] * 3), f"a calibrated predictor, by chance: {cell(result.chance)}"
-    limit = result.chance.high
-    return [claim("calibration", error, threshold=limit, controls=beside, by_design=by_design, note=note)]
+    return [claim("calibration", error, threshold=result.chance.high, controls=beside, by_design=by_design, note=note)]
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:

@@ -62,13 +62,14 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
 def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
     result, blank = results
     gained = Control(blank.get("untied_gain", "all").estimate)
-    untied = claim("agreement", result.get("untied_gain", "all"), controls={UNTRAINED: gained})
-    if not (n_steps := result.beside["disputed", "all"]["n_steps"]):
+    n_steps = result.beside["disputed", "all"]["n_steps"]
+    few = {"undecided": f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide"} if n_steps < _FEWEST else {}
+    untied = claim("agreement", result.get("untied_gain", "all"), controls={UNTRAINED: gained}, unless=few)
+    if not n_steps:
         return [untied]
-    few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
     beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
     controls = {name: Control(share.estimate) for name, share in beside.items()}
-    unless = {"yes": few, "no": few} if few else {}
+    unless = dict.fromkeys(("yes", "no"), few["undecided"]) if few else {}
     return [untied, claim("bootstraps", result.get("disputed", "all"), controls=controls, unless=unless)]
 
 

@@ -96,8 +96,7 @@ def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
         measured.interval(at, "model").complement for at in (later[measured.PARENT], later[measured.OTHER])
     )
     beside, search = {"another node written": Control(control.estimate)}, 1 - later[measured.PARENT]["search"]
-    note = f"parallel search: {search:.2f}"
-    return [claim("expands", effect, threshold=control.high, controls=beside, note=note)]
+    return [claim("expands", effect, threshold=control.high, controls=beside, note=f"parallel search: {search:.2f}")]
 
 
 def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[object]:

@@ -35,11 +35,11 @@ def test_interchange() -> None:
     ]
     found = interchange._interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
     assert [(one.word, one.claim.rpartition(": ")[2]) for one in found] == [
-        ("yes", "carried"),
-        ("no", "absent"),
-        ("undecided", "astride, everywhere, unseen"),
+        ("yes", "the carried"),
+        ("no", "the absent"),
+        ("undecided", "the astride, the everywhere, the unseen"),
     ]
-    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith("random directions")
+    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith("a random direction")
 
 
 @by_cases("scores, moved, random, word")
