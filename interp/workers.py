@@ -9,6 +9,7 @@ a step has ended meanwhile.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import platform
 import signal
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
@@ -40,6 +41,7 @@ TRUSTED: set[str] = set()
 _SECONDS = 20  # how long a scheduler may take to answer
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _SMALL = 2**14  # numbers in the largest weight matrix below which a second thread of torch saves no time
 
 
@@ -152,9 +154,14 @@ def one_thread() -> Iterator[None]:
     """Torch and NumPy's linear algebra on one thread: the models are small, and threads that wait cost more than work.
 
     A context manager, or a decorator: ``@one_thread()``. Libraries that are loaded inside of it are not reached.
+    From then on the process keeps up to 256 MiB of freed memory for its next tensors, where its C library is glibc.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    # Memory of 128 KiB and more went back to the system at once, which cleared each page of the next tensor anew.
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**25)
+        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, 2**28)
     with threads_for(None), threadpool_limits(1):
         yield
 

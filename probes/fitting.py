@@ -24,6 +24,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
+from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.refit import PLATEAU
 from interp.session import session
@@ -245,7 +246,7 @@ def untrained_runs(
     fed = [model.layout.fit(sample).encoded(sample).tensors().values() for sample in samples]
     which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
-        fresh, runs = model.fresh(i), []
+        fresh, runs = untrained(model, i), []
         digest = fresh.digest()
         for sample, key in zip(samples, which, strict=True):
             kept = _RUNS.pop((digest, *about, key), None)

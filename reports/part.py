@@ -28,6 +28,7 @@ from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
+from interp.model.transformer import untrained
 from interp.tasks import Task
 from reports.blocks import Figure
 from reports.page import Section
@@ -157,7 +158,7 @@ class Context:
     @cached_property
     def blank_run(self) -> Rollout:
         """An untrained copy of the model run over the episodes: the control of what is decoded."""
-        return rollout(self.model.fresh(self.seed), self.episodes)
+        return rollout(untrained(self.model, self.seed), self.episodes)
 
     @cached_property
     def algorithm(self) -> Algorithm:

@@ -33,6 +33,7 @@ from interp.machine import Machine
 from interp.measure import UNTRAINED, Control, Side, best_of, claims
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
+from interp.model.transformer import untrained
 from interp.statistics import Interval
 
 Array = NDArray[Any]
@@ -222,7 +223,7 @@ class Trial:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
         found: list[Trial] = []
         for seed in range(self.effort.copies and self.effort.copies + _SPARE):
-            copy = replace(self, model=self.model.fresh(self.effort.seed + seed).eval())
+            copy = replace(self, model=untrained(self.model, self.effort.seed + seed))
             if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():
                 found.append(copy)
             if len(found) == self.effort.copies:

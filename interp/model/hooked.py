@@ -205,9 +205,9 @@ class HookedMachine(HookedRootModule):
     def weights_version(self) -> tuple[Any, ...]:
         """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``.
 
-        Beside them all numbers and texts that its modules keep, which may change what they compute.
+        Beside them all numbers and texts that its modules keep, which may change what they compute; hook points do not.
         """
-        every = (vars(part).items() for part in self.modules())
+        every = (vars(part).items() for part in self.modules() if type(part) is not HookPoint)
         plain = tuple(v for own in every for k, v in own if isinstance(v, (str, int, float)) and k != "training")
         return (*((tensor.data_ptr(), written(tensor)) for tensor in self._held().values()), plain)
 

@@ -36,6 +36,7 @@ from interp.model.components import Block, Embedding, PlainBlock, Projection, Ru
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.session import once
 
 
 class _RoundOutput(NamedTuple):
@@ -232,8 +233,9 @@ class HookedLatentTransformer(LensSurface):
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """:meth:`step` for many rounds without hooks: the blocks are laid out once.
 
-        A round that holds the model's choice is equal to rounding, as it runs twice: only what is read is computed in
-        the last block, and with another choice the round goes on from there, as what stands before is known.
+        Rounds are equal to rounding, but for those of a handwired machine without choices, which are equal bit for bit:
+        only what is read is computed in the last block. A round that holds the model's choice runs twice: with another
+        choice it goes on from there, as what stands before is known.
         """
         blocks, is_quiet = _plain_blocks(self), self.is_quiet()
         if blocks is None:
@@ -243,7 +245,8 @@ class HookedLatentTransformer(LensSurface):
         def step(carried: Tensor, fed: EncodedRounds) -> Stepped:
             nonlocal last
             n = fed.tokens.shape[1]
-            layout, start, past, n_read, prediction = self.layout_of_length[n], 0, None, None, None
+            layout, start, past, prediction = self.layout_of_length[n], 0, None, None
+            n_read = layout.n_read if is_quiet and not self.is_handwired else None
             if is_quiet and layout.choice_position is not None:
                 past, n_read = [self.nothing_past(len(carried), block) for block in blocks], layout.n_read
                 if last is not None and carried is last[0] and fed.values is last[1].values:
@@ -397,14 +400,15 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     """The control of every claim about what training put into a machine: a copy with fresh random weights.
 
     It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
-    not from what was learned. A seed gives the same weights on every device, and no global generator moves.
+    not from what was learned. A seed gives the same weights on every device, and no global generator moves. A session
+    draws each copy once, so its runs are shared, and nobody may train it.
 
     >>> import interp
     >>> untrained(interp.load("wma-handwired", n_experts=4)).name
     'wma-handwired-untrained'
     """
     fit("model", model, Machine)
-    return model.fresh(seed)
+    return once(("untrained", seed, model.weights_version()), model, make=lambda: model.fresh(seed))
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:

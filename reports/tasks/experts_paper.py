@@ -14,6 +14,7 @@ from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.measure import UNTRAINED, Control, Measure
 from interp.model.rollout import rollout
+from interp.model.transformer import untrained
 from interp.statistics import Interval
 from interp.tasks.experts import sample
 from reports.blocks import Figure, Prose, Table, claim, curves, titled
@@ -141,7 +142,7 @@ _PICTURES = _PROSE["pictures"]
 
 def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Measure]:
     control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
-    blank = latent_control(context.model.fresh(context.seed), context.episodes, context.seed).to_frame()
+    blank = latent_control(untrained(context.model, context.seed), context.episodes, context.seed).to_frame()
     idle = float(blank.set_index("quantity")["estimate"]["lost when cut"])
     share = float(result.tables["theory"]["holds"].mean())
     return [
