@@ -189,8 +189,7 @@ def check(
 
 def _carried_by(algorithm: Algorithm, values: Values) -> np.ndarray:
     """The state that an algorithm carries, before the first round and after each, ``[episode, round + 1, ...]``."""
-    memory = algorithm.memory
-    return np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
+    return np.concatenate([values[algorithm.memory][:, :1], values[NEXT + algorithm.memory]], axis=1)
 
 
 def check_horizon(

@@ -41,7 +41,6 @@ TRUSTED: set[str] = set()
 _SECONDS = 20  # how long a scheduler may take to answer
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _SMALL = 2**14  # numbers in the largest weight matrix below which a second thread of torch saves no time
 
 
@@ -160,8 +159,8 @@ def one_thread() -> Iterator[None]:
 
     # Memory of 128 KiB and more went back to the system at once, which cleared each page of the next tensor anew.
     with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**25)
-        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, 2**28)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 2**25), mallopt(-1, 2**28)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
     with threads_for(None), threadpool_limits(1):
         yield
 

@@ -219,10 +219,7 @@ def scored(missed: ArrayLike, asked: ArrayLike, whose: Any = None) -> Interval:
 @remembered
 def pooled(subject: Participant) -> Rollout:
     """The subject's rollouts of the known episodes and of the test episodes as one."""
-    runs = [subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)]
-    predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
-    fed = type(runs[0].fed).joined([run.fed for run in runs])
-    return replace(runs[0], predictions=predictions, latents=latents, fed=fed)
+    return Rollout.joined([subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)])
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:

@@ -67,14 +67,13 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         others = [regime for regime in trial.regimes if regime != home]
         n = min(effort.away, len(others))  # others are taken from the last one on, evenly spaced
         names = [home, *(others[len(others) - 1 - i * len(others) // n] for i in range(n))]
-        drawn = {name: "" if name == home else name for name in names}  # the sampler's default regime has no key
-        longer = {x: Trial.of(model, effort, key, _SEED + i, rounds) for i, (x, key) in enumerate(drawn.items())}
-        at_home = longer[home]
+        keys = ["", *names[1:]]  # the sampler's default regime has no key
+        longer = {name: Trial.of(model, effort, keys[i], _SEED + i, rounds) for i, name in enumerate(names)}
         watched = Trial.of(model, effort, "", _SEED, rounds_for(model, effort, 4))  # what reads the truth late, too
         truth = timing.unseen(watched, is_used)
         measures[2:2] = [shortcuts.side(trial, is_used), truth]
         done(1)
-        measures += [timing.in_time(trial, truth.word == "no"), timing.longer(at_home, trial.shape[1])]
+        measures += [timing.in_time(trial, truth.word == "no"), timing.longer(longer[home], trial.shape[1])]
         measures.append(timing.stays(longer))
         done(1)
         measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]

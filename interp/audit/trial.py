@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,14 +222,10 @@ class Trial:
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
-        found: list[Trial] = []
-        for seed in range(self.effort.copies and self.effort.copies + _SPARE):
-            copy = replace(self, model=untrained(self.model, self.effort.seed + seed))
-            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():
-                found.append(copy)
-            if len(found) == self.effort.copies:
-                break
-        return tuple(found)
+        seeds = range(self.effort.seed, self.effort.seed + self.effort.copies + _SPARE)
+        copies = (replace(self, model=untrained(self.model, seed)) for seed in seeds)
+        runs = (copy for copy in copies if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all())
+        return tuple(islice(runs, self.effort.copies))
 
     def untrained(self, number: Callable[[Trial], Interval | None], side: Side = "above") -> dict[str, Control]:
         """The control of a claim: its number with untrained copies in the model's place; empty where none runs.

@@ -186,9 +186,9 @@ def passed(
 
     counter = FiringCounter([(name, partial(at, name)) for name in names])
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
-        step = None if before is None else partial(model.step, before=before)  # type: ignore[call-arg]
-        if not names and before is None and runs_from(model):  # what nobody looks at is not computed
-            step = model.stepper()
+        step = model.stepper() if runs_from(model) else None
+        if before is not None:
+            step = partial(model.step, before=before)  # type: ignore[call-arg]
         done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
     most = 1 + (commit == "own")  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):

@@ -80,12 +80,12 @@ class InterchangeResult(Found):
 
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
-        return ratio_interval(self._missed, self._asked, seed=seed, participants=self.participants).complement
+        return ratio_interval(*self._sums, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
         along = np.einsum("btk,btk->b", self.effect, self.wanted)
-        return ratio_interval(along, self._asked, seed=seed, participants=self.participants)
+        return ratio_interval(along, self._sums[1], seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
@@ -125,13 +125,9 @@ class InterchangeResult(Found):
         return pd.DataFrame([row])
 
     @property
-    def _asked(self) -> NDArray[np.float64]:
-        return np.einsum("btk,btk->b", self.wanted, self.wanted)
-
-    @property
-    def _missed(self) -> NDArray[np.float64]:
-        off = self.effect - self.wanted
-        return np.einsum("btk,btk->b", off, off)
+    def _sums(self) -> list[NDArray[np.float64]]:
+        """Per episode, what is missed and what is asked, squared: of the score, one less their ratio."""
+        return [np.einsum("btk,btk->b", x, x) for x in (self.effect - self.wanted, self.wanted)]
 
 
 @checked
@@ -143,12 +139,12 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     """
     paired = result.effect.shape == rival.effect.shape
     require(paired, f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}")
-    require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
-    silent = rival._asked.sum() == 0
+    (missed, asked), (rival_missed, rival_asked) = result._sums, rival._sums
+    require(bool(asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
     weights = resample_weights(len(result.effect), seed=seed, plain_first=True, participants=result.participants)
     with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
-        score = 1 - (weights @ result._missed) / (weights @ result._asked)
-        rivals = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
+        score = 1 - (weights @ missed) / (weights @ asked)
+        rivals = 1 - (weights @ rival_missed) / (weights @ (rival_asked if rival_asked.sum() else asked))
     return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
 
 
