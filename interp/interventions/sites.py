@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool
@@ -161,6 +161,7 @@ def sites(
     layout: RoundLayout | None = None,
     components: str | Iterable[str] | None = None,
     positions: str | Iterable[str] | None = "all",
+    layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
     """Every site of the given components, in the order computed: by component, layer, head, position.
 
@@ -170,6 +171,7 @@ def sites(
     layout = model.layout if layout is None else layout
     components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
+    wanted = None if isinstance(layers, str) else non_empty("layers", layers)
     require(
         positions is None or isinstance(positions, str) or len(positions := list(positions)) > 0,
         "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
@@ -177,7 +179,7 @@ def sites(
     every: list[Site] = []
     for name in names:
         kind = component(name, model)
-        several = range(kind.n_layers) if kind.has_layer else (None,)
+        several = (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
         heads = range(kind.n_heads) if kind.n_heads else (None,)
         at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
         every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]

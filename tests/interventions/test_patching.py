@@ -178,7 +178,7 @@ def test_enumeration_counts(untrained):
     assert len(sites(untrained, components=("resid_pre", "embed"))) == 2 * 11 + 11
     assert [str(s) for s in sites(untrained, components="latent")] == ["latent@<z>"]
     assert len(sites(untrained, components="pattern", positions=None)) == 4
-    assert len(sites(untrained, components="mlp_out", positions="p?")) == 2
+    assert len(sites(untrained, components="mlp_out", positions="p?", layers=[1])) == 1
 
 
 @by_cases("text, message")
