@@ -67,8 +67,8 @@ def executed(page: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             quiet = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
             NotebookClient(made, timeout=300, **quiet).execute(cwd=folder, env=own)
-        for cell in made["cells"]:
-            cell["outputs"] = [one for one in cell.get("outputs", []) if one.get("name") != "stderr"]
+        for cell in [cell for cell in made["cells"] if cell["cell_type"] == "code"]:
+            cell["outputs"] = [one for one in cell["outputs"] if one.get("name") != "stderr"]
         write_text(kept, json.dumps(made))
         print(f"{page.stem} ran for {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return json.loads(kept.read_text(encoding="utf-8"))

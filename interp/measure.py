@@ -319,11 +319,12 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     if more := [phrase for phrase in phrases if phrase not in first]:
         sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
     if undecided := [one for one in measures if one.word == "undecided"]:
-        asked = "" if lead else next((one.yes for one in undecided if one.yes), "")
-        are, such = ("is", "") if len(undecided) == 1 else ("are", "such as ")
-        named = f", {such}whether it {asked}" if asked else ""
+        asked = "" if lead else next((one.yes.removeprefix("partly ") for one in undecided if one.yes), "")
+        are, such = ("are", "such as ") if len(undecided) > 1 else ("is", "")
+        told = f"{len(undecided)} of {len(measures)} claims {are} undecided{',' * bool(asked)}"
+        named = f" {such}whether it {asked}" if asked else ""
         why = f": {undecided[0].reason}" if len({one.reason for one in undecided}) == 1 else ""
-        sentences.append(f"{len(undecided)} of {len(measures)} claims {are} undecided{named}{why}")
+        sentences.append(f"{told if len(measures) > 1 else 'It is undecided'}{named}{why}")
     return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
 
 
