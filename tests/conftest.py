@@ -10,6 +10,7 @@ import pytest
 
 from interp import catalog, library, tasks
 from interp.model import checkpoints
+from interp.session import session
 from interp.task import Task
 from interp.workers import one_thread
 
@@ -18,6 +19,13 @@ from interp.workers import one_thread
 def in_one_thread() -> Iterator[None]:
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_session() -> Iterator[None]:
+    """Tests of one module, which look at the same models and episodes, run each of them once."""
+    with session():
         yield
 
 

@@ -18,8 +18,7 @@ SMALL = compare.Effort(known=8, test=12, rounds=14, starts=2, horizon=3, battery
 
 def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatch):
     """A search that spreads .6 of its answer over what it reached is the same search, once that is fitted."""
-    asked = tuple(q for q in driver.QUESTIONS if q.key in ("algorithm", "behaviour"))
-    monkeypatch.setattr(driver, "QUESTIONS", asked)
+    monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key in ("algorithm", "behaviour")))
     handwired = interp.load("reachability-handwired", n_nodes=10, n_edges=15)
     spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
     for pair in ((spread, handwired), (handwired, spread)):

@@ -20,6 +20,8 @@ from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests import handmade, machines
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=4, scored=24, edits=160, untrained=1)
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, scored=16, edits=80, untrained=1)
 WIRED = "wma-handwired"

@@ -1,5 +1,7 @@
 """State, update and effects of a comparison: what each says of machines that are known, and what it may not say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,8 @@ from circuits.compare.update import updates
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
+
+pytestmark = pytest.mark.usefixtures("one_session")
 
 SMALL = Effort(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
 
@@ -72,8 +76,7 @@ def test_effects_tell_bayes_from_weighted_majority(subjects):
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     """Effective parameters by step equivalence: those that a handwired machine was built with."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
-    samples = Samples.draw(model, SMALL, {"n_states": 2, "n_actions": 2})
-    subject = Participant(model, samples)
+    subject = Participant(model, Samples.draw(model, SMALL, {"n_states": 2, "n_actions": 2}))
     rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], SMALL).rules
     own = next(rule for rule in rules if rule.key == "q_learning")
     assert own in rules[:2] and rules[-1].key == "no_bootstrap"  # a maximum that is hardly soft differs by rounding
@@ -85,8 +88,7 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
 def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
     learned, wired, fresh = subjects
-    compared = Compared(learned, wired, [fresh], [], SMALL, {})
-    part = where(compared, [bayes(), wired.task.explains(wired.model)])
+    part = where(Compared(learned, wired, [fresh], [], SMALL, {}), [bayes(), wired.task.explains(wired.model)])
     maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
     exact = maps[wired.name, ("latent",)]
     assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)
@@ -95,12 +97,8 @@ def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     assert 0.05 < spread.loc[0, "p_1"] < 0.5 and spread.loc[3, "p?"] == pytest.approx(1)
     held = {(h.model, h.variable, h.outcome): h for h in part.held}
     assert held[wired.name, STATE, "prediction"].score.low > 1 - 1e-6
-    assert (
-        held[learned.name, STATE, "prediction"].score.low
-        > 0.95
-        > 0.3
-        > held[learned.name, STATE, "prediction"].untrained
-    )
+    own = held[learned.name, STATE, "prediction"]
+    assert own.score.low > 0.95 and own.untrained < 0.3
     shown = part.to_frame()
     assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {wired.name, learned.name}
 
@@ -111,7 +109,7 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
     sizes = shared_sizes([wide, narrow])
     assert sizes == shared_sizes([narrow, wide]) == {"n_states": 4, "n_actions": 2}
     for pair in ((wide, narrow), (narrow, wide)):
-        compared = _compared(*pair, SMALL, sizes)
+        compared = _compared(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
         drawn = [episodes for part in compared.sets.values() for episodes in part]
         assert {(one.n_states, one.n_actions) for one in (*drawn, compared.model.samples.test)} == {(4, 2)}
 

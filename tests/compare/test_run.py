@@ -130,8 +130,7 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     part = getattr(found, name)
     finished = Finished(tmp_path, {}, experts.TASK.rivals())
     finished.save(name, type(part), part)
-    again = finished.load(name, type(part))
-    pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
+    pd.testing.assert_frame_equal(finished.load(name, type(part)).to_frame(), part.to_frame(), check_exact=True)
 
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
