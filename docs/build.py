@@ -35,13 +35,7 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     source = out.with_name(f"{out.name}-source")
     shutil.rmtree(source, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(
-        HERE,
-        source,
-        ignore=shutil.ignore_patterns(
-            "__pycache__", "build.py", "generated.py", "notebooks*", "pictures.py", "screens.py"
-        ),
-    )
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "[!c]*.py", "notebooks"))  # not conf.py
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for page, kept in notebooks.pairs():
         text = json.dumps(notebooks.executed(page)) if run else kept.read_text(encoding="utf-8")

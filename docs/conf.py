@@ -57,8 +57,7 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
             line = re.sub(r":math:`([^`]*)`", r"``\1``", line)  # pages that open offline load no MathJax
             parts = line.split("``")
             parts[::2] = [part.replace("|", "\\|").replace("*", "\\*").replace("tcp:", "tcp\\:") for part in parts[::2]]
-            starts_list = line.lstrip().startswith("* ")
-            lines[i] = "``".join(parts).replace("\\* ", "* ", 1) if starts_list else "``".join(parts)
+            lines[i] = "``".join(parts).replace("\\* ", "* ", 1 if line.lstrip().startswith("* ") else 0)
         literal = literal or line.rstrip().endswith("::")
 
 

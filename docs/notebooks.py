@@ -7,6 +7,7 @@ anew where it or the packages have changed. ``tests/test_notebooks.py`` holds th
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import io
@@ -14,7 +15,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ CACHE = HERE.parent / "output" / "docs-notebooks"
 LARGEST = 60_000
 """Bytes of one output of a stored notebook; the live view of attention needs more."""
 _CODE = re.compile(r"^```(?:\{code-cell\} )?python\n(.*?)^```\n?", re.DOTALL | re.MULTILINE)
+_KERNELS: list[Any] = []  # one for all tutorials: each would import the packages anew, for three seconds
+_EMPTY = "```python\n%reset -f\n%cd -q {__import__('tempfile').mkdtemp()}\nget_ipython().execution_count = 1\n```\n"
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 
@@ -52,21 +54,26 @@ def notebook(page: str) -> dict[str, Any]:
 
 
 def executed(page: Path) -> dict[str, Any]:
-    """The notebook of a tutorial with its outputs, run in a kernel of its own unless it was run before."""
+    """The notebook of a tutorial with its outputs, run without the names of others unless it was run before."""
     digest = hashlib.sha256(page.read_bytes())
     for source in (path for room in ROOMS for path in sorted((HERE.parent / room).rglob("*.*"))):
         digest.update(source.read_bytes() if source.suffix in (".py", ".toml", ".csv") else b"")
     kept = CACHE / f"{page.stem}-{digest.hexdigest()[:16]}.ipynb"
     if not kept.is_file():
         import nbformat
+        from jupyter_client.manager import AsyncKernelManager
+        from jupyter_core.utils import run_sync
         from nbclient import NotebookClient
 
-        began, made = time.perf_counter(), nbformat.from_dict(notebook(page.read_text(encoding="utf-8")))
-        own = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
+        began, own = time.perf_counter(), {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
         own["PYTHONWARNINGS"] = "ignore:IProgress not found"  # what tqdm says in every kernel without ipywidgets
-        with tempfile.TemporaryDirectory() as folder:
-            quiet = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
-            NotebookClient(made, timeout=300, **quiet).execute(cwd=folder, env=own)
+        if not _KERNELS:
+            _KERNELS.append(AsyncKernelManager())
+            atexit.register(run_sync(_KERNELS[0].shutdown_kernel), now=True)
+        quiet = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
+        for part in (_EMPTY, page.read_text(encoding="utf-8")):
+            of_part = NotebookClient(nbformat.from_dict(notebook(part)), km=_KERNELS[0], timeout=300, **quiet)
+            made = of_part.execute(env=own)
         for cell in [cell for cell in made["cells"] if cell["cell_type"] == "code"]:
             cell["outputs"] = [one for one in cell["outputs"] if one.get("name") != "stderr"]
         write_text(kept, json.dumps(made))

@@ -72,7 +72,7 @@ def test_every_link_on_a_page_leads_somewhere() -> None:
             )
 
 
-@pytest.mark.slow  # a kernel a tutorial and some thirty pages of reference: two minutes of one core
+@pytest.mark.slow  # every tutorial and some thirty pages of reference: two minutes of one core
 def test_the_pages_are_built_without_a_warning_and_load_nothing_from_outside(tmp_path: Path) -> None:
     pytest.importorskip("myst_nb", reason="the documentation's generator: pip install '.[docs]'")
     from docs.build import build
