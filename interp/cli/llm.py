@@ -161,10 +161,13 @@ def _run(
         extra_body=extra,
         **settings,
     )
-    used = () if agent else ("device", "concurrency") if backend == "transformers" else connection
-    given = {"device": device, **connection}.items()
-    idle = [name for name, value in given if name not in used and value != getattr(Connection, name, "cpu")]
-    unused = ", ".join(f"--{name.removeprefix('max_').replace('_', '-')}" for name in idle)
+    used: set[str] = {"device", "concurrency"} if backend == "transformers" else {*connection}
+    used = {"model", "max_tokens" if budget else ""} if agent else used | {*vars(chosen)}
+    usual = {"device": "cpu"} | vars(Settings(chosen.model)) | vars(Connection("http://localhost"))
+    given = {"device": device, **connection, **vars(chosen)}.items()
+    idle = [name for name, value in given if name not in used and value != usual[name]]
+    called = [name.removeprefix("max_") if name in {**settings, **connection} else name for name in idle]
+    unused = ", ".join(f"--{name.replace('_', '-')}" for name in called)
     require(not idle, f"{unused} does nothing for {agent or f'--backend {backend}'}: leave it out")
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
@@ -174,6 +177,7 @@ def _run(
     parsed = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
     drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
     jobs = plan.plan(chosen, texts, drawn, parsed)
+    runner.allowance(jobs, budget, price)
     expected = plan.estimate(jobs, price)
     say.line(expected.sentence)
     if dry_run:

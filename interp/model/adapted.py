@@ -46,6 +46,7 @@ from interp.machine import Channel, Component, Stepped
 from interp.model.checks import CLOSE, TRUSTED, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.run import room
 from interp.task import Task
 
 _Tree = Mapping[str, Tensor]
@@ -53,6 +54,7 @@ _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
 _MOST_RUNS = 1000  # how often a submodule may run in a round: every run has a hook point of its own
 _DIGITS = 3  # to how many digits a digest holds what a machine does: rounding on another computer moves the eighth
+_LOOKED_AT = 6  # rounds of it: together they take as long as to draw the two that are played three times
 
 
 def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
@@ -384,9 +386,10 @@ class AdaptedMachine(HookedMachine):
         return blank
 
     def said(self) -> str:
-        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds, each time anew.
+        """What its digest holds beside the weights: what it is, and what it does in six fixed rounds, each time anew.
 
-        What a step reads outside the state of its module (a closure, a global, an attribute) may change.
+        What a step reads outside the state of its module (a closure, a global, an attribute) may change. A change that
+        shows in later rounds only, or moves what is largest by less than .0005 of it, has the same digest.
         """
         what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
         code = f"{getattr(self.one_step, '__module__', '')}.{what}"
@@ -396,7 +399,7 @@ class AdaptedMachine(HookedMachine):
 
     @plainly()
     def _done(self, watched: _Read | None = None) -> str:
-        """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest.
+        """What it predicts, and how much it carries, in rounds of two episodes: relative to the largest.
 
         Not ``watched`` is the sampler of the task, which may ask the trained module.
         """
@@ -404,7 +407,7 @@ class AdaptedMachine(HookedMachine):
             episodes = catalog.get(self.layout.task).sample_for(self, 2, 2, 0)
             fitted = self.layout.fit(episodes)
             fed = self.prepare(fitted.encode(episodes))
-            rounds = [fed.at(t) for t in range(fed.tokens.shape[1])]
+            rounds = [fed.at(t % fed.tokens.shape[1]) for t in range(room(self, _LOOKED_AT))]
             reading: Any = watched or nullcontext()
             if watched:
                 watched.own |= {one.data_ptr() for now in rounds for one in now.tensors().values()}

@@ -40,7 +40,7 @@ from interp.provenance import versions
 
 _FORMAT_VERSION = 2
 _CLOSE = 1e-3  # how far predictions of the same weights may lie apart on another computer, in float32
-_SAID = {"arguments": dict, "name": str, "origin": dict, "layout": dict, "is_handwired": bool, "predicts": dict}
+_SAID = {"arguments": dict, "name": str, "origin": dict, "layout": dict, "is_handwired": bool}
 """What the configuration of a machine holds that a builder makes, and of which kind."""
 
 BUILDERS: dict[str, Callable[..., Machine]] = {}
@@ -183,6 +183,9 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     )
     with reading(folder / "config.json"):
         said = about["config"]
+        whole = {**about, **said} if isinstance(said, dict) else about
+        does = isinstance(whole.get("predicts"), dict)
+        require(does, f"{str(folder)!r}: config.json lacks predicts; fetch the checkpoint again")
         if isinstance(said, dict) and "builder" in said:
             refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
             with reading(weights):
@@ -192,7 +195,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
             layout_from_dict(said["layout"])  # which refuses a task that is not registered
             machine = _copy_of(said, tensors, f"{str(folder)!r}:")
             whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
-            return _require_same(machine, {**about, **said}, str(folder), whose, advice)
+            return _require_same(machine, whole, str(folder), whose, advice)
         config = LatentTransformerConfig.from_dict(said)
         with reading(weights):
             tensors = load_file(weights)
@@ -256,9 +259,9 @@ _SAME: set[str] = set()
 
 def _require_same(machine: Machine, about: dict[str, Any], folder: str, whose: str, advice: str) -> Machine:
     """The machine, refused where it does something else than when it was saved; our own code is asked once."""
-    then, build = about.get("predicts"), BUILDERS.get(about.get("builder", ""))
-    now = {} if then is None or about["digest"] in _SAME else _predicted(machine, *np.shape(then["predictions"])[:2])
-    if then is not None and now and now["episodes"] == then["episodes"]:
+    then, build = about["predicts"], BUILDERS.get(about.get("builder", ""))
+    now = {} if about["digest"] in _SAME else _predicted(machine, *np.shape(then["predictions"])[:2])
+    if now and now["episodes"] == then["episodes"]:
         parts = [name for name in then if name != "episodes"]
         pairs = [(np.asarray(now.get(name, np.inf)), np.asarray(then[name])) for name in parts]
         gap = max(float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs)
