@@ -30,6 +30,7 @@ _NO_HEAD = "-"
 
 
 @checked
+@torch.random.fork_rng(devices=[])
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:

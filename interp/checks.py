@@ -296,7 +296,7 @@ def device_called(name: Any) -> Any:
     return device
 
 
-def array_of(what: str, values: Any) -> NDArray[Any]:
+def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
     """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects."""
     try:
         if hasattr(values, "detach"):
@@ -314,6 +314,7 @@ def array_of(what: str, values: Any) -> NDArray[Any]:
     if array.dtype.kind not in "biuf":  # not by `require`: most calls are small, and the name of a dtype takes long
         kind = "real numbers" if array.dtype.kind == "c" else "numbers"
         raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
+    require(not finite or bool(np.isfinite(array).all()), f"{what} must be finite, got NaN or infinity")
     return array.astype(np.float64) if array.dtype == np.float16 else array
 
 
@@ -372,6 +373,7 @@ _OF_WORK = ("n_instances", "restarts", "steps", "fits", "horizon", "starts")
 _REPEATS: Mapping[str, float] = {
     **dict.fromkeys(_OF_CONTROLS + _OF_WORK, 1e-5),
     **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds", "battery", "known", "test"), 1e-4),
+    **dict.fromkeys(("scored", "edits"), 1e-4),
     "eval_rounds": 1e-3,
     "rounds": 1e-2,
     **dict.fromkeys(("n_untrained", "copies", "jacobians", "writes", "away", "along", "solved", "held"), 1e-2),
@@ -477,7 +479,11 @@ def checked(function: _F) -> _F:
         outside = _INSIDE.set(True)
         try:
             signature, wanted = _parameters(function)
-            given = signature.bind_partial(*args, **kwargs)
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                known = ", ".join(signature.parameters)
+                raise InputError(f"{function.__qualname__}: {error}; its arguments are {known}") from error
             for name, kind in wanted.items():
                 if name in given.arguments:
                     given.arguments[name] = fit(name, given.arguments[name], *kind)

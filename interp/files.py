@@ -95,7 +95,7 @@ def folder_to_write(folder: str | Path, what: str = "the output folder", made: b
     with writing(folder, "to "):
         if made:
             folder.mkdir(parents=True, exist_ok=True)
-        existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        existing = next((place for place in (folder, *folder.parents) if place.exists() or place.is_symlink()), folder)
         with tempfile.TemporaryFile(dir=existing) as stream:
             stream.write(b"\0")
     return folder

@@ -24,7 +24,7 @@ import pandas as pd
 
 from interp import foreign, palette
 from interp.checks import checked, checked_fields, shown
-from interp.errors import require, require_known
+from interp.errors import require, require_known, theirs
 from interp.files import read_tables
 from interp.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
 from interp.statistics import Interval
@@ -243,7 +243,7 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     if isinstance(value, Interval):
         return _interval(value, spec)
     if spec is not None and not isinstance(value, str):
-        return _unsigned_zero(format(value, spec))
+        return _unsigned_zero(theirs(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)
     if isinstance(value, list | tuple):

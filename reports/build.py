@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from interp import tasks
 from interp.checks import checked, fit, refuse_endless, unique
-from interp.errors import require
+from interp.errors import require, theirs
 from interp.files import file_to_write, writable
 from interp.library import models
 from interp.machine import Machine
@@ -71,7 +71,7 @@ def write(
     """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     from interp.library import load
-    from reports.part import Context
+    from reports.part import Context, Part
     from reports.tasks import parts_for
 
     source, model = (subject, load(subject)) if isinstance(subject, str) else (source, subject)
@@ -83,11 +83,16 @@ def write(
     refuse_endless("n_rounds", n_rounds, 1e-2)
     require(n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}")
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick)
-    wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
-    context.folder = folder = writable(Path(out))
+    given = parts_for(context.task) if parts is None else fit("parts", parts, Sequence[Part])
+    wanted = unique(given, "part of a report").values()
+    context.folder = folder = writable(out)
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-    applying = [part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)]
-    lacking = {part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str) for part in applying}
+
+    def asked(what: str, of: Callable[[Context], Any], kind: Any) -> Any:
+        return fit(what, theirs(what)(of)(context), kind)
+
+    applying = [part for part in wanted if asked(f"{part.key!r} applies", part.applies, bool)]
+    lacking = {part.key: asked(f"what {part.key!r} lacks", part.lacking, str) for part in applying}
     context.missing = {key: why for key, why in lacking.items() if why}
     slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
     context.parts = tuple(part for part in applying if part not in slow)
@@ -132,7 +137,8 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     settings |= {"regime": episodes.regime, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
-    said = heading(context) if heading else (context.model.name, f"A model of {task.name}: {task.what}.")
+    usual = context.model.name, f"A model of {task.name}: {task.what}."
+    said = theirs("a heading")(heading)(context) if heading else usual
     title, lead = fit("heading", said, tuple[str, str])
     measures = measures_of(context).measures
     first = _first(context, [one for one in measures if one.key in context.failures])

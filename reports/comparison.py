@@ -23,6 +23,7 @@ from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
 from interp import figures, tasks
 from interp.algorithm import in_words
+from interp.checks import file_path
 from interp.files import read_tables
 from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
@@ -86,7 +87,7 @@ def _titled(key: str) -> tuple[str, str]:
 
 def write(comparison: Comparison, out: str | Path) -> Path:
     """Write the page as ``out/comparison.html``, and again the list of reports that it belongs to."""
-    return write_listed(page(comparison), Path(out) / PAGE)
+    return write_listed(page(comparison), Path(file_path(out)) / PAGE)
 
 
 def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:

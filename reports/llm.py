@@ -51,7 +51,7 @@ def write(
         seed: of the bootstrap.
         acts: what :func:`~circuits.compare.choices.behaviour` found of these traces; computed when None.
     """
-    page = file_to_write(writable(Path(out)) / "llm.html")
+    page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}
     reading = read(path, regime, duplicates)
     acts = behaviour(reading.runs, seed) if acts is None else acts

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from interp import files
-from interp.checks import checked_fields, shown
+from interp.checks import checked_fields, file_path, shown
 from interp.errors import require
 from interp.foreign import loaded
 from reports import attention
@@ -170,7 +170,7 @@ _LEAD = "Every report in this folder. Each page stands by itself and opens offli
 
 def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html`` from the pages that lie there, and from those of other commands below it."""
-    pages = list(_pages(Path(folder)))
+    pages = list(_pages(Path(file_path(folder, "the folder of reports"))))
     titles = [about["title"] for about in pages]
     for about in pages:  # two entries of one title are told apart by where they lie
         where = f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
@@ -208,5 +208,6 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
         except (OSError, ValueError, RecursionError):
             continue
         texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
-        if title and texts and said.get("kind") in _KINDS and "report" not in said:
+        drawn = texts and said.get("picture", "data:image/png").startswith("data:image/png")
+        if title and drawn and said.get("kind") in _KINDS and "report" not in said:
             yield {**said, "title": unescape(title[1]), "where": path.relative_to(folder).as_posix()}

@@ -141,6 +141,7 @@ def run(
     started = time.process_time()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
+    require("name" not in (arguments or {}), "the reference is named by itself: leave name out of arguments=")
     other = _loaded(model, reference, dict(arguments or {}))
     models = [m for m in (model, other) if m is not None]
     placed = " and ".join(f"{one.name} on {one.device}" for one in models)

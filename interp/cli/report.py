@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
+from interp.checks import seed_of
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
@@ -68,7 +69,7 @@ def _explore(
     from reports.explore.view import View
 
     shown = View.of(view)
-    shown, chosen = replace(shown, seed=seed or shown.seed), options.study(say, model, sizes, False, **how)
+    shown, chosen = replace(shown, seed=seed_of(seed) or shown.seed), options.study(say, model, sizes, False, **how)
     other = options.load(reference, {}, None, how.get("device", "cpu")).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())

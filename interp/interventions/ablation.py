@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.algorithm import participants_of
-from interp.checks import checked, integer, non_empty, number, refuse_endless
+from interp.checks import checked, fit, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.experiment import Tabulated, named, over
@@ -51,7 +51,7 @@ class CircuitScorer:
     """
 
     def __init__(self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample") -> None:
-        at = f"got {pair.round}, read {pair.read}"
+        at = f"got {fit('pair', pair, Pair).round}, read {pair.read}"
         require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
@@ -80,7 +80,7 @@ class CircuitScorer:
             prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
             self._ran[key] = Readout(prediction.unsqueeze(1), latents)
         if key not in self._measured:
-            self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
+            self._measured[key] = self.measure(self._ran[key], self.pair).double().numpy(force=True)
         return self._measured[key]
 
     @property
@@ -192,6 +192,7 @@ def _areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, flo
     return float(np.trapezoid(found.mean(1), shares)), float(np.trapezoid(np.abs(1 - found).mean(1), shares))
 
 
+@checked
 def faithfulness_curve(
     scorer: CircuitScorer,
     scores: Float[np.ndarray, "source destination"],
@@ -207,6 +208,7 @@ def faithfulness_curve(
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
+    require(all(shares), "a share of 0 holds no edge; leave it out")
     graph.fitted("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])

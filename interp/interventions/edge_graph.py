@@ -262,7 +262,8 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
         with torch.enable_grad(), frozen(pair.model):
             prediction, latents = graph.forward(pair.clean.fed.at(t), pair.clean.latents[:, t], hooks)
-            measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
+            measured = measure(Readout(prediction.unsqueeze(1), latents), pair)
+            require(measured.requires_grad, f"the metric {measure.key!r} has no gradient; take another")
             (slope,) = torch.autograd.grad(measured.sum(), weights)
         total += slope.double().numpy(force=True)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)

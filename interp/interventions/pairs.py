@@ -21,8 +21,8 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing
-from interp.checks import checked, unique
-from interp.errors import InputError, require, require_known
+from interp.checks import checked, fit, shown, unique
+from interp.errors import InputError, require, require_known, theirs
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
@@ -216,6 +216,14 @@ class Metric:
     needs_update: bool = False
     kinds: tuple[Predicted, ...] = get_args(Predicted)
 
+    def __call__(self, readout: Readout, pair: Pair) -> Tensor:
+        """What it measures."""
+        found = theirs(f"the metric {self.key!r}")(self.measure)(readout, pair)
+        n = pair.clean.n_episodes
+        real = isinstance(found, Tensor) and not found.is_complex() and found.shape[-1:] == (n,)
+        require(real, f"the metric {self.key!r} gives a tensor [..., episode] of {n} episodes, got {shown(found)}")
+        return found
+
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
     """The distribution over outcomes at the round that is read."""
@@ -329,7 +337,7 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
         name = _EXITS[0] if layout is None else exits(layout)[0]
     if isinstance(name, str):
         require_known("metric", name, METRICS)
-    found = METRICS[name] if isinstance(name, str) else name
+    found = METRICS[name] if isinstance(name, str) else fit("metric", name, Metric)
     if layout is not None and layout.kind not in found.kinds:
         fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
         what = "one of several outcomes" if layout.kind == "classes" else f"a real number ({layout.kind!r})"

@@ -28,7 +28,7 @@ from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from interp.checks import array_of, checked, fit, integer, non_empty
+from interp.checks import array_of, checked, checked_fields, fit, integer, non_empty, shown
 from interp.display import lacks
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Component, Machine
@@ -73,6 +73,8 @@ class Site:
     def __post_init__(self) -> None:
         named = self.kind is _UNKNOWN
         kind = component(fit("component", self.component, str)) if named else fit("kind", self.kind, Component)
+        for what in ("layer", "head"):
+            object.__setattr__(self, what, fit(what, getattr(self, what), int | None))
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         require(
@@ -169,6 +171,7 @@ def sites(
     the rows of what is carried, "all" for each on its own, or None for whole activations.
     """
     layout = model.layout if layout is None else layout
+    require(layout.task == model.layout.task, f"{model.name!r} reads no rounds of {layout.task!r}")
     components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted = None if isinstance(layers, str) else non_empty("layers", layers)
@@ -183,7 +186,8 @@ def sites(
         heads = range(kind.n_heads) if kind.n_heads else (None,)
         at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
         every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]
-    return [resolve(site, model, layout) for site in every]
+    require(bool(every), f"no site of {', '.join(names)} is at {positions}")
+    return [resolve(site, model, layout) for site in dict.fromkeys(every)]
 
 
 def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None) -> list[Site]:
@@ -246,6 +250,8 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """A copy of ``activation`` with ``new`` at the site."""
+    real = isinstance(new, Tensor) and not new.is_complex()
+    require(real, f"what is written at {str(site)!r} is a tensor of real numbers, got {shown(new)}")
     changed = activation.clone()
     try:
         changed[site.index(layout)] = new.to(changed.dtype)
@@ -256,7 +262,7 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
 
 
 @dataclass(frozen=True)
-@checked
+@checked_fields
 class Place:
     """A site, and the subspace of its activation that is interchanged.
 
@@ -276,6 +282,12 @@ class Place:
     basis: Tensor | None = None
     elsewhere: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("basis", "elsewhere"):
+            if (of := getattr(self, name)) is not None:
+                off = of.T @ of - torch.eye(of.shape[-1]).to(of) if of.ndim == 2 else torch.ones(1)
+                require(bool((off.abs() < 1e-2).all()), f"{name} must be orthonormal [d, rank]; take Place.of")
+
     @classmethod
     def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None, model: Machine | None = None) -> Place:
         """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
@@ -285,9 +297,13 @@ class Place:
         site = Site.parse(site, model) if isinstance(site, str) else site
         if directions is None:
             return cls(site)
-        rows = torch.as_tensor(array_of("directions", directions)).double()
-        require(rows.ndim >= 1 and rows.numel() > 0, f"directions are [rank, d], got shape {tuple(rows.shape)}")
-        basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
+        rows = torch.as_tensor(array_of("directions", directions, finite=True)).double()
+        fits = rows.ndim in (1, 2) and rows.numel() > 0
+        require(fits, f"directions are [rank, d], got shape {tuple(rows.shape)}")
+        rows = rows.reshape(-1, rows.shape[-1])
+        rank = int(torch.linalg.matrix_rank(rows))
+        require(rank == len(rows), f"{len(rows)} directions span {rank} dimensions only; leave some out")
+        basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
 
     @property
@@ -308,6 +324,7 @@ class Place:
         something, and so many more are ``padding``.
         """
         integer("width", width, 1, 10**6)
+        integer("padding", padding, 0)
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
         rank = int(width > 1) if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
@@ -329,7 +346,9 @@ class Place:
         """
         if self.is_whole:
             return source
-        move = source - base
+        move, of = source - base, self.elsewhere if self.basis is None else self.basis
+        fits = of is not None and len(of) == base.shape[-1]
+        require(fits, f"{str(self)!r} has {base.shape[-1]} numbers, the directions {0 if of is None else len(of)}")
         basis = (torch.eye(base.shape[-1]) if self.basis is None else self.basis).to(move)
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:

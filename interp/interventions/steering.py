@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes, participants_of
-from interp.checks import array_of, checked, refuse_beyond_machine, shown
+from interp.checks import array_of, checked, checked_fields, refuse_beyond_machine, shown
 from interp.decoder import RIDGE
 from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
@@ -58,16 +58,17 @@ def _state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent
         wanted.shape == model.layout.state(torch.zeros(shape)).shape,
         f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
     )
-    require(bool(wanted.isfinite().all()), "change must be finite, got NaN or infinity")
     return model.layout.per_latent(wanted) @ torch.linalg.pinv(state_map).T
 
 
+@checked
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
     """A handwired transformer's latents, changed as little as possible to hold ``state``."""
     state_map = _state_map(model)
     now = model.read_state(latents)
+    array_of("state", state, finite=True)
     fits = tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :]
     require(fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}")
     return latents + model.layout.per_latent(state.to(latents) - now) @ torch.linalg.pinv(state_map).T
@@ -88,7 +89,7 @@ def fitted_direction(
     place = resolve(site, model, base.layout)
     keys = decodable(base, values, (memory, *others), site=place)
     writer = Writer.fit(model, base, values, keys, place, ridge=RIDGE)
-    shape, wanted = writer.shapes[memory], np.asarray(change, dtype=np.float64)
+    shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
     require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
     step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
     return write(still, place, base.layout, step.reshape(place.read(still, base.layout).shape))[0]
@@ -146,6 +147,7 @@ def _responses(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Doses:
     """Doses of a state change.
 
@@ -162,7 +164,8 @@ class Doses:
 
     def __post_init__(self) -> None:
         require(len(self.sizes) > 0, "give at least one dose")
-        require(bool(np.isfinite(array_of("change", self.change)).all()), "change must be finite, got NaN or infinity")
+        for name in ("change", "direction"):
+            array_of(name, 0 if getattr(self, name) is None else getattr(self, name), finite=True)
 
 
 @checked

@@ -105,6 +105,8 @@ class Point:
         for index in (one for one in self.path if isinstance(one, int)):
             integer("item of a Point", index, 0)
         integer("times of a Point", self.times, 1, _MOST_RUNS)
+        for axis in self.axes.split():
+            require_known("axis of a Point", axis, ("pos", "latent", "head"))
         require(
             not self.labels or bool({"pos", "latent"} & set(self.axes.split())),
             f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",

@@ -151,6 +151,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 
 
 @checked
+@torch.random.fork_rng(devices=[])
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from interp.algorithm import Predicted
 from interp.checks import array_of, checked, integer, shown
-from interp.errors import require, require_known
+from interp.errors import require, require_known, theirs
 from interp.model.layout import MOST, EncodedRounds, RoundLayout
 from interp.task import (
     Analysis,
@@ -171,7 +171,7 @@ def series(
         for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds)):
             integer(name, size, 1)
         require_known("regime", regime, ["own"])
-        given: Any = sample(n_episodes, n_rounds, seed)
+        given: Any = theirs(f"the sampler of {key!r}")(sample)(n_episodes, n_rounds, seed)
         drawn, said = list(given) if isinstance(given, tuple | list) else [], f"the sampler of {key!r} must give"
         require(len(drawn) == 2 + pays, f"{said} {2 + pays} arrays, got {len(drawn) or shown(given)}")
         paid = drawn[2] if pays else np.zeros((n_episodes, n_rounds))

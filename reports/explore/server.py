@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -200,6 +200,13 @@ def _app(explorer: Explorer, token: str) -> Any:
     def given(kind: str, text: str, **headers: str) -> Response:
         return Response(text, media_type=kind, headers={**_HEADERS, **headers})
 
+    def once(request: Request, *known: str) -> dict[str, str]:
+        pairs = request.query_params.multi_items()
+        for i, (name, _) in enumerate(pairs):
+            require_known("part of a form", name, known, limit=12)
+            require(name not in dict(pairs[:i]), f"a form says {name} once, got two")
+        return dict(pairs)
+
     def part(request: Request) -> Response:
         name = str(request.path_params["name"])
         require_known("part of a page", name, ("attention", "layers", "carriers"))
@@ -208,12 +215,12 @@ def _app(explorer: Explorer, token: str) -> Any:
         )
 
     def add(request: Request) -> Response:
-        asked = dict(request.query_params)
+        asked = once(request, "view", "kind", "at", "on", "to", "what", "value")
         view = explorer.added(asked.pop("view", ""), asked)
         return RedirectResponse(f"./?{view.query()}", 303, headers=_HEADERS)
 
     def look(request: Request) -> Response:
-        said = dict(request.query_params)
+        said = once(request, "view", *(one.name for one in fields(View)))
         now = View.of(said.pop("view", ""))
         asked = View.of(urlencode([(name, text) for name, text in said.items() if text]))
         require(not asked.edits, "an edit is added by its own form")

@@ -189,7 +189,8 @@ class Edit:
         options: dict[str, Any] = {}
         for part in () if self.value == "-" else self.value.split(","):
             name, equals, text = part.partition("=")
-            require(bool(equals and text), f"{part!r} in {str(self)!r} is no option; write NAME=VALUE")
+            fits = bool(equals and text) and name not in options
+            require(fits, f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once")
             require_known(f"option of {self.what!r}", name, known)
             options[name] = fit(name, _number(text), known[name].annotation)
         return record, options
@@ -260,7 +261,7 @@ class Edit:
 
 def _number(text: str) -> int | float | str:
     """A finite number that a text says, else the text."""
-    for kind in (int, float):
+    for kind in (int, float) if text.isascii() and "_" not in text else ():
         try:
             value = kind(text)
         except ValueError:
@@ -298,7 +299,7 @@ class View:
         """The view that a query says; what it says twice, or what no view has, is refused."""
         require(len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}")
         try:
-            pairs = parse_qsl(query.removeprefix("?"), strict_parsing=bool(query), errors="strict", max_num_fields=64)
+            pairs = parse_qsl(query.removeprefix("?"), bool(query), bool(query), errors="strict", max_num_fields=64)
         except ValueError as error:
             raise InputError(f"{shown(query)} is no query of a view: {error}") from error
         known: dict[str, Any] = {field.name: field.default for field in fields(cls) if field.name != "edits"}
@@ -310,7 +311,7 @@ class View:
                 require(name not in said, f"a view has one {name}, got two")
                 said[name] = text
                 if not isinstance(known[name], str):
-                    whole = text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 9
+                    whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
                     require(whole, f"{name} is a whole number, got {shown(text)}")
                     low, high = bounds.get(name, (0, 10**8))
                     require(low <= int(text) <= high, f"{name} is a number from {low} to {high}, got {text}")
