@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked_fields, integer, shown
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require, require_known, theirs, unknown_name
 from interp.files import read_rows, read_tables
 from interp.session import once
 from interp.statistics import of_whom
@@ -381,10 +381,8 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
-            try:
+            with theirs(f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError):
                 value[at] = source[key][at]
-            except IndexError as error:
-                raise InputError(f"{key!r} of shape {value.shape} has no element {element}: {error}") from error
         return self.step({k: base[k] for k in self.state}, {name: base[name] for name in self._inputs}, {key: value})[1]
 
     def varied(

@@ -26,6 +26,7 @@ import os
 import re
 import reprlib
 import sys
+import tomllib
 import types
 import typing
 from abc import ABCMeta
@@ -41,7 +42,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import InputError, require
+from interp.errors import InputError, require, theirs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -368,17 +369,7 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     )
 
 
-_OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
-_OF_WORK = ("n_instances", "restarts", "steps", "fits", "horizon", "starts")
-_REPEATS: Mapping[str, float] = {
-    **dict.fromkeys(_OF_CONTROLS + _OF_WORK, 1e-5),
-    **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds", "battery", "known", "test"), 1e-4),
-    **dict.fromkeys(("scored", "edits"), 1e-4),
-    "eval_rounds": 1e-3,
-    "rounds": 1e-2,
-    **dict.fromkeys(("n_untrained", "copies", "jacobians", "writes", "away", "along", "solved", "held"), 1e-2),
-    "n_map": 0.1,
-}
+_REPEATS: Mapping[str, float] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["seconds"]
 """Arguments and fields that say how often something is done, each with the seconds that the quickest of these takes."""
 _MOST_SECONDS = 100.0
 """What the quickest repetitions may take together: the others take a thousand times as long, and more."""
@@ -479,11 +470,8 @@ def checked(function: _F) -> _F:
         outside = _INSIDE.set(True)
         try:
             signature, wanted = _parameters(function)
-            try:
+            with theirs(f"{function.__qualname__}: {{error}}", of=TypeError):
                 given = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                known = ", ".join(signature.parameters)
-                raise InputError(f"{function.__qualname__}: {error}; its arguments are {known}") from error
             for name, kind in wanted.items():
                 if name in given.arguments:
                     given.arguments[name] = fit(name, given.arguments[name], *kind)

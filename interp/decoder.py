@@ -28,7 +28,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.errors import InputError, require
+from interp.errors import require, theirs
 from interp.statistics import of_whom
 
 N_FOLDS = 5
@@ -110,10 +110,8 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
     penalty = ridge * n_samples * torch.eye(len(square)).to(square)
-    try:
+    with theirs(f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=RuntimeError):
         return torch.linalg.solve(square + penalty, product)
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise InputError(f"ridge={ridge:g} leaves no one solution ({error}); give 0, or more") from error
 
 
 @dataclass(frozen=True)

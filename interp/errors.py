@@ -40,19 +40,24 @@ def require(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def theirs(what: str, of_dtypes: str = "") -> Iterator[None]:
+def theirs(what: str, of_dtypes: str = "", of: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """While it is open, or as a decorator: whatever a function of the user's raises is told as its own.
 
-    ``of_dtypes`` is added where the error is about these.
+    ``of_dtypes`` is added where the error is about these. Of some errors alone, ``of``, ``what`` is the whole sentence,
+    in which ``{error}`` stands for what they say.
 
     >>> theirs("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):
     interp.errors.InputError: read= raised ZeroDivisionError: division by zero
+    >>> with theirs("no number: {error}", of=ValueError):
+    ...     int("x")
+    Traceback (most recent call last):
+    interp.errors.InputError: no number: invalid literal for int() with base 10: 'x'
     """
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        said = f"{what} raised {type(error).__name__}: {error}"
+        if isinstance(error, InputError) or (of and not isinstance(error, of)):
+            raise
+        said = what.replace("{error}", str(error)) if of else f"{what} raised {type(error).__name__}: {error}"
         raise InputError(said + of_dtypes * ("dtype" in said)) from error

@@ -72,18 +72,9 @@ def file_to_write(path: str | Path) -> Path:
         except FileNotFoundError:
             require(not path.is_symlink(), f"{str(path)!r} is a link to nothing; remove it, or choose another name")
             return path
-    what = next((said for is_one, said in _NO_FILES if is_one(mode)), "no regular file")
+    what = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
     require(stat.S_ISREG(mode), f"{str(path)!r} is {what}, which nothing is written over; choose another name")
     return path
-
-
-_NO_FILES = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 
 def folder_to_write(folder: str | Path, what: str = "the output folder", made: bool = False) -> Path:

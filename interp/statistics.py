@@ -142,8 +142,7 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
     named = several and all(isinstance(one, str) for one in given)
     whole = several and all(isinstance(one, int | float | np.number) and float(one).is_integer() for one in given)
     require(named or whole, f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}")
-    odd = next((one for one in given if named and "\0" in one), "")
-    require(not odd, f"{what} are names without a NUL, which would make some alike, got {odd!r}")
+    require(not named or "\0" not in "".join(given), f"{what} are names without a NUL, got {shown(participants)}")
     _, first, whose = np.unique(given, return_index=True, return_inverse=True)
     return first.argsort().argsort()[whose]
 

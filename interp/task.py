@@ -120,10 +120,8 @@ def freeze(record: object, **values: Any) -> None:
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
     asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
-    try:
+    with theirs(f"cannot select {index!r} from {size} episodes: {{error}}", of=(IndexError, TypeError, ValueError)):
         chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
-    except (IndexError, TypeError, ValueError) as error:
-        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
     require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
     return chosen
 

@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from interp.errors import InputError, require
+from interp.errors import InputError, require, theirs
 from interp.foreign import one_line, rich_text
 
 _S = TypeVar("_S")
@@ -100,11 +100,9 @@ def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
 
 def _require_trusted(scheduler: str) -> None:
     """Refuse the scheduler of a machine that is neither this one nor named: what it sends is unpickled."""
-    try:
+    with theirs(f"scheduler {scheduler!r} is no address: {{error}}", of=ValueError):
         address = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}")
         host = address.hostname or ""
-    except ValueError as error:
-        raise InputError(f"scheduler {scheduler!r} is no address: {error}") from None
     if address.scheme == "inproc":  # in this very process
         return
     try:
@@ -121,11 +119,9 @@ def _require_trusted(scheduler: str) -> None:
 @contextmanager
 def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     """A client of the scheduler; a cluster that was started for it ends with it."""
-    try:
+    with theirs("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError):
         import dask
         from dask.distributed import Client, LocalCluster
-    except ImportError as error:
-        raise InputError("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'") from error
     if scheduler == _LOCAL:
         import joblib
 

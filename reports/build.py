@@ -87,12 +87,9 @@ def write(
     wanted = unique(given, "part of a report").values()
     context.folder = folder = writable(out)
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-
-    def asked(what: str, of: Callable[[Context], Any], kind: Any) -> Any:
-        return fit(what, theirs(what)(of)(context), kind)
-
-    applying = [part for part in wanted if asked(f"{part.key!r} applies", part.applies, bool)]
-    lacking = {part.key: asked(f"what {part.key!r} lacks", part.lacking, str) for part in applying}
+    with theirs("what a part says of itself"):
+        applying = [part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)]
+        lacking = {part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str) for part in applying}
     context.missing = {key: why for key, why in lacking.items() if why}
     slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
     context.parts = tuple(part for part in applying if part not in slow)

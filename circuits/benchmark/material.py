@@ -208,7 +208,7 @@ class Material:
 
     def _case(self, corruption: str, exit: Exit, t: int) -> Case:
         pair, metric = self.pair(corruption, t), _METRICS[exit]
-        clean, corrupted = (metric(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
+        clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
         return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
 
     def case(self, exit: Exit) -> Case | None:
@@ -243,7 +243,7 @@ class Material:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
-            full, left = (case.metric(side, case.pair) for side in (case.pair.clean_readout, cut))
+            full, left = (case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut))
         return np.asarray((full - left).double().numpy(force=True) / case.scale)
 
 

@@ -19,7 +19,7 @@ from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
 from interp.algorithm import Values
 from interp.checks import checked
-from interp.errors import InputError, require, require_known
+from interp.errors import require, require_known, theirs
 from interp.model.config import AttentionRule
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, tabular
@@ -41,10 +41,8 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
     16.0
     """
     message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
-    try:
+    with theirs(message, of=(TypeError, ValueError)):
         values = [float(reward) for reward in rewards]
-    except (TypeError, ValueError):
-        raise InputError(message) from None
     require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
     largest = max(map(abs, values)) / (1 - gamma)
     return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0

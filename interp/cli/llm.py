@@ -10,7 +10,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.files import folder_to_write, write_csv
 from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
 from interp.workers import display, working
@@ -23,10 +23,8 @@ _Number = TypeVar("_Number", int, float)
 
 def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
     """An option whose field can be left out of requests, by the word none."""
-    try:
+    with theirs(f"{option} takes a number, or none to leave it out, got {text!r}", of=ValueError):
         return None if text == "none" else kind(text)
-    except ValueError:
-        raise InputError(f"{option} takes a number, or none to leave it out, got {text!r}") from None
 
 
 def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
@@ -169,6 +167,7 @@ def _run(
     called = [name.removeprefix("max_") if name in {**settings, **connection} else name for name in idle]
     unused = ", ".join(f"--{name.replace('_', '-')}" for name in called)
     require(not idle, f"{unused} does nothing for {agent or f'--backend {backend}'}: leave it out")
+    require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
@@ -177,7 +176,6 @@ def _run(
     parsed = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
     drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
     jobs = plan.plan(chosen, texts, drawn, parsed)
-    runner.allowance(jobs, budget, price)
     expected = plan.estimate(jobs, price)
     say.line(expected.sentence)
     if dry_run:

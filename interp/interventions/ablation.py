@@ -80,7 +80,7 @@ class CircuitScorer:
             prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
             self._ran[key] = Readout(prediction.unsqueeze(1), latents)
         if key not in self._measured:
-            self._measured[key] = self.measure(self._ran[key], self.pair).double().numpy(force=True)
+            self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
         return self._measured[key]
 
     @property

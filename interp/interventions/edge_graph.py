@@ -36,7 +36,7 @@ from torch import Tensor
 from interp.algorithm import participants_of
 from interp.checks import array_of, checked, integer
 from interp.display import lacks
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Place, Site, frozen
@@ -262,9 +262,9 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
         with torch.enable_grad(), frozen(pair.model):
             prediction, latents = graph.forward(pair.clean.fed.at(t), pair.clean.latents[:, t], hooks)
-            measured = measure(Readout(prediction.unsqueeze(1), latents), pair)
-            require(measured.requires_grad, f"the metric {measure.key!r} has no gradient; take another")
-            (slope,) = torch.autograd.grad(measured.sum(), weights)
+            measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
+            with theirs(f"the metric {measure.key!r} has no gradient: {{error}}", of=(RuntimeError, TypeError)):
+                (slope,) = torch.autograd.grad(measured.sum(), weights)
         total += slope.double().numpy(force=True)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)

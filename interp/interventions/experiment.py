@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.algorithm import participants_of
-from interp.checks import checked, checked_fields, fit, shown
+from interp.checks import checked, checked_fields, fit
 from interp.errors import require, require_known, theirs
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
@@ -215,10 +215,6 @@ class Edit:
     add: bool = False
     again: Again | None = None
 
-    def __post_init__(self) -> None:
-        fits = not self.put.is_complex() if isinstance(self.put, Tensor) else not self.add
-        require(fits, "what is put is real; add= is for a tensor, which is added to what is there")
-
     @classmethod
     def of(cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False) -> Edit:
         """An edit at a place, a site or its text, of any transformer or of ``model``."""
@@ -315,11 +311,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
-        put = [self.run, *(edit.put for of in self.edits.values() for edit in of if isinstance(edit.put, Rollout))]
-        fits = len({run.tokens.shape[:2] for run in put}) == 1
-        width = max(channel.shape[-1] for channel in self.model.channels)
-        fits &= self.run.latents.shape[-1] == width
-        require(fits, f"runs of an experiment are of {self.model.name!r}, with as many episodes and rounds as its run")
+        runs = [self.run, *(edit.put for of in self.edits.values() for edit in of if isinstance(edit.put, Rollout))]
+        require(len({run.tokens.shape[:2] for run in runs}) == 1, "what is put has other episodes or rounds than run")
         object.__setattr__(self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds)))
         object.__setattr__(self, "commit", self.commit or self.run.commit)
 
@@ -333,11 +326,8 @@ class Experiment:
     def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
         """The outcomes of what was run."""
         if callable(self.readout):
-            found = theirs("readout=")(self.readout)(ran)
-            wanted = (len(ran.predictions), self.run.n_episodes, len(self.pairs))
-            fits = isinstance(found, Tensor) and found.ndim == 4 and tuple(found.shape[:3]) == wanted
-            require(fits, f"readout= gives [edit, episode, pair, outcome] = {[*wanted, '...']}, got {shown(found)}")
-            return found
+            given = theirs("readout=")(self.readout)(ran)
+            return fit("what readout= gives", given, Float[Tensor, "edit episode round outcome"])
         starts, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
         reads = lags if self.reads == "each" else [0] * len(lags)
         slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
@@ -467,10 +457,9 @@ def _changes(
     for edit in edits:
         if edit.place is not None and not isinstance(edit.put, Rollout):
 
+            @theirs("put=")
             def change(own: Tensor, place: Place = edit.place, put: Any = edit.put, add: bool = edit.add) -> Tensor:
-                if callable(put):
-                    return place(own, theirs("put=")(put)(own, part))
-                new = put.flatten(0, 1)[part].reshape(own.shape).to(own)
+                new = put(own, part) if callable(put) else put.flatten(0, 1)[part].reshape(own.shape).to(own)
                 return place(own, own + new if add else new)
 
             changes.append((edit.place.site, change))

@@ -32,9 +32,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes, Values, participants_of
-from interp.checks import array_of, checked, integer, non_empty, number
+from interp.checks import array_of, checked, non_empty, number
 from interp.decoder import RANK, RIDGE, Decoder
-from interp.errors import InputError, require, require_known
+from interp.errors import require, require_known, theirs
 from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
@@ -95,15 +95,14 @@ class Writer:
             "a variable is moved in what is carried, in the residual stream or in a plain vector, not at "
             f"{str(place)!r}, inside a head or along several axes",
         )
+        shape = run.n_episodes, run.n_rounds
         for key in non_empty("keys", keys, "a variable"):
             require_known("variable", key, values, limit=40)
+            got = array_of(key, values[key], finite=True).shape
+            require(got[:2] == shape, f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {got}")
         require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
         number("ridge", ridge, 0)
         at = select_rounds(rounds, run.n_rounds)
-        for key in keys:
-            got = array_of(key, values[key], finite=True).shape
-            wanted = (run.n_episodes, run.n_rounds)
-            require(got[:2] == wanted, f"{key} must be [episode, round, ...] = {[*wanted, '...']}, got {got}")
         decoded = np.concatenate([flat(values[key][:, at]) for key in keys], -1)
         held = None
         if place.kind.axes == "latent":
@@ -145,12 +144,16 @@ class Writer:
         return cls.fit(model, run, values, keys, place, rounds=rounds, ridge=ridge)
 
     def step(
-        self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
+        self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
         """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
-        parts = (_changed(key, changes.get(key, 0), (*shape, *of)) for key, of in self.shapes.items())
+        parts = []
+        for key, of in self.shapes.items():
+            given, wanted = array_of(key, changes.get(key, 0), finite=True), (*shape, *of)
+            with theirs(f"the variable has shape {wanted}; by[{key!r}] has shape {given.shape}", of=ValueError):
+                parts.append(np.broadcast_to(given, wanted))
         change = torch.from_numpy(np.concatenate([flat(part) for part in parts], -1))
         step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
         return step if self.apart is None else step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
@@ -190,16 +193,6 @@ class Writer:
         return replace(self, apart=(apart / apart.norm()).reshape(self.size))
 
 
-def _changed(key: str, by: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A change of a variable, ``[episode, round, ...]``."""
-    given = array_of(key, by, finite=True).astype(np.float64)
-    try:
-        return np.broadcast_to(given, shape)
-    except ValueError:
-        message = f"the variable has shape {shape} at the chosen rounds; by[{key!r}] has shape {given.shape}"
-        raise InputError(message) from None
-
-
 def _carried(latents: Tensor, place: Site, layout: RoundLayout) -> Float[Tensor, "episode round row width"]:
     """Of what is carried, all or some rows."""
     return place.read(latents.flatten(0, 1), layout).reshape(*latents.shape[:2], -1, latents.shape[-1])
@@ -226,9 +219,7 @@ def decodable(
     require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
     latents = _carried(run.latents[:, at], place, run.layout)
-    for key in non_empty("keys", keys, "a variable"):
-        require_known("variable", key, values, limit=40)
-    kept = [keys[0]]
+    kept = non_empty("keys", keys, "a variable")[:1]
     for key in keys[1:]:
         target = flat(values[key][:, at])
         others = torch.from_numpy(np.concatenate([flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
@@ -270,13 +261,13 @@ def move(
     at = select_rounds(rounds, base.n_rounds)
     state, inputs = algorithm.at(algorithm.run(base.episodes), at)
     before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
-    change = _changed(variable, asked, (*pairs, *writer.shapes[variable]))
+    edits = {variable: [Edit.of(writer.site, writer.step({variable: asked}, pairs).to(base.latents), add=True)]}
     for key in wants or ():
         algorithm.variable(key)
-    moved = ({variable: change} if variable in before else {}) if wants is None else wants
-    sums = {key: before[key] + _changed(key, added, before[key].shape) for key, added in moved.items()}
-    wanted = algorithm.step(state, inputs, sums)[1]
-    edits = {variable: [Edit.of(writer.site, writer.step({variable: change}, pairs).to(base.latents), add=True)]}
+    moved = ({variable: asked} if variable in before else {}) if wants is None else wants
+    with theirs("wants= holds what is no change of its variable: {error}", of=ValueError):
+        sums = {key: before[key] + array_of(key, added, finite=True) for key, added in moved.items()}
+        wanted = algorithm.step(state, inputs, sums)[1]
     settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": base.commit}
     return graded(model, base, edits, at, outcome, algorithm, (before, wanted), **settings)
 
@@ -387,12 +378,11 @@ def transition(
     site = writer.site
     require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
     base = run_of(model, episodes, "moving the state")
-    most = base.n_rounds - integer("horizon", horizon, 1)
-    fits = 0 < len(starts) == len({*starts}) and min(starts) >= 0 and max(starts) <= most
     require(
-        fits,
-        f"starts {list(starts)} with horizon {horizon} must be different rounds and lie within the {base.n_rounds} "
-        f"rounds; the last start is {most}",
+        0 < len(starts) == len({*starts})
+        and 0 <= min(starts) <= max(starts) <= base.n_rounds - horizon < base.n_rounds,
+        f"starts {list(starts)} with horizon {horizon} must lie within the {base.n_rounds} rounds, each once; the last "
+        f"start is {base.n_rounds - horizon}",
     )
     shape, latents = (base.n_episodes, len(starts)), base.latents[:, list(starts)].double()
     left = base.latents[:, [t + horizon for t in starts]]  # the rollout has run on from there

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing
-from interp.checks import checked, fit, shown, unique
-from interp.errors import InputError, require, require_known, theirs
+from interp.checks import checked, fit, unique
+from interp.errors import InputError, require, require_known
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
@@ -215,14 +215,6 @@ class Metric:
     measure: Callable[[Readout, Pair], Tensor]
     needs_update: bool = False
     kinds: tuple[Predicted, ...] = get_args(Predicted)
-
-    def __call__(self, readout: Readout, pair: Pair) -> Tensor:
-        """What it measures."""
-        found = theirs(f"the metric {self.key!r}")(self.measure)(readout, pair)
-        n = pair.clean.n_episodes
-        real = isinstance(found, Tensor) and not found.is_complex() and found.shape[-1:] == (n,)
-        require(real, f"the metric {self.key!r} gives a tensor [..., episode] of {n} episodes, got {shown(found)}")
-        return found
 
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:

@@ -212,7 +212,7 @@ def of_pair(
     base, source = _sides(pair, direction)
 
     def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
-        return measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[..., None, None]
+        return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[..., None, None]
 
     experiment = Experiment(
         model=pair.model,
@@ -227,8 +227,8 @@ def of_pair(
     return PatchingResult(
         sites=tuple(cells),
         values=run(experiment).values[:, :, 0, 0],
-        base=measure(pair.readout(base), pair),
-        source=measure(pair.readout(source), pair),
+        base=measure.measure(pair.readout(base), pair),
+        source=measure.measure(pair.readout(source), pair),
         metric=measure.key,
         unit=measure.unit,
         direction=direction,
@@ -298,7 +298,7 @@ def round_map(
         for t, u in experiment.pairs:
             start, lag = at_rounds.index(t), u - t
             seen = Readout(ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag])
-            found.append(measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan)
+            found.append(measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan)
         return torch.stack(found, 2).unsqueeze(-1)
 
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
@@ -309,7 +309,7 @@ def round_map(
     for i, (t, u) in enumerate(experiment.pairs):
         if u in at:
             effects[at_rounds.index(t), at_rounds.index(u)] = moved[:, i]
-    sides = [[measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
+    sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
     gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
     frame = found.to_frame().rename(columns={"edited": "patched"}).drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(at_rounds)]

@@ -23,12 +23,13 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from interp.checks import array_of, checked, checked_fields, fit, integer, non_empty, shown
+from interp.checks import array_of, checked, checked_fields, fit, fitted, integer, non_empty
 from interp.display import lacks
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Component, Machine
@@ -73,8 +74,6 @@ class Site:
     def __post_init__(self) -> None:
         named = self.kind is _UNKNOWN
         kind = component(fit("component", self.component, str)) if named else fit("kind", self.kind, Component)
-        for what in ("layer", "head"):
-            object.__setattr__(self, what, fit(what, getattr(self, what), int | None))
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         require(
@@ -171,7 +170,6 @@ def sites(
     the rows of what is carried, "all" for each on its own, or None for whole activations.
     """
     layout = model.layout if layout is None else layout
-    require(layout.task == model.layout.task, f"{model.name!r} reads no rounds of {layout.task!r}")
     components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted = None if isinstance(layers, str) else non_empty("layers", layers)
@@ -239,7 +237,7 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
         require(
-            value is None or 0 <= value < n,
+            value is None or fitted(int, value) in range(n),
             f"site {str(site)!r} does not exist: {model.name!r} has {what}s 0 to {n - 1}; "
             "interp.interventions.sites.sites(model) lists every site",
         )
@@ -250,11 +248,9 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """A copy of ``activation`` with ``new`` at the site."""
-    real = isinstance(new, Tensor) and not new.is_complex()
-    require(real, f"what is written at {str(site)!r} is a tensor of real numbers, got {shown(new)}")
     changed = activation.clone()
     try:
-        changed[site.index(layout)] = new.to(changed.dtype)
+        changed[site.index(layout)] = fit("what is written", new, Tensor).to(changed.dtype)
     except (IndexError, RuntimeError):
         at, given = tuple(activation.shape), tuple(new.shape)
         raise InputError(f"what is written at {str(site)!r} has shape {given}: no fit to activations {at}") from None
@@ -282,12 +278,6 @@ class Place:
     basis: Tensor | None = None
     elsewhere: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("basis", "elsewhere"):
-            if (of := getattr(self, name)) is not None:
-                off = of.T @ of - torch.eye(of.shape[-1]).to(of) if of.ndim == 2 else torch.ones(1)
-                require(bool((off.abs() < 1e-2).all()), f"{name} must be orthonormal [d, rank]; take Place.of")
-
     @classmethod
     def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None, model: Machine | None = None) -> Place:
         """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
@@ -297,12 +287,9 @@ class Place:
         site = Site.parse(site, model) if isinstance(site, str) else site
         if directions is None:
             return cls(site)
-        rows = torch.as_tensor(array_of("directions", directions, finite=True)).double()
-        fits = rows.ndim in (1, 2) and rows.numel() > 0
-        require(fits, f"directions are [rank, d], got shape {tuple(rows.shape)}")
-        rows = rows.reshape(-1, rows.shape[-1])
-        rank = int(torch.linalg.matrix_rank(rows))
-        require(rank == len(rows), f"{len(rows)} directions span {rank} dimensions only; leave some out")
+        rows = torch.as_tensor(np.atleast_2d(array_of("directions", directions, finite=True))).double()
+        fits = np.ndim(directions) > 0 and rows.ndim == 2 and int(torch.linalg.matrix_rank(rows)) == len(rows) > 0
+        require(fits, f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}")
         basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
 
@@ -346,10 +333,11 @@ class Place:
         """
         if self.is_whole:
             return source
-        move, of = source - base, self.elsewhere if self.basis is None else self.basis
-        fits = of is not None and len(of) == base.shape[-1]
-        require(fits, f"{str(self)!r} has {base.shape[-1]} numbers, the directions {0 if of is None else len(of)}")
+        move = source - base
         basis = (torch.eye(base.shape[-1]) if self.basis is None else self.basis).to(move)
+        require(
+            len(basis) == base.shape[-1], f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}"
+        )
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted

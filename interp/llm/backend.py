@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.files import read_tables
 from interp.llm.notes import read_counts, write_counts
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, expert_letters, read_message
@@ -171,11 +171,9 @@ class Connection:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        try:
+        with theirs("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
-        except ValueError as error:
-            raise InputError(f"base_url is not an address: {error}") from None
         problem = f"base_url must be an address such as http://127.0.0.1:8000/v1, got {parts.scheme or self.base_url!r}"
         require(parts.scheme in ("http", "https") and bool(parts.hostname), problem)
         require(

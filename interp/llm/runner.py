@@ -102,7 +102,11 @@ def run(
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
-    allowed = allowance(jobs, budget, prices)
+    allowed = None if budget is None else _Budget(budget, prices or Prices())
+    require(
+        allowed is None or jobs[0].settings.longest_answer is not None,
+        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
+    )
     places = {Path(folder) / job.place for job in jobs} if allowed else ()
     for record in (record for path in places if path.is_file() for record in read_lines(path)[0]):
         if allowed and "reply" in record:
@@ -118,16 +122,6 @@ def run(
         return asyncio.run(playing)
     with ThreadPoolExecutor(1) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
         return beside.submit(asyncio.run, playing).result()
-
-
-@checked
-def allowance(jobs: Sequence[Job], budget: float | None, prices: Prices | None = None) -> _Budget | None:
-    """What the calls of a run may cost in all, by ``budget``; None where nothing bounds them."""
-    require(
-        budget is None or jobs[0].settings.longest_answer is not None,
-        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
-    )
-    return None if budget is None else _Budget(budget, prices or Prices())
 
 
 @dataclass

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from interp.checks import checked
-from interp.errors import InputError, require, require_known
+from interp.errors import require, require_known, theirs
 from interp.files import read_tables
 from interp.foreign import loaded
 
@@ -278,10 +278,8 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
         path = folder / f"{scheme}.txt"
         if not path.is_file():
             continue
-        try:
+        with theirs(f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8", of=UnicodeDecodeError):
             text = path.read_bytes().decode("utf-8")  # read_text would turn \r\n into \n
-        except UnicodeDecodeError as error:
-            raise InputError(f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8") from error
         require(bool(text.strip()), f"the prompt {str(path)!r} is empty; write the system prompt into it")
         found[scheme] = Prompt(text, f"file {path.name}")
     require(bool(found), f"the prompt folder {str(folder)!r} holds none of {names}")

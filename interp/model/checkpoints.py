@@ -63,18 +63,15 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             "(in the shell: interp --import MODULE ...)"
         )
     build = BUILDERS[builder]
-    try:
+    with theirs(
+        f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {{error}}",
+        of=(TypeError, ValueError),
+    ):
         given = json.loads(json.dumps(dict(arguments), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {error}"
-        ) from error
     made_before = _KEPT.get(known := json.dumps([builder, given])) is build
     signature = inspect.signature(build)
-    try:
+    with theirs(f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError):
         signature.bind(**given)
-    except TypeError as error:
-        raise InputError(f"{builder!r} cannot be built so: {error}; it takes {signature}") from error
     with torch.random.fork_rng(devices=[]):  # the same weights every time, and no global generator moves
         torch.default_generator.manual_seed(0)
         trusted = TRUSTED.set(made_before)
@@ -84,13 +81,12 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             TRUSTED.reset(trusted)
     made = isinstance(machine, Machine)
     require(made, f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}")
-    try:
+    with theirs(
+        f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
+        f"makes: {{error}}",
+        of=AttributeError,
+    ):
         machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
-    except AttributeError as error:
-        raise InputError(
-            f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
-            f"makes: {error}"
-        ) from error
     ok = task in ("", machine.layout.task)
     require(ok, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}")
     if not made_before:
@@ -185,8 +181,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     with reading(folder / "config.json"):
         said = about["config"]
         whole = {**about, **said} if isinstance(said, dict) else about
-        does = isinstance(whole.get("predicts"), dict)
-        require(does, f"{str(folder)!r}: config.json lacks predicts; fetch the checkpoint again")
+        require(isinstance(whole.get("predicts"), dict), f"{str(folder)!r}: config.json lacks predicts; fetch it again")
         if isinstance(said, dict) and "builder" in said:
             refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
             with reading(weights):

@@ -25,7 +25,7 @@ from transformer_lens.HookedRootModule import HookedRootModule
 
 from interp.checks import NO, array_of, checked, fit, fitted, shown
 from interp.display import described
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.machine import Channel, Component, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig
@@ -192,10 +192,8 @@ class HookedMachine(HookedRootModule):
             memo.update({id(value): value.detach().clone() for value in _with_a_past(vars(part))})
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        try:
+        with theirs(f"{self.name!r} cannot be copied, as controls are: {{error}}; keep that outside", of=TypeError):
             copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        except TypeError as error:
-            raise InputError(f"{self.name!r} cannot be copied, as controls are: {error}; keep that outside") from error
         return copied
 
     def _held(self) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interp.algorithm import Episodes, Predicted, missing_rounds
 from interp.checks import checked, integer, shown
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
@@ -356,7 +356,5 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
             f"first (registered: {', '.join(known)})"
         )
     sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
-    try:
+    with theirs(f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError):
         return known[key].layout(**sizes)
-    except TypeError as error:
-        raise InputError(f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {error}") from error

@@ -20,21 +20,10 @@ from interp import catalog
 from interp.checks import file_path, number
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
-from interp.files import read_rows, reading
+from interp.files import read_rows, read_tables, reading
 from interp.machine import Machine
 
-_GUESSED = {
-    "participant": ("subjid", "subject", "participant", "id", "sub", "subj"),
-    "block": ("block", "session"),
-    "trial": ("trial", "round"),
-    "choice": ("choice", "action", "response", "key"),
-    "action": ("action", "choice", "response", "key"),
-    "reward": ("reward", "outcome", "payoff", "feedback"),
-    "outcome": ("outcome", "label", "truth"),
-    "state": ("state",),
-    "next_state": (r"next.?state",),
-    "advice": (r"(advice|expert|advisor)[ _.-]?\d+",),
-}
+_GUESSED = read_tables(Path(__file__).with_suffix(".toml"))["guessed"]
 """What a column is called where the user does not say, in small letters: patterns."""
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from interp import catalog
 from interp.checks import check_fields
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 
@@ -262,10 +262,8 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def parse_assignment(text: str) -> dict[str, Any]:
     """``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
-    try:
+    with theirs(f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError):
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {error}") from error
 
 
 @cache

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 from interp import catalog
 from interp.checks import checked, checked_fields
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.foreign import csv, one_line, svg
 from interp.library import load
 from interp.machine import Machine
@@ -140,6 +140,8 @@ class Explorer:
     def added(self, query: str, given: dict[str, str]) -> View:
         """A view with one edit more, as a form says it; refused where the edit is none of this machine's."""
         view = View.of(query)
+        for name in given:
+            require_known("part of an edit", name, ("kind", "at", "on", "to", "what", "value"))
         kind, at, on = given.get("kind", ""), given.get("at", ""), given.get("on", "")
         to = given.get("to", "").strip()
         what, value = given.get("what", "").strip(), given.get("value", "").strip() or to or "-"
@@ -173,15 +175,13 @@ def _assets() -> dict[str, tuple[str, str]]:
 
 def _app(explorer: Explorer, token: str) -> Any:
     """The server of an explorer, as an ASGI application; every address of it begins with the token."""
-    try:
+    with theirs(_MISSING, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.requests import Request
         from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
         from starlette.routing import Route
-    except ImportError as error:
-        raise InputError(_MISSING) from error
 
     def refused(why: str, status: int, query: str = "") -> Response:
         shown = {"why": why, "query": query, "command": explorer.command}
@@ -193,19 +193,14 @@ def _app(explorer: Explorer, token: str) -> Any:
             query = str(request.url.query)
             if not hmac.compare_digest(str(request.path_params["token"]).encode(), token.encode()):
                 return refused("this address has no token, or that of another run", 403, query[:LONGEST])
+            names = [name for name, _ in request.query_params.multi_items() if name != "edit"]
+            require(len(names) == len({*names}), f"an address says each part once, got two of {', '.join(names)}")
             return give(request)
 
         return respond
 
     def given(kind: str, text: str, **headers: str) -> Response:
         return Response(text, media_type=kind, headers={**_HEADERS, **headers})
-
-    def once(request: Request, *known: str) -> dict[str, str]:
-        pairs = request.query_params.multi_items()
-        for i, (name, _) in enumerate(pairs):
-            require_known("part of a form", name, known, limit=12)
-            require(name not in dict(pairs[:i]), f"a form says {name} once, got two")
-        return dict(pairs)
 
     def part(request: Request) -> Response:
         name = str(request.path_params["name"])
@@ -215,12 +210,12 @@ def _app(explorer: Explorer, token: str) -> Any:
         )
 
     def add(request: Request) -> Response:
-        asked = once(request, "view", "kind", "at", "on", "to", "what", "value")
+        asked = dict(request.query_params)
         view = explorer.added(asked.pop("view", ""), asked)
         return RedirectResponse(f"./?{view.query()}", 303, headers=_HEADERS)
 
     def look(request: Request) -> Response:
-        said = once(request, "view", *(one.name for one in fields(View)))
+        said = dict(request.query_params)
         now = View.of(said.pop("view", ""))
         asked = View.of(urlencode([(name, text) for name, text in said.items() if text]))
         require(not asked.edits, "an edit is added by its own form")
@@ -278,11 +273,9 @@ class Served:
     view: View
 
     def __post_init__(self) -> None:
-        try:
+        with theirs(_MISSING, of=ImportError):
             import uvicorn
             from uvicorn.protocols.http.auto import AutoHTTPProtocol
-        except ImportError as error:
-            raise InputError(_MISSING) from error
 
         class Patient(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
             """It answers a client that has closed its own half of the connection after the request."""

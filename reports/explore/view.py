@@ -30,7 +30,7 @@ from interp import catalog
 from interp.algorithm import Episodes, Values
 from interp.checks import checked, fit, shown
 from interp.decoder import RIDGE
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require, require_known, theirs
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
 from interp.machine import Machine
@@ -298,10 +298,8 @@ class View:
     def of(cls, query: str) -> Self:
         """The view that a query says; what it says twice, or what no view has, is refused."""
         require(len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}")
-        try:
+        with theirs(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
             pairs = parse_qsl(query.removeprefix("?"), bool(query), bool(query), errors="strict", max_num_fields=64)
-        except ValueError as error:
-            raise InputError(f"{shown(query)} is no query of a view: {error}") from error
         known: dict[str, Any] = {field.name: field.default for field in fields(cls) if field.name != "edits"}
         bounds = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
         said: dict[str, Any] = {}

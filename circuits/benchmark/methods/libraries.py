@@ -22,7 +22,7 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
-from interp.errors import InputError
+from interp.errors import theirs
 from interp.interventions.pairs import CLIP
 from interp.model.bound import bind
 from interp.model.transformer import HookedLatentTransformer
@@ -69,10 +69,8 @@ def _attributed(bound: _Bound) -> dict[Any, float]:
         def metric(logits: Tensor, ids: Tensor = clean) -> Tensor:
             return bound.measure(logits, ids).mean()
 
-        try:
+        with theirs("TransformerLens finds no gradient through this attention: {error}", of=ValueError):
             scored = attribution_patch(bound.model, clean, corrupted, metric, config)
-        except ValueError as error:
-            raise InputError(f"TransformerLens finds no gradient through this attention: {error}") from error
         for (writer, reader), score in scored.edge_scores.items():
             edge = _node(writer), _node(reader)
             scores[edge] = scores.get(edge, 0.0) + float(score)
