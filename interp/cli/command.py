@@ -154,7 +154,6 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; an option that can be given several times takes several values at once, too."""
         several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
-        valued = {name for p in self.params if p.param_type_name == "option" for name in p.opts} - several
         spread: list[str] = []
         current = None
         for before, arg in pairwise(["", *args]):
@@ -163,8 +162,6 @@ class _Command(TyperCommand):
             require(not bare, f"{named} is empty; give it a value, or leave it out")
             if arg.startswith("--"):
                 current = arg if arg in several else None
-                twice = current is None and arg in valued and any(arg == one.partition("=")[0] for one in spread)
-                require(not twice, f"{arg} is given twice; give it once")
             elif current is not None and spread[-1] != current:
                 spread.append(current)
             spread.append(arg)
