@@ -118,5 +118,5 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
     ones = ratio_interval([1.0, 0.0], [1.0, 0.0], weights=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
     assert (ones.estimate, ones.low, ones.high) == (1, 1, 1)  # a resample that sums to 1 counts, one of 0 does not
     refuses(r"got shapes \(2,\) and \(3,\)", ratio_interval, [1, 1], [1, 1, 1])
-    for whose in ("ab", [None, None], [1.0, np.nan], [1, "1"], ["a"], [[1], [2]], {"a": 1, "b": 2}):
-        refuses("participants must be 2 names, or whole numbers", mean_interval, [1.0, 2.0], participants=whose)
+    for whose in ("ab", [None, None], [1.0, np.nan], [1, "1"], ["a"], ["a", "a\0"], [[1], [2]], {"a": 1, "b": 2}):
+        refuses("participants (must be 2 names|are names)", mean_interval, [1.0, 2.0], participants=whose)
