@@ -52,7 +52,7 @@ def _state_number(answer: Answer) -> tuple[str, str, int, list[np.ndarray]] | No
         return None
     key = max(far, key=lambda key: float(far[key].max()))
     at = int(far[key].argmax())
-    name = answer.bench.numbers(key)[at].replace(key, key.replace("_", " "))
+    name = answer.bench.numbers(key)[at].replace(key, key.replace("log_", "log-").replace("_", " "))
     return name, key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 
@@ -111,9 +111,9 @@ def _sentence(answer: Answer) -> str:
     if not n:
         return "No edit yet: the model beside its algorithm."
     machine, algorithm = moved["machine"], moved["algorithm"]
-    first = dict(_choices(answer.bench)["inputs"]).get(f"{answer.view.edits[0].what} {answer.view.edits[0].value}")
-    one = f"edit ({first}) moves" if first else "edit moves"
-    t, what = int(np.nanargmax(machine)), one if n == 1 else f"{n} edits move"
+    edit = answer.view.edits[0]
+    first = dict(_choices(answer.bench)["inputs"]).get(f"{edit.what} {edit.value}", f"{edit.what}: {KINDS[edit.kind]}")
+    t, what = int(np.nanargmax(machine)), f"edit ({first}) moves" if n == 1 else f"{n} edits move"
     if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
         said = f"The {what} no prediction by {VISIBLE} or more"
         if drawn := _state_number(answer):
