@@ -200,6 +200,8 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
     assert sentence("m", [yes, no]) == "m holds the counts (given the round number), but predicts otherwise."
     assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided, whether it adds: {SPANS}."
     assert sentence("m", [replace(HELD, lacking="none")]) == "m: no claim applies."
+    assert sentence("m", [replace(spans, yes=""), spans]).endswith("undecided, such as whether it adds: " + SPANS + ".")
+    assert sentence("m", [spans]) == f"It is undecided whether it adds: {SPANS}."
     both = [
         replace(HELD, yes="holds a"),
         replace(HELD, yes="holds b"),

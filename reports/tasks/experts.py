@@ -75,10 +75,12 @@ def _score(context: Context) -> dict[str, _Scored]:
 def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
     fewer = by_key["majority_vote"][1]
     vote, bayes = (by_key[key][0].get("regret").estimate for key in ("majority_vote", "bayes"))
-    blank = scoring.regret(predictions_of(context.blank_run), context.episodes)[:, -1].mean()
+    # A circuit of random weights may read out what is no probability.
+    blank = np.clip(np.nan_to_num(predictions_of(context.blank_run)), 0, 1)
+    idle = scoring.regret(blank, context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
-    beaten, unless = {UNTRAINED: Control(vote - blank)}, {"no": none, "undecided": none} if hard else {}
+    beaten, unless = {UNTRAINED: Control(vote - idle)}, {"no": none, "undecided": none} if hard else {}
     learns = claim("learns", fewer, {"n_rounds": context.n_rounds}, controls=beaten, unless=unless)
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
