@@ -43,7 +43,8 @@ from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, be
 from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
-_STEPPED = 0.95  # step R2 (why: docs/method/comparing.md)
+_STEPPED, _STRAYED = 0.975, 0.95  # step R2 of a yes, and below which it is a no (why: docs/method/comparing.md)
+_EXACT = 1 - 1e-4  # step R2 from which what is left is rounding
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
 _CHANGED = 0.1  # share of the elements of a set that change off the manifold
@@ -308,7 +309,7 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
         about = "response one round later, as a share of the move of the state"
         claims.append(Measure("update", "", response.arrives, _ARRIVES, unit="share", about=about))
     hidden = claims[0].unless.get("no", "")
-    if hidden.startswith(NOTHING) and part.of(algorithm)[0].decoded < _STEPPED:  # affine maps do not move it either
+    if hidden.startswith(NOTHING) and part.of(algorithm)[0].decoded < _STRAYED:  # affine maps do not move it either
         claims = [replace(claim, unless={**claim.unless, "no": hidden}) for claim in claims]
     return decisive(claims)
 
@@ -320,8 +321,12 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     unless: dict[Word, str] = {}
     if 1 - plain.bent <= RATIO * (1 - plain.r2.estimate):
         unless["no"] = f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
-    if all(u.r2.low >= _STEPPED for u in steps if u.manifold == _ON):
-        unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
+    on = min(u.r2.low for u in steps if u.manifold == _ON)
+    only = f"{SPANS}: only states that no episode reaches are updated otherwise"
+    if on >= _STRAYED:
+        unless["no"] = only
+    if on >= NEARLY_ALL and worst.r2.estimate < _EXACT and 1 - on <= RATIO * (1 - worst.r2.high):
+        unless["yes"] = only
     if (rest := 1 - plain.r2.estimate) > 1 - NEARLY_ALL:
         if part.rules and (rival := part.rules[0]).left.high <= EXTENDED:
             other = f"{rival.name} ({in_words(rival.parameters)})"
@@ -336,6 +341,7 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
         "",
         worst.r2,
         _STEPPED,
+        refuted=_STRAYED,
         unit="step R2",
         controls={UNTRAINED: best_of(np.fmin.reduce([u.untrained for u in steps]))},
         about=f"{state}, {far}, from states that {'occur' if worst.manifold == _ON else 'no episode reaches'}",
@@ -357,7 +363,7 @@ def _judged(compared: Compared) -> Measure:
     explains, unless = found.scores[found.family] if found.family else None, dict(measure.unless)
     if explains and explains.group == algorithm != explains.key:
         unless.setdefault("yes", f"{explains.name} {AS_WELL}: it explains the predictions")
-    unread = compared.parts["update"].of(algorithm)[0].decoded < _STEPPED
+    unread = compared.parts["update"].of(algorithm)[0].decoded < _STRAYED
     if reference and (
         (unread and compared.parts["state"].measure.word == "yes")
         or (compared.parts["behaviour"].measure.number.low >= NEARLY_ALL and (unread or not is_hard(reference)))

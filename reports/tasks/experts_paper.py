@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
-from math import nan
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
 from interp import figures
-from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
@@ -145,10 +142,8 @@ _PICTURES = _PROSE["pictures"]
 
 def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Measure]:
     control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
-    idle = nan
-    with suppress(InputError):  # what a circuit of random weights reads out need not be a probability
-        blank = latent_control(untrained(context.model, context.seed), context.episodes, context.seed).to_frame()
-        idle = float(blank.set_index("quantity")["estimate"]["lost when cut"])
+    blank = latent_control(untrained(context.model, context.seed), context.episodes, context.seed).to_frame()
+    idle = float(blank.set_index("quantity")["estimate"]["lost when cut"])
     share = float(result.tables["theory"]["holds"].mean())
     return [
         claim("needs latent", Interval(*control.loc["lost when cut"]), controls={UNTRAINED: Control(idle)}),

@@ -64,10 +64,7 @@ def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_acro
     assert (measure.number, measure.threshold, measure.controls[UNTRAINED].number) == (between(*bounds), 0.95, 0.3)
 
 
-@pytest.mark.parametrize(
-    ("apart", "word"),
-    [((0.0, 0.001), "yes"), ((0.0, 0.0011), "undecided"), ((0.02, 0.03), "undecided"), ((0.0201, 0.03), "no")],
-)
+@by_cases("apart, word")
 def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_plainly_apart(apart, word):
     measure = _behaviour(_agreement(apart=between(*apart)))
     assert measure.word == word
@@ -339,14 +336,21 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
     alone = f"{SPANS}: only states that no episode reaches are updated otherwise"
     assert measure.word == word and (measure.reason == alone) == (off == BELOW and on.low >= 0.95)
     assert _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).word == "no"
-    assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.95)
+    assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
     assert measure.number == (on if decided_by.endswith("occur") else off)
+
+
+@by_cases("on, off, word")
+def test_steps_that_are_exact_where_episodes_go_and_not_elsewhere_are_undecided(on, off, word):
+    """A table may learn less from losses, where none occurs: four times as much is missed, and more than rounding."""
+    measure = _update([_step(between(on, 1.0)), _step(between(*off), manifold="off")])
+    assert measure.word == word and measure.reason.startswith(SPANS if word == "undecided" else "")
 
 
 @by_cases("copies, word, control")
 def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word, control):
     """Each pair is the two copies at one step."""
-    measure = _update([_step(between(0.96, 0.98), copies[0]), _step(SURE, copies[1])])
+    measure = _update([_step(between(0.975, 0.98), copies[0]), _step(SURE, copies[1])])
     assert (measure.word, measure.controls[UNTRAINED].number) == (word, control)
     assert (AS_WELL in measure.reason) == (word == "undecided")
     assert _update([_step(BELOW, pair) for pair in copies]).word == "no"
@@ -408,7 +412,7 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
 @pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
 def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(low, word):
     """A table that bootstraps by the mean is near one of Q-learning; of .001 that is missed nothing is said."""
-    measure = _update([_step(Interval(0.98, 0.96, 0.99))], another=Interval(0.999, low, 1))
+    measure = _update([_step(Interval(0.98, 0.976, 0.99))], another=Interval(0.999, low, 1))
     assert (measure.word, measure.reason[-30:]) == (word, "0.001 is missed, of these 0.02" if word != "yes" else "")
     assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).word == "yes"
 
@@ -428,9 +432,7 @@ def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_othe
     assert _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word == "no"
 
 
-@pytest.mark.parametrize(
-    ("family", "group", "word"), [("late", "wm", "undecided"), ("wm", "wm", "yes"), ("other", "other", "yes")]
-)
+@by_cases("family, group, word")
 def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(family, group, word, monkeypatch):
     """Nor is it asked of a reference that names no algorithm."""
     score = SimpleNamespace(key=family, group=group, name=family)
@@ -544,9 +546,7 @@ def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_th
     assert _circuit(*paths, handed=between(0.1, 0.2)).word == "no"
 
 
-@pytest.mark.parametrize(
-    ("reference", "word"), [(0.749, "undecided"), (0.75, "yes"), (0.751, "yes")], ids=["above", "at", "below"]
-)
+@by_cases("reference, word")
 def test_shares_differ_from_a_quarter_on(reference, word):
     """Numbers without an interval: a gap of exactly a quarter is not too far yet."""
     certain = [Interval(x, x, x) for x in (1.0, reference)]
