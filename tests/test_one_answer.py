@@ -46,7 +46,7 @@ def answers(
     """Claim -> surface -> word and reason, of some variables (all that the task names when empty) at some size."""
     found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     model = interp.load(name, **({"n_experts": n_experts} if n_experts else {}))
-    n_rounds = interp.tasks.of(model).at_most(12 if n_experts else 50)
+    n_rounds = interp.tasks.of(model).at_most(12 if keys else 50)
     episodes = interp.tasks.of(model).sample_for(model, 32, n_rounds, 0)
     asked = dict(COMMANDS)
     try:
@@ -86,9 +86,10 @@ def test_disagreement_is_seen() -> None:
 
 
 @pytest.mark.usefixtures("less_than_quick")
-def test_every_surface_gives_the_same_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "n_experts"), [("wma-handwired", 2), ("wma-tied", None)])
+def test_every_surface_gives_the_same_answer(name: str, n_experts: int | None, tmp_path: Path) -> None:
     """Of a number and of a class; the other variables are asked for by the same functions."""
-    found = answers("wma-handwired", tmp_path, ("log_weights_centred", "label"), 2)
+    found = answers(name, tmp_path, ("log_weights_centred", "label"), n_experts)
     assert disagreeing(found) == {}
     shared = [claim for claim, surfaces in found.items() if len(surfaces) > 1]
     assert any("latents hold" in claim for claim in shared)
