@@ -61,7 +61,7 @@ def test_cells_and_a_loop_go_from_training_to_a_report_by_the_calls_of_every_mod
     assert ran.returncode == 0, ran.stderr
     assert len(list(tmp_path.glob("*-learned-*.html"))) == 3
     assert all("Not computed" not in page.read_text() for page in tmp_path.glob("*.html"))
-    assert "latent@c" in ran.stdout and ran.stdout.count("an untrained model of the same architecture") == 4
+    assert "latent@c" in ran.stdout and ran.stdout.count("  an untrained copy: ") == 4
     assert ran.stdout.count("1.000000") >= 3  # all of the state carries all of what a corrupted vote changed
 
 
