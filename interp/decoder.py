@@ -109,9 +109,9 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
     """
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
-    penalty = ridge * n_samples * torch.eye(len(square)).to(square)
-    with theirs(f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=RuntimeError):
-        return torch.linalg.solve(square + penalty, product)
+    singular = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+    with theirs(f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=singular):
+        return torch.linalg.solve(square + ridge * n_samples * torch.eye(len(square)).to(square), product)
 
 
 @dataclass(frozen=True)
