@@ -25,7 +25,10 @@ def pages() -> dict[str, str]:
     grouped = {room: held for room, held in by_room.items() if len(held) > 1 or "." not in room}
     for name in (name for room, held in by_room.items() if room not in grouped for name in held):
         grouped[name.split(".")[0]].append(name)
-    found = {f"reference/{room}.rst": "\n".join(map(module_section, held)) for room, held in grouped.items()}
+    found = {
+        f"reference/{room}.rst": "\n".join([":orphan:", "", *map(module_section, held)])
+        for room, held in grouped.items()
+    }
     found["reference/python.md"] = contents(grouped)
     found["reference/registries.md"] = registries()
     found["reference/commands.md"] = commands()
@@ -56,7 +59,7 @@ def contents(grouped: Mapping[str, Iterable[str]]) -> str:
     for room in sorted(grouped, key=lambda name: (ROOMS.index(name.split(".")[0]), name)):
         first = (importlib.import_module(room).__doc__ or "").split("\n\n")[0].replace("\n", " ")
         lines.append(f"- [{room}]({room}.rst): {first}")
-    return "\n".join([*lines, "", "```{toctree}", ":hidden:", *sorted(grouped), "```", ""])
+    return "\n".join([*lines, ""])
 
 
 def table(of: str, rows: Iterable[Iterable[Any]], **words: str) -> str:

@@ -59,9 +59,10 @@ def measure_of(
     ``untrained`` says why no untrained copy was run, where none was, and ``hidden`` why most features were not read;
     ``n_features`` is how many the probe reads, where its score leans low.
     """
-    key, _, moment = target.key.replace("log_", "log-").partition(":")
-    name = f"{target.noun or 'the ' + key.replace('_', ' ')}{' before the round' if moment else ''}"
+    name = f"{target.noun}{' before the round' if ':' in target.key else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
+    if site and site.startswith("latents@"):
+        subject, place = f"The channel {site[8:]} holds", f" in its {site[8:]}"
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
         unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"

@@ -41,7 +41,7 @@ class TargetValues:
         implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
         parameters: of the algorithm, where others were given than the episodes' own.
         is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
-        noun: what a sentence calls the target; the words of its key when empty.
+        noun: what a sentence calls the target.
 
     >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
     >>> target = TargetValues.of(noise, "noise")
@@ -62,7 +62,7 @@ class TargetValues:
     implied_by: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     is_rare: bool = False
-    noun: str = ""
+    noun: str = "the target"
 
     @classmethod
     @checked
@@ -77,7 +77,8 @@ class TargetValues:
         array = array[..., None] if array.ndim == 2 else array
         require(array.ndim == 3, f"a target is an array [episode, round, output], got shape {array.shape}")
         kind: Literal["real", "class"] = "class" if of_classes else "real"
-        return cls(key, array, tuple(f"output {i}" for i in range(array.shape[-1])), kind=kind)
+        outputs = tuple(f"output {i}" for i in range(array.shape[-1]))
+        return cls(key, array, outputs, kind=kind, noun=f"the {key.replace('_', ' ')}")
 
     def as_numbers(self) -> TargetValues:
         """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""

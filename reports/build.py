@@ -154,12 +154,16 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
     keys = sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared"))
     kept, said = list[Measure](), list[tuple[str, str]]()
     pairs = [(key, one) for key in keys for one in context.measures[key]] + [("", one) for one in missing]
+    held = next((one.yes.rpartition("holds ")[2] for key, one in pairs if key == "probes" and one.word == "yes"), "")
     for of, one in pairs:
+        if held and of == "interchange":  # what the phrase before says that it holds is not named again
+            again = "them" if held.endswith("s") else "it"
+            for word in ("from", "by"):
+                one = replace(one, yes=one.yes.replace(f"{word} {held}", f"{word} {again}"))
         crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
         kept.append(replace(one, yes="", no="") if crowded else one)
         said += [(of, one.word)] * bool(kept[-1].phrase)
-    text = sentence(context.model.name, kept, context.sentence) if kept else ""
-    return re.sub(r"^([^.]*holds (the [^,.]+?)(?:,| and)[^.]* (?:from|by)) \2\b", r"\1 it", text)  # it is named once
+    return sentence(context.model.name, kept, context.sentence) if kept else ""
 
 
 def _page_name(context: Context) -> str:

@@ -25,7 +25,6 @@ from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.measure import listed
 from interp.provenance import provenance
-from interp.statistics import Interval
 from interp.tasks.experts import TASK
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
@@ -131,22 +130,13 @@ def _final(scores: LLMScores) -> Section:
     for regime in dict.fromkeys(scores.final["regime"]):
         here = scores.final[scores.final["regime"] == regime]
         skipped = here[here["missing"] == "skipped"].set_index(["model", "condition"])["mean"]
-        rows = [
-            {
-                "predictor": row.model,
-                "condition": row.condition,
-                "n": int(row.n),
-                "regret": Interval(row.mean, row.low, row.high),
-                "std": row.std,
-                "missing left out": skipped.get((row.model, row.condition)),
-                "accuracy": row.accuracy,
-            }
-            for row in here[here["missing"] != "skipped"].itertuples()
-        ]
+        of = here[here["missing"] != "skipped"].rename(columns={"model": "predictor", "mean": "regret"})
+        frame = joined(of[["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]])
+        of_group = zip(of["predictor"], of["condition"], strict=True)
+        frame.insert(5, "missing left out", [skipped.get(group) for group in of_group])
         printed = paper[paper["regime"] == regime].rename(columns={"model": "predictor", "mean": "paper"})
-        rows += printed[["predictor", "condition", "n", "paper", "std"]].to_dict("records")
+        frame = pd.concat([frame, printed[["predictor", "condition", "n", "paper", "std"]]], ignore_index=True)
         formats = {"regret": ".2f", "std": ".2f", "missing left out": ".2f", "accuracy": ".3f", "paper": ".1f"}
-        frame = pd.DataFrame(rows)
         rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
         caption = f"{regime}, after {rounds} rounds (the paper's rows: after 100)"
         blocks.append(Table(frame, caption, formats={k: v for k, v in formats.items() if k in frame}))
@@ -163,16 +153,10 @@ def _answers(scores: LLMScores) -> Section:
 
 
 def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    tables = behaviour_tables(acts)
-    table, families = joined(tables["behaviour"]), tables["families"]
-    return Section(
-        "What they act like",
-        [
-            Prose(_SAYS["acts"]),
-            Table(table, "The algorithm whose choices explain the model's, per model, condition and regime"),
-            *([Table(families, "Every family that was asked", collapsed=True)] if len(families) else []),
-        ],
-    )
+    table, families = map(behaviour_tables(acts).get, ("behaviour", "families"))
+    what = "The algorithm whose choices explain the model's, per model, condition and regime"
+    asked = [Table(families, "Every family that was asked", collapsed=True)] if len(families) else []
+    return Section("What they act like", [Prose(_SAYS["acts"]), Table(joined(table), what), *asked])
 
 
 def _notes(notes: NoteTable) -> Section:

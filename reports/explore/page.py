@@ -52,7 +52,7 @@ def _state_number(answer: Answer) -> tuple[str, str, int, list[np.ndarray]] | No
         return None
     key = max(far, key=lambda key: float(far[key].max()))
     at = int(far[key].argmax())
-    name = answer.bench.numbers(key)[at].replace(key, key.replace("log_", "log-").replace("_", " "))
+    name = answer.bench.numbers(key)[at].replace(key, answer.bench.algorithm.variable(key).noun.removeprefix("the "))
     return name, key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 

@@ -101,9 +101,9 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         _where(at) + " (control)" * bool(control)
         for at, control in zip(carried["places"], carried["control"], strict=True)
     ]
-    bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
+    bounds, named = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}, carried["noun"].str[4:]
     shown = joined(carried.rename(columns=bounds))[list(_COLUMNS)].assign(
-        variable=carried["variable"].str.replace("_", " "), places=places, outcome=carried["outcome"].map(_SHOWS)
+        variable=named, places=places, outcome=carried["outcome"].map(_SHOWS)
     )
     if "no_random" in carried:
         for column in ("random", "random_score"):
@@ -115,7 +115,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     rows = []
     for row, place in zip(carried.to_dict("records"), places, strict=True):
         score = Interval(row["score"], row["score_low"], row["score_high"])
-        name = f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}"
+        name = f"{row['noun']}, read in {_SHOWS[row['outcome']]}: {place}"
         rows += [] if math.isnan(score.estimate) else [plain(name, score, {"a random direction": row["random_score"]})]
     best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
     drawn = Measures(rows, _SAYS["carried"].format(held=int((best > _MOST).sum()), all_of=len(best)))

@@ -168,10 +168,10 @@ def _draw_commands(computed: None, context: Context) -> Section:
     drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
     given = {"model": model, "n_episodes": n_episodes, "n_rounds": n_rounds, "seed": seed, "axes": axes, "task": task}
     python = TEXTS["overview"]["python"].format(**given, drawn=drawn_text)
-    if probing.KEY in context.keys and probing.KEY not in context.failures:
-        decoded = [result.target.key for result in context.result(probing.KEY)]
+    if probing.KEY in context.keys and probing.KEY not in context.failures and (found := context.result(probing.KEY)):
+        decoded, place = [one.target.key for one in found], f", site={found[0].site!r}" * (found[0].site != "latents")
         python = python.replace("\n", "\nimport probes\n", 1)
-        python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed})"
+        python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed}{place})"
     return commands(" ".join(words) if context.source else "", python)
 
 

@@ -22,7 +22,7 @@ from reports.blocks import TEXTS, Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
 
 KEY = "probes"
-_TEXT = TEXTS["probing"]["text"]
+_SAYS = TEXTS["probing"]
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
@@ -38,13 +38,18 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def compute(context: Context) -> list[ProbeResult]:
         wanted = [(key, *parse(key, context.task)) for key in asked(context)]
         keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
-        how: dict[str, Any] = {"run": context.run, "quick": context.quick}
+        kept = [channel for channel in context.model.channels if not channel.grows] or context.model.channels
+        widest = max(kept, key=lambda channel: np.prod(channel.shape)).name
+        site = "latents" if len(kept) == len(context.model.channels) else f"latents@{widest}"
+        how: dict[str, Any] = {"run": context.run, "quick": context.quick, "site": site}
         return probes.probe(context.model, context.episodes, keys, seed=context.seed, **how) if keys else []
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
-        left = [f"The {key.replace('_', ' ')} is constant over these episodes" for key in constant]
-        text = Prose(_TEXT + "".join(f"\n\n**Left out.** {one}: there is nothing to decode." for one in left))
+        left = [parse(key, context.task)[0].variable.noun for key in constant]
+        said = _SAYS["part"].format(site=results[0].site) if results and results[0].site != "latents" else ""
+        said += "".join(f"\n\n**Left out.** Nothing of {one} varies over these episodes." for one in left)
+        text = Prose(_SAYS["text"] + said)
         if not results:
             return [text]
         measures = [one for result in results for one in result]
@@ -64,9 +69,9 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 @dataclass(frozen=True)
 class Held:
-    """What is drawn of ``variable``: ``state`` of the model and ``reference``, ``[step, series]``; a label a series."""
+    """What is drawn of a variable: ``state`` of the model and ``reference``, ``[step, series]``; a label a series."""
 
-    variable: str
+    noun: str
     state: NDArray[Any]
     reference: NDArray[Any]
     labels: tuple[str, ...]
@@ -99,12 +104,12 @@ def state(
 
     def figure(held: Held, context: Context, width: float = WIDTH) -> Figure:
         which = 0 if context.exact else 1
-        ylabel = units[which] or held.variable.replace("_", " ")
+        ylabel = units[which] or held.noun.removeprefix("the ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel, width=width)
         apart = f"differ by at most {number(held.largest)}" if held.largest else "are equal in every bit"
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
-        caption = f"What the {whose} holds and the algorithm's {held.variable.replace('_', ' ')} {apart}. {series}: "
+        caption = f"What the {whose} holds and {held.noun} of the algorithm {apart}. {series}: "
         caption += f"the {whose}'s thin, the algorithm's wide and pale."
         return Figure(drawn, f"{title}, {whose} and algorithm", caption)
 
@@ -135,8 +140,8 @@ def _of_the_latents(context: Context) -> Held:
     reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
     shapes = f"{state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
     require(state[0].size == reference[0].size, f"{context.model.name} reads a state of shape {shapes}")
-    labels = context.algorithm.variable(key).labels(values[key])
-    return Held(key, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
+    of, labels = context.algorithm.variable(key), context.algorithm.variable(key).labels(values[key])
+    return Held(of.noun, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
 
 
 def _of_a_probe(context: Context, key: str) -> Held:
@@ -145,4 +150,4 @@ def _of_a_probe(context: Context, key: str) -> Held:
     result = next((result for result in results if result.target.key == wanted), results[0])
     i, values = context.shown, result.target.values
     decoded, true = (np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values))
-    return Held(result.target.key, decoded, true, tuple(result.target.outputs))
+    return Held(result.target.noun, decoded, true, tuple(result.target.outputs))

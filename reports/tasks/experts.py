@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from circuits.compare.fitting import probable
 from interp import figures
 from interp.display import Scores
 from interp.evaluation.experts import regret as scoring
@@ -75,8 +76,7 @@ def _score(context: Context) -> dict[str, _Scored]:
 def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
     fewer = by_key["majority_vote"][1]
     vote, bayes = (by_key[key][0].get("regret").estimate for key in ("majority_vote", "bayes"))
-    # A circuit of random weights may read out what is no probability.
-    blank = np.clip(np.nan_to_num(predictions_of(context.blank_run)), 0, 1)
+    blank = probable(context.model.layout.distribution(context.blank_run.predictions))[..., 1]
     idle = scoring.regret(blank, context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"

@@ -65,7 +65,7 @@ def parts() -> tuple[Part, ...]:
 def _draw_weights(logs: Held, context: Context) -> list[object]:
     """The log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
     state, reference = (special.softmax(np.asarray(x, np.float64), axis=-1) for x in (logs.state, logs.reference))
-    held = Held(logs.variable, state, reference, logs.labels)
+    held = Held(logs.noun, state, reference, logs.labels)
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
