@@ -73,7 +73,8 @@ def flow(
     """
     require_columns("frame", frame, "layer", "source", "target", "weight", "of")
     colour = {key: _COLOURS[i % len(_COLOURS)] for i, key in enumerate(legend)}
-    figure, axes = _stream(labels, n_layers, frame, width, 0.2 * -(-len(legend) // 2))
+    columns = 2 if max(map(len, legend.values()), default=0) < 7.5 * (width - 1) else 1
+    figure, axes = _stream(labels, n_layers, frame, width, 0.2 * -(-len(legend) // columns))
     column = {label: x for x, label in enumerate(labels)}
     named: dict[Any, tuple[float, str, str, _Span]] = {}
     for i, read in enumerate(frame.to_dict("records")):
@@ -86,7 +87,7 @@ def flow(
         if key not in named or long > named[key][0]:
             named[key] = (long, read.get("label", read["of"]), colour[read["of"]], span)
     handles = [axes.plot([], [], color=hue, linewidth=2.5)[0] for hue in colour.values()]
-    figure.legend(handles, list(legend.values()), loc="outside lower left", ncols=2, fontsize=8.5)
+    figure.legend(handles, list(legend.values()), loc="outside lower left", ncols=columns, fontsize=8.5)
     _name(figure, axes, sorted(named.values(), key=lambda one: one[0]))
     return figure
 
@@ -111,13 +112,13 @@ def _stream(
         for level in range(n_layers + 1):
             colour, alpha = (INK, 1.0) if (label, level) in written else (LIGHT["grey"], 0.5)
             axes.plot(x, level, "o", markersize=5, color=colour, alpha=alpha, zorder=4)
-    crowded = len(labels) * max(map(len, labels)) > 11 * width
+    crowded = len(labels) * (1 + max(map(len, labels))) > 13 * (width - 1.1)
     axes.set_xticks(range(0, len(labels), every), labels[::every], rotation=90 if crowded else 0)
     axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(n_layers))])
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    axes.set(xlim=(-0.6, len(labels) - 0.4), ylim=(-0.25, n_layers + 0.25))
+    axes.set(xlim=(-0.6, len(labels)), ylim=(-0.25, n_layers + 0.25))
     return figure, axes
 
 

@@ -153,7 +153,7 @@ def _answers(scores: LLMScores) -> Section:
 
 
 def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    table, families = map(behaviour_tables(acts).get, ("behaviour", "families"))
+    table, families = (behaviour_tables(acts)[key] for key in ("behaviour", "families"))
     what = "The algorithm whose choices explain the model's, per model, condition and regime"
     asked = [Table(families, "Every family that was asked", collapsed=True)] if len(families) else []
     return Section("What they act like", [Prose(_SAYS["acts"]), Table(joined(table), what), *asked])

@@ -81,7 +81,7 @@ def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
     if not context.model.is_handwired:
         return []
     caption = f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
-    picture: Any = Figure(_flow(reads, context, width=6.0), "The circuit in one round", caption)
+    picture: Any = Figure(_flow(reads, context, width=4.5), "The circuit in one round", caption)
     if picture.figure.get_figwidth() > 7:  # so many positions that arrows between them cannot be told apart
         picture = _picture(context.circuit, "The circuit", "An arrow is a head that reads what another wrote.")
     return [picture] if isinstance(picture, Figure) else []

@@ -119,7 +119,7 @@ def state(
 
     def hero(held: Held, context: Context) -> list[Figure]:
         caption = f"{title}: the model's thin, the algorithm's wide and pale."
-        return [] if context.compiled else [replace(figure(held, context, 6.0), caption=caption)]
+        return [] if context.compiled else [replace(figure(held, context, 5.0), caption=caption)]
 
     return Part(
         "state",
