@@ -21,7 +21,7 @@ from torch import Tensor
 
 from interp import refit, tasks
 from interp.algorithm import Algorithm, participants_of
-from interp.checks import check_fields, checked
+from interp.checks import check_fields, checked, integer
 from interp.decoder import N_FOLDS, RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
@@ -64,18 +64,13 @@ class Effort:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        least = {"known": 8, "test": 8, "scored": 2, "seed": None}  # intervals over episodes need several of them
+        for name, value in vars(self).items():
+            integer(name, value, least.get(name, 1))
         require(
-            self.known >= 8 and self.test >= 8,
-            f"intervals over episodes need at least 8 of them, got known={self.known} and test={self.test}",
-        )
-        require(
-            self.horizon >= 1 and self.starts >= 1 and self.horizon + self.starts <= self.rounds - self.rounds // 6,
+            self.horizon + self.starts <= self.rounds - self.rounds // 6,
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
-        require(self.scored >= 2, f"intervals over episodes need at least 2 of a set, got scored={self.scored}")
-        require(self.battery >= 1, f"algorithms are fitted on at least 1 episode of a set, got battery={self.battery}")
-        require(self.edits >= 1, f"responses need at least 1 input that is changed, got edits={self.edits}")
-        require(self.untrained >= 1, f"the control needs at least 1 untrained model, got {self.untrained}")
 
     @checked
     def of_rounds(self, rounds: int) -> Effort:

@@ -257,13 +257,11 @@ class FixedPoints(Tabulated):
     Attributes:
         points: states, the numbers that are carried in a row.
         eigenvalues: of the Jacobian at each point, the largest modulus first.
-        visited: states that the run reads, among them the starts; ``unit``: how far those of different episodes lie
-            apart, in the state's own units.
+        unit: how far states of different episodes lie apart, in the state's own units.
     """
 
     points: Float[np.ndarray, "point number"]
     eigenvalues: Complex[np.ndarray, "point number"]
-    visited: Float[np.ndarray, "state number"]
     unit: float
 
 
@@ -347,6 +345,5 @@ def fixed_points(
         picture=lambda figures: figures.plane(*shown, kinds),
         points=kept * unit,
         eigenvalues=eigenvalues,
-        visited=visited,
         unit=unit,
     )

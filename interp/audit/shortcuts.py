@@ -12,7 +12,7 @@ asks for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,8 @@ from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import Change, influence, mean
 from interp.machine import Machine
 from interp.measure import Measure
+from interp.model.layout import EncodedRounds
+from interp.model.rollout import sequential
 from interp.session import remembered
 from interp.statistics import Interval, mean_interval
 
@@ -54,8 +56,11 @@ class _Adversarial:
 
     def side(self, model: Machine | None = None) -> Interval:
         """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
-        of = [trial if model is None else replace(trial, model=model) for trial in self.trials]
-        losses = np.concatenate([trial.losses(trial.run.predictions)[:, -1] for trial in of])
+        of = model or self.trials[0].model
+        fed = EncodedRounds.joined([of.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials])
+        said = sequential(of, fed, self.trials[0].layout, "own").predictions  # few episodes of each: run as one
+        parts = said.split([len(trial.episodes) for trial in self.trials])
+        losses = np.concatenate([one.losses(part)[:, -1] for one, part in zip(self.trials, parts, strict=True)])
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
         nearest = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
         return mean_interval(nearest, participants=participants_of(*(trial.episodes for trial in self.trials)))

@@ -72,14 +72,14 @@ def _patch(
     folder = folder_to_write(out / Path(model).name)
     n_episodes = episodes or (16 if quick else 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
-    drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
+    sample = run.Sample(corruption, n_episodes, rounds, map_, seed, regime, chosen.sizes)
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
 
         given: Any = loaded
         smooth = differentiable(given) if runs_from(loaded) else None  # others have no heads
-        results = run.tables(loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, **drawn)
+        results = run.tables(loaded, round_, smooth=smooth, sample=sample)
         say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return
     result = run.patch(
@@ -90,7 +90,7 @@ def _patch(
         read=read,
         propagate=propagate,
         direction=direction,
-        sample=run.Sample(corruption, n_episodes, rounds, map_, seed, **drawn),
+        sample=sample,
     )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})

@@ -251,31 +251,24 @@ def circuit_tables(
 
 @checked
 def tables(
-    model: Machine,
-    t: int = 20,
-    *,
-    smooth: Machine | None = None,
-    n_episodes: int = 64,
-    seed: int = 0,
-    regime: str = "",
-    sizes: Mapping[str, int] | None = None,
+    model: Machine, t: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, pd.DataFrame]:
     """Every table, by name; where the machine lacks what one needs, a single cell says so ("not applicable").
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
         smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
-        regime, sizes: of the episodes; the task's default and the model's own when not given.
+        sample: the episodes; their corruptions, and as many rounds as the tables need, are the task's.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
-    task = catalog.of(model.eval())
-    base, source = (task.half(1).sample_for(model, n_episodes, t + 3, s, regime, sizes) for s in (seed, seed + 1))
+    task, n, seed, drawn = catalog.of(model.eval()), sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
+    base, source = (task.half(1).sample_for(model, n, t + 3, s, *drawn) for s in (seed, seed + 1))
     runs = paired_runs(model, base, source, "interchange")
-    episodes = task.sample_for(model, n_episodes, t + 3, seed, regime, sizes) if task.data.halves else base
+    episodes = task.sample_for(model, n, t + 3, seed, *drawn) if task.data.halves else base
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
         "patching": lambda: _patching_table(model, episodes, t),
-        "interchange": lambda: interchange_table(model, *runs, t, seed, drawn=(regime, sizes)),
+        "interchange": lambda: interchange_table(model, *runs, t, seed, drawn=drawn),
         "alignment": lambda: alignment_table(model, *runs, t, seed, smooth),
         "steering": lambda: steering_table(model, runs[0], t, seed),
     }

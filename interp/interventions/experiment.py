@@ -371,11 +371,10 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
     """Every edit, several at a time where they share what is run."""
     edits, at = list(experiment.edits.values()), experiment.rounds
     source = edits[0][0].put if edits[0] else None
-    cells = [one[0].place.site for one in edits if len(one) == 1 and one[0].put is source and one[0].place]
-    every = [edit for one in edits for edit in one]
-    whole = all(isinstance(e.put, Rollout) and e.place is not None and e.place.is_whole for e in every)
+    alone = [one[0].place for one in edits if len(one) == 1 and one[0].put is source]
+    cells = [place.site for place in alone if place is not None and place.is_whole]
     runs_on = experiment.commit == experiment.run.commit and (len(at) == 1 or experiment.horizon > 0)
-    if isinstance(source, Rollout) and whole and len(cells) == len(edits) and runs_on and not experiment.watched:
+    if isinstance(source, Rollout) and len(cells) == len(edits) and runs_on and not experiment.watched:
         yield from _taken(experiment, cells, source)
         return
     for i, together in enumerate(edits):

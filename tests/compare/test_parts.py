@@ -115,7 +115,7 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
 
 
 def test_bad_efforts_and_pairs_are_refused():
-    refuses("at least 8 of them", Effort, known=4)
+    refuses("known must be an integer >= 8", Effort, known=4)
     refuses("too few for 8 starts", Effort, rounds=10)
     models = interp.load("wma-learned"), interp.load("qlearning-handwired", n_states=2, n_actions=2)
     refuses("compare models of one task", shared_sizes, models)

@@ -39,7 +39,7 @@ NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfuln
 def test_tables_of_expert_models(kind, untrained, wma):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
-    results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=4)
+    results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4))
     assert set(results) == NAMES
     assert (
         results["alignment"].refused.str.contains("give more episodes").all() and results["alignment"].iia.isna().all()
@@ -60,7 +60,9 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     model = untrained_q
     if kind == "handwired":
         model = circuits.compile_circuit(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
-    assert set(causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=8)) == NAMES
+    assert (
+        set(causal_tables.tables(model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=8))) == NAMES
+    )
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
@@ -149,7 +151,7 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
 
     ``interp patch NAME --tables`` writes the same tables.
     """
-    results = causal_tables.tables(interp.load(name), 20, n_episodes=64)
+    results = causal_tables.tables(interp.load(name), 20)
     at = results["alignment"].query("site == @site").set_index("condition")
     assert at.loc["learned", "low"] > at.drop("learned").iia.max()
     curve = results["faithfulness"].iloc[0]

@@ -233,7 +233,7 @@ def test_the_command_patches_every_point(make, tmp_path):
 def test_every_table_stands_in_its_place(tmp_path):
     """A machine without heads has no graph of edges, and those tables say so; asked for directly, they are refused."""
     machine = lstm()
-    tables = causal_tables.tables(machine, 3, n_episodes=16)
+    tables = causal_tables.tables(machine, 3, sample=causal_tables.Sample(n_episodes=16))
     assert tables["interchange"].places.tolist() == ["latent", "latent@h", "latent@c"] * 2
     assert {"latent@h", "forget"} <= set(tables["patching"].site) and len(tables["steering"])
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
