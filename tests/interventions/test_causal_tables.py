@@ -40,10 +40,8 @@ def test_tables_of_expert_models(kind, untrained, wma):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
     results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4))
-    assert set(results) == NAMES
-    assert (
-        results["alignment"].refused.str.contains("give more episodes").all() and results["alignment"].iia.isna().all()
-    )
+    refused = results["alignment"].refused.str.contains("give more episodes")
+    assert set(results) == NAMES and refused.all() and results["alignment"].iia.isna().all()
     assert {"random", "chance_informative", "low", "high"} < set(results["interchange"].columns)
     assert results["interchange"].control.sum() == 2
     assert {"random", "algorithm", "model"} < set(results["steering"].columns)
@@ -60,9 +58,8 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     model = untrained_q
     if kind == "handwired":
         model = circuits.compile_circuit(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
-    assert (
-        set(causal_tables.tables(model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=8))) == NAMES
-    )
+    smooth, sample = circuits.differentiable(model), Sample(n_episodes=8)
+    assert set(causal_tables.tables(model, 4, smooth=smooth, sample=sample)) == NAMES
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
