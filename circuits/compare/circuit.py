@@ -292,8 +292,6 @@ def _over(parts: Array, whole: Array) -> Array:
 
 _SHARE = 0.25  # difference of a mediated share up to which paths agree
 _ROLES = 0.5  # similarity that "same" needs (why: docs/method/roles-of-heads.md)
-_NO_STREAM = "no residual stream that it can be run on from"
-"""What a machine lacks whose heads cannot be compared by what they write, from which the rest of the round is run."""
 _CONTROL_ROUNDS = 3
 """Paths in untrained models are measured in every so-many-th round only, as they need no interval of their own."""
 
@@ -305,20 +303,16 @@ class _Path:
     Attributes:
         cause, outcome: what is swapped, and what is read: "prediction", "state" or "latents".
         at: the position of the patterns' queries.
-        blocked, carried: the shares in the model.
-        untrained, reference_untrained: the share blocked in every untrained model of either shape, of the effect on
-            its latents where ``outcome`` is "state": no state can be read from it.
+        shares: that are "blocked" and "carried", in the model and in the reference.
+        untrained: the share blocked in every untrained model of either shape, of the effect on its latents where
+            ``outcome`` is "state": no state can be read from it.
     """
 
     cause: str
     outcome: str
     at: str
-    blocked: Interval
-    carried: Interval
-    reference_blocked: Interval
-    reference_carried: Interval
-    untrained: tuple[float, ...]
-    reference_untrained: tuple[float, ...]
+    shares: dict[str, tuple[Interval, Interval]]
+    untrained: tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -360,7 +354,7 @@ class CircuitPart:
         name, value = min(self.matched.by_outcome.items(), key=lambda pair: pair[1].low)
         if value.low < _ROLES:
             return f"{SPANS}: {name} {value}"
-        apart = [(_apart(path.blocked, path.reference_blocked), path) for path in self.paths]
+        apart = [(_apart(*path.shares["blocked"]), path) for path in self.paths]
         gap, path = max(apart, key=lambda pair: pair[0].high)
         share = f"share of the effect of {path.cause} on the {path.outcome} carried by attention at {path.at}"
         return f"{SPANS}: {share}: difference {gap}" if gap.high > _SHARE else ""
@@ -370,9 +364,8 @@ class CircuitPart:
         rows: list[dict[str, Any]] = []
         for path in self.paths:
             row: dict[str, Any] = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
-            fresh = _range(path.untrained) | _range(path.reference_untrained, "reference ")
-            for share in ("blocked", "carried"):
-                mine, theirs = getattr(path, share), getattr(path, f"reference_{share}")
+            fresh = _range(path.untrained[0]) | _range(path.untrained[1], "reference ")
+            for share, (mine, theirs) in path.shares.items():
                 numbers = mine.columns("number") | theirs.columns("reference")
                 rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
         rows += [{"name": name, **of.columns("number"), **_range(untrained)} for name, of, untrained in self.alike()]
@@ -395,17 +388,17 @@ def _circuits(compared: Compared) -> CircuitPart:
     profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     matched = _match(profiles[0], profiles[1], effort.seed)
     null = [_match(other, profiles[1], effort.seed) for other in profiles[2:]]
-    claimed, own = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
-    inputs = [list(cause) for cause in own if cause in claimed]
+    claimed, causes = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
+    inputs = [list(cause) for cause in causes if cause in claimed]
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
     found = []
     for i, end in enumerate([layout.predict_position, *[layout.update_position] * len(inputs)]):
         mine, theirs = (m[i] for m in measured)
-        shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
-        blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
-        found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
+        shares = {"blocked": (mine.blocked(), theirs.blocked()), "carried": (mine.carried(), theirs.carried())}
+        own, other = (tuple(m[i].blocked().estimate for m in several) for several in controls)
+        found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], shares, (own, other)))
     return CircuitPart(subject.name, reference.name, tuple(found), matched, tuple(null))
 
 
@@ -459,6 +452,7 @@ CIRCUIT = Question(
     "divides the work of its heads differently",
     of_two=True,
     lacks=lambda machine: (
-        lacks(machine, "pattern") or ("" if runs_from(machine) else f"{machine.name} has attention, but {_NO_STREAM}")
+        lacks(machine, "pattern")  # heads are compared by what they write, from which the rest of the round is run
+        or ("" if runs_from(machine) else f"{machine.name} has attention, but no residual stream to be run on from")
     ),
 )

@@ -23,7 +23,7 @@ from interp import refit, tasks
 from interp.algorithm import Algorithm, participants_of
 from interp.checks import check_fields, checked, integer
 from interp.decoder import N_FOLDS, RIDGE, Decoder
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
 from interp.machine import Machine
@@ -283,11 +283,8 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
     """Sizes that every model serves: the task's default where all do, else the nearest."""
     task = tasks.of(models[0])
     for model in models[1:]:
-        if model.layout.task != task.key:
-            raise InputError(
-                f"{models[0].name!r} is a model of {task.key}, {model.name!r} of {model.layout.task}; "
-                "compare models of one task"
-            )
+        two = f"{models[0].name!r} is a model of {task.key}, {model.name!r} of {model.layout.task}"
+        require(model.layout.task == task.key, f"{two}; compare models of one task")
     sizes = {}
     for size in task.sizes:
         own = [(model.layout, int(getattr(model.layout, size.name))) for model in models]

@@ -218,8 +218,6 @@ def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
 
 
 _EXACT = 1e-6  # how near an exactly read state must be to count as equal
-_NO_OTHER = "no other direction"
-"""What tables say where a claim has no random control, because what it interchanges is one number wide."""
 
 
 @checked
@@ -333,7 +331,7 @@ def carriers(
         both = (random.iia_informative, random.score().estimate) if random else (float("nan"), float("nan"))
         frame = test(claim, claim.places).to_frame()
         frame = frame.assign(random=both[0], random_score=both[1], control=claim.control)
-        rows.append(frame.assign(no_random=_NO_OTHER) if all(wholes) and not elsewhere else frame)
+        rows.append(frame.assign(no_random="no other direction") if all(wholes) and not elsewhere else frame)
     return pd.concat(rows, ignore_index=True)
 
 

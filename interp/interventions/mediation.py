@@ -102,15 +102,12 @@ class _Routes:
 
     def is_downstream(self, site: Site) -> bool:
         """Whether some cause can act on the site."""
-        if self.order is not None:
-            return any(self.order[cause.hook] < self.order[site.hook] for cause in self.causes)
         return any(_leads(*self._where(cause), *self._where(site)) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
         """Whether the site can act on what is read; where no positions say so, every site may."""
-        if self.order is not None:
-            return True
-        return _leads(*self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end))
+        last = (self.model.points["resid_post"].n_layers, 0) if self.order is None else (len(self.order), 0)
+        return _leads(*self._where(site), last, (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
@@ -147,6 +144,8 @@ class _Routes:
         return [site for site in pool if self.is_between(site)]
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
+        if self.order is not None:  # each point may act on every later one, whatever its places
+            return (self.order[site.hook], 0), (0, self.layout.n_positions)
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
         places = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
         which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1

@@ -310,14 +310,13 @@ METRICS: dict[str, Metric] = unique(
 )
 
 
-_EXITS = ("logit_diff", "state")
-"""The metrics that read the two exits of a round: what is predicted, and what is remembered. What acts on one alone
-does not show in the other; read through both, methods find far more of the parts that matter (``interp benchmark``)."""
-
-
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """:data:`_EXITS` of a layout's rounds: where these predict a real number, that is read by "prediction"."""
-    return _EXITS if layout.kind == "classes" else ("prediction", _EXITS[1])
+    """The metrics that read the two exits of a layout's rounds: what is predicted, and what is remembered.
+
+    What acts on one alone does not show in the other; read through both, methods find far more of the parts that matter
+    (``interp benchmark``).
+    """
+    return "logit_diff" if layout.kind == "classes" else "prediction", "state"
 
 
 def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
@@ -326,7 +325,7 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
     With a ``layout`` the first of its :func:`exits` when None; a metric that cannot read its predictions is refused.
     """
     if name is None:
-        name = _EXITS[0] if layout is None else exits(layout)[0]
+        name = "logit_diff" if layout is None else exits(layout)[0]
     if isinstance(name, str):
         require_known("metric", name, METRICS)
     found = METRICS[name] if isinstance(name, str) else fit("metric", name, Metric)

@@ -75,12 +75,6 @@ class Bench:
         """The run over one episode: what edits of it begin from."""
         return rollout(self.model, self.episodes.select([episode]))
 
-    @lru_cache(maxsize=8)  # noqa: B019
-    def activations(self, hook: str, rounds: tuple[int, ...], episodes: tuple[int, ...]) -> Tensor:
-        """What one episode, or all of them, have at a hook point, ``[episode, chosen round, ...]``."""
-        run = self.run if len(episodes) > 1 else self.alone(*episodes)
-        return replay(self.model, run, rounds=list(rounds), names_filter=hook)[2][hook]
-
     @cached_property
     def known(self) -> Episodes:
         """Episodes that decoders are fitted on, of the next seed."""
@@ -215,8 +209,8 @@ class Edit:
         site = self.site(bench)
         if self.kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
-        episodes = (self.source(bench),) if self.kind == "patch" else tuple(range(len(bench.episodes)))
-        held = bench.activations(site.hook, tuple(rounds), episodes)
+        run = bench.alone(self.source(bench)) if self.kind == "patch" else bench.run
+        held = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)[2][site.hook]
         values = {t: site.read(held[:, i], bench.layout).mean(0) for i, t in enumerate(rounds)}
         return Written(site, values, added=False)
 
@@ -320,9 +314,8 @@ class View:
 
     def query(self, **changes: Any) -> str:
         """The query that says this view, or it with some parts changed; what is as usual is left out."""
-        view, usual = replace(self, **changes), View()
-        names = [field.name for field in fields(view) if field.name != "edits"]
-        said = [(name, getattr(view, name)) for name in names if getattr(view, name) != getattr(usual, name)]
+        view = replace(self, **changes)
+        said = [(name, value) for name, value in vars(view).items() if name != "edits" and value != vars(View())[name]]
         whole = [(name, int(value) if isinstance(value, bool) else value) for name, value in said]
         return urlencode([*whole, *(("edit", str(edit)) for edit in view.edits)])
 

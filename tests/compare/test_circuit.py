@@ -81,7 +81,7 @@ def test_a_rotated_circuit_is_the_same_one(turned):
         ("embed@y", "state", "w?"),
     ]
     for path in turned.paths:
-        for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
+        for share in (share for both in path.shares.values() for share in both):
             assert share.estimate == pytest.approx(1, abs=1e-6)
     assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=2e-4)
     assert max(score for *_, several in turned.alike() for score in several) < 0.5
@@ -296,10 +296,11 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
 
 
 def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008
-    path = _Path(
-        *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
-        *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
-    )
+    shares = {
+        "blocked": (Interval(0.5, 0.4, 0.6), Interval(0.2, 0.1, 0.3)),
+        "carried": (Interval(0.7, 0.65, 0.75), Interval(0.25, 0.22, 0.28)),
+    }
+    path = _Path("latent", "state", "w?", shares, ((0.8, 0.9), (0.15, 0.35)))
     roles = (_Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
     matched = _Matched(
         Interval(0.6, 0.55, 0.65), composed, roles, {"attention similarity for the update": Interval(0.4, 0.3, 0.45)}
@@ -337,14 +338,14 @@ def numbers(row, name="number"):
 
 def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
     """Each path's untrained shares are those of the model's own shape, then of the reference's."""
-    assert [(len(p.untrained), len(p.reference_untrained)) for p in turned.paths] == [(2, 1), (2, 1)]
+    assert [tuple(map(len, p.untrained)) for p in turned.paths] == [(2, 1), (2, 1)]
     fresh, (latents, label) = untrained(handwired(), 0), turned.paths
     options = {"rounds": SMALL.at[::3], "split": Split(each=False, n_random=0, seed=SMALL.seed)}
     for path, outcome in ((latents, {}), (label, {"outcome": "latents"})):
         through = paths(fresh, "pattern", path.at)
         cause = path.cause if path is latents else [path.cause]
         result = mediate(fresh, samples.test, samples.other, cause, through, **options, **outcome)
-        assert path.reference_untrained == (result.blocked().estimate,)
+        assert path.untrained[1] == (result.blocked().estimate,)
 
 
 def test_each_model_has_its_own_paths(crossed, samples):
@@ -354,10 +355,7 @@ def test_each_model_has_its_own_paths(crossed, samples):
         ("latent", "prediction", "p?"),
         ("embed@y", "state", "w?"),
     ]
-    shares = (
-        [(p.blocked, p.carried) for p in part.paths],
-        [(p.reference_blocked, p.reference_carried) for p in part.paths],
-    )
+    shares = ([(p.shares["blocked"][i], p.shares["carried"][i]) for p in part.paths] for i in range(2))
     for subject, found in zip(crossed.pair, shares, strict=True):
         split = Split(each=False, n_random=0, seed=SMALL.seed)
         decode = subject.decoder(algorithm, "log_weights")
@@ -367,7 +365,7 @@ def test_each_model_has_its_own_paths(crossed, samples):
                         outcome=Outcome("state", decode), rounds=SMALL.at,
                         split=split)  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
-    assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
+    assert part.paths[0].shares["blocked"][0].high < 0.9 < part.paths[0].shares["blocked"][1].low
     assert [(len(c["rounds"]), c["split"].n_random, c["split"].each) for c in crossed.calls] == [
         *[(4, 0, False)] * 4,
         *[(2, 0, False)] * 6,

@@ -468,7 +468,8 @@ LOADED, IDLE = (_Role("0.0", "1.0", *weights, 1.0) for weights in ((0.5, 0.4), (
 
 
 def _path(share, reference, cause="latent"):
-    return _Path(cause, "prediction", "p?", share, share, reference, reference, (0.1, 0.2), (0.1, 0.2))
+    shares = dict.fromkeys(("blocked", "carried"), (share, reference))
+    return _Path(cause, "prediction", "p?", shares, ((0.1, 0.2), (0.1, 0.2)))
 
 
 def _circuit(
