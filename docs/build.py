@@ -51,14 +51,12 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     for path, text in generated.pages().items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         (source / path).write_text(text, encoding="utf-8")
-    options = ["-W", "--keep-going", "-q", "-b", "html"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
-    command = [sys.executable, "-m", "sphinx", *options, str(source), str(out)]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(source), str(out)]
     done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)
     if done.returncode:
         raise RuntimeError(f"Sphinx was not content:\n{done.stderr}")
-    wrong = list(problems(out))
-    if wrong:
+    if wrong := list(problems(out)):
         raise RuntimeError("\n".join(wrong))
     return out / "index.html"
 
@@ -82,10 +80,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="folder for the pages")
     parser.add_argument("--no-run", action="store_true", help="do not run the tutorials")
     given = parser.parse_args()
-    try:
-        print(build(given.out.resolve(), not given.no_run))
-    except RuntimeError as error:
-        sys.exit(str(error))
+    print(build(given.out.resolve(), not given.no_run))
 
 
 if __name__ == "__main__":

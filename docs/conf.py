@@ -11,18 +11,15 @@ copyright = "2026, the latent-context-interp developers"
 version = release = interp.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["README.md", "notebooks"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_title = f"{project} {release}"
-html_show_sphinx = False
 html_use_index = html_domain_indices = False  # no page leads there; the search finds names
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # docs.notebooks runs the tutorials
-nb_merge_streams = True
 
 toc_object_entries = False  # every page would list every object: a third of the time
 autodoc_member_order = "bysource"

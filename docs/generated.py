@@ -13,8 +13,6 @@ from interp.files import read_tables
 
 ROOMS = ("interp", "probes", "circuits", "reports")
 SAYS = read_tables(Path(__file__).with_name("registries.toml"))
-LEFT_OUT = ("interp.cli",)
-"""The command line: its help says what it does."""
 
 
 def pages() -> dict[str, str]:
@@ -36,13 +34,13 @@ def pages() -> dict[str, str]:
 
 
 def modules() -> Iterator[str]:
-    """Every public module."""
+    """Every public module, but those of the command line: its help says what it does."""
     for room in ROOMS:
         yield room
         package = importlib.import_module(room)
         for module in pkgutil.walk_packages(package.__path__, prefix=f"{room}."):
             private = any(part.startswith("_") for part in module.name.split("."))
-            if not private and not module.name.startswith(LEFT_OUT):
+            if not private and not module.name.startswith("interp.cli"):
                 yield module.name
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the README and of seeds: ``python -m docs.pictures`` draws them from their tables.
+"""The pictures of the README and of pages of results: ``python -m docs.pictures`` draws them from their tables.
 
 ``python -m docs.pictures FOLDER`` first takes the measures anew from the comparisons saved below a folder, such as
 those that ``interp compare NAME`` writes to ``output/comparisons``.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp.figures import heatmaps, intervals
 from interp.files import read_json, write_csv, write_figure
 from interp.library import models
 from interp.measure import Measure
@@ -23,7 +25,7 @@ from reports.comparison import LOOKS, PARTS, machines
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
-SEEDS = Path(__file__).parent / "results" / "seeds"
+RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["key", "word", "condition", "number", "low", "high", "unit", "threshold"]
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
@@ -44,7 +46,7 @@ def saved(folder: Path) -> pd.DataFrame:
 
 def between_seeds() -> pd.DataFrame:
     """The verdicts between the seeds of trained models, one row each; what says how far two are apart is turned."""
-    frame = pd.concat([pd.read_csv(path) for path in sorted(SEEDS.glob("*-between.csv"))], ignore_index=True)
+    frame = pd.concat([pd.read_csv(path) for path in sorted(RESULTS.glob("seeds/*-between.csv"))], ignore_index=True)
     called = frame["what"].str.extract(r"as (?P<other>.*): (?P<key>.*)")
     frame = frame.assign(model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan)
     frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"])
@@ -89,21 +91,23 @@ def words(frame: pd.DataFrame) -> Figure:
 def draw() -> list[Path]:
     """Every picture, from the tables."""
     frame = pd.read_csv(TABLE, keep_default_na=False)
-    shown = [
-        Measure(
-            row["key"],
-            row["key"],
-            Interval(row["number"], row["low"], row["high"]),
-            row["threshold"],
-            unit=row["unit"],
-            condition=row["condition"],
-            unless={} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"]),
-            needs_control=False,
-        )
-        for row in frame[frame["model"] == SHOWN].to_dict("records")
-    ]
+    shown = []
+    for row in frame[frame["model"] == SHOWN].to_dict("records"):
+        number, said = Interval(row["number"], row["low"], row["high"]), {k: row[k] for k in ("unit", "condition")}
+        unless: dict[Any, str] = {} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"])
+        shown += [Measure(*[row["key"]] * 2, number, row["threshold"], unless=unless, needs_control=False, **said)]
     drawn = {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
     drawn["seeds"] = words(between_seeds())
+    scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")
+    scores = scores[scores["method"].str.contains(":another|:single|oracle|random")]
+    bounds = scores["AP of content"].str.extract(r"(?P<estimate>\S+) \[(?P<low>.+), (?P<high>.+)\]").astype(float)
+    bounds = bounds.assign(name=scores["method"], control=scores["method"].isin(("oracle", "random")))
+    drawn["methods"] = intervals(bounds, xlabel="average precision of the edges that carry content")
+    critics = pd.read_csv(RESULTS / "third-machine/critics.csv", index_col=0).drop(columns="seeds").rename_axis(None)
+    drawn["critics"] = heatmaps({"": critics}, label="share", limit=1.0)
+    rates = pd.read_csv(RESULTS / "verdicts" / "rules-quick.csv").query("`held out` == 'yes'")
+    rates = rates.assign(name=rates["question"] + ", " + rates["error"], estimate=rates["wrong"] / rates["of"], low=0.0)
+    drawn["rates"] = intervals(rates.rename(columns={"at_most": "high"}), xlabel="rate of wrong words, held out")
     return [write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb") for name, figure in drawn.items()]
 
 

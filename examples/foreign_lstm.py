@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 import zipfile
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 import interp
 import probes
 from interp.audit import Scope, audit
+from interp.files import write_figure
 from interp.interventions import sites
 from interp.tasks import register, series
 
@@ -108,7 +108,6 @@ def patched(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
 
 
 def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, Any]:
-    began = time.process_time()
     register(VOICE)
     with zipfile.ZipFile(path) as wheel:  # its safetensors are of another version, which says otherwise by up to .7
         published = torch.jit.load(io.BytesIO(wheel.read("silero_vad/data/silero_vad.jit"))).eval()
@@ -132,7 +131,8 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
     effort = Scope(episodes=48, rounds=12, writes=4, away=0, held=12, jacobians=1, along=1)
     found["audit"] = audit(silero, effort=effort)
-    print(found["audit"], f"{time.process_time() - began:.0f} CPU seconds", sep="\n")
+    write_figure("output/foreign.svg", found["audit"].plot(), facecolor="#fcfcfb")
+    print(found["audit"])
     return found
 
 

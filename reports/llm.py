@@ -23,7 +23,6 @@ from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
-from interp.measure import listed
 from interp.provenance import provenance
 from interp.tasks.experts import TASK
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
@@ -96,7 +95,7 @@ def _report(reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour]
         answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
         told.append(f"{model} plays like {answer} ({n} of {sum(one.model == model for one in acts)} groups)")
     unnamed = f"No algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs"
-    said = " ".join(f"{one}." for one in (listed(told), unnamed * (len(named) < len(acts))) if one)
+    said = " ".join(f"{one}." for one in (*told, unnamed * (len(named) < len(acts))) if one)
     return Report(
         "Language models as online learners",
         _SAYS["lead"],

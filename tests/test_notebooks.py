@@ -40,6 +40,6 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
     assert counts == known
     assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
-    pages = [(notebooks.HERE / "results" / f"{name}.md").read_text("utf-8") for name in ("seeds", "learned-models")]
+    pages = [path.read_text("utf-8") for path in (notebooks.HERE / "results").glob("*.md")]
     said = readme + "".join(pages).replace("(../pictures", "(docs/pictures")
     assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 80

@@ -334,7 +334,7 @@ def counted(value: Any) -> int:
 def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30) -> dict[str, RunSummary]:
     """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
     and write the traces below ``folder``."""
-    conditions = [Condition.parse(name) for name in ("online-no-note", "online-note-only", "weather-note-only")]
+    conditions = [Condition.parse(name) for name in ("online-no-note", "weather-note-only")]
     episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
     jobs = {name: plan(players.Settings(name), prompts, episodes, conditions) for name in players.PLAYERS}
     return {name: run(of, folder, players.AgentBackend(name, players.AGENTS[name])) for name, of in jobs.items()}

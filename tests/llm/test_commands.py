@@ -93,11 +93,11 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
 def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
     """Every player, the paper's regimes, with a note and without; a second time nothing is played again."""
     done = play_demo(tmp_path, n_instances=1, n_rounds=3)
-    assert list(done) == list(PLAYERS) and all(one.complete and one.episodes == 9 for one in done.values())
+    assert list(done) == list(PLAYERS) and all(one.complete and one.episodes == 6 for one in done.values())
     assert sum(one.calls for one in play_demo(tmp_path, n_instances=1, n_rounds=3).values()) == 0
 
 
-@pytest.mark.slow  # 25 s of one core: the whole demo with its report
+@pytest.mark.slow  # 80 s of one core: the whole demo with its report
 def test_the_demo_command(tmp_path: Path) -> None:
     """Scores and a page, offline; the agents keep their order: counting beats the last step, which beats a coin."""
     code, said = interp("demo", "--out", tmp_path)
