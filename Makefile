@@ -17,7 +17,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto -m "slow or not slow"
 
 # The newest and the lowest releases of every range of pyproject.toml, each in its own environment; torch is the tested one.
 # uv chooses them in seconds (pip took an hour) and reads indexes from UV_INDEX and UV_FIND_LINKS, not from pip's settings.

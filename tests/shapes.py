@@ -35,11 +35,15 @@ class Shaped(ast.NodeTransformer):
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
 
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """No expression holds a definition: they are most of a module, and are not looked at."""
+        return node if isinstance(node, ast.expr) else super().generic_visit(node)
+
     def visit_Module(self, node: ast.Module) -> ast.Module:
         self.generic_visit(node)
         after = sum(_opens(child) for child in node.body)
         node.body[after:after] = ast.parse("import tests as _tests").body
-        return ast.fix_missing_locations(node)
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
