@@ -18,7 +18,7 @@ from jaxtyping import jaxtyped
 
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _checkers: dict[Any, Callable[..., Any]] = {}
-N_CHECKED = 8
+N_CHECKED = 3
 """How many calls of a function each test checks."""
 calls: Counter[CodeType] = Counter()
 """How often each function was called in this test."""

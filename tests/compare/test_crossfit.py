@@ -123,6 +123,7 @@ def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_others_and_of
     assert "truth_above" in coverage.summary(pd.DataFrame(rows))
 
 
+@pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_comparison_of_the_table_has_every_number_that_decides(monkeypatch):
     """Of a small effort: both directions with and without the round, two worths, four steps, one input."""
     monkeypatch.setattr(coverage, "_EFFORTS", {"QUICK": SMALL, "FULL": SMALL})
