@@ -162,9 +162,6 @@ def evaluate(
                 name = graph.name(edge)
                 least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
     random = np.array([scorer.faithfulness(other) for other in _random_circuits(graph, len(edges), n_random, seed)])
-    size = (
-        f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the empty circuit"
-    )
     row = {
         "size": len(edges),
         "of": len(graph.edges),
@@ -178,7 +175,8 @@ def evaluate(
     }
     rows = {"circuit": interval, **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())}}
     return Tabulated(
-        sentence=f"{size}; the best random circuit {random.max():.0%}.",
+        sentence=f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the empty "
+        f"circuit; the best random circuit {random.max():.0%}.",
         table=pd.DataFrame([row]),
         picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},

@@ -45,10 +45,11 @@ _TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@
 def component(name: str, model: Machine | None = None) -> Component:
     """The component of that name, of a machine, or of any transformer."""
     points, key = (COMPONENTS if model is None else model.points), ALIASES.get(name, name)
-    if model is not None and key in COMPONENTS and key not in points and "resid_post" in points:
-        raise InputError(f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out")
     if model is not None and key in COMPONENTS and key not in points:
-        raise InputError(f"{lacks(model, key)}; its points are {', '.join(points)}")
+        no_mlp = f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
+        raise InputError(
+            no_mlp if "resid_post" in points else f"{lacks(model, key)}; its points are {', '.join(points)}"
+        )
     require_known("component", name, [*points, *(alias for alias, of in ALIASES.items() if of in points)], limit=20)
     return points[key]
 
