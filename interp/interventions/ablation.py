@@ -21,7 +21,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -37,7 +36,7 @@ from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.experiment import Tabulated, named, over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.provenance import provenance
-from interp.statistics import Interval, bootstrap_mean, ratio_interval
+from interp.statistics import Interval, bootstrap_mean, resample_weights
 
 _Keep = Bool[np.ndarray, "source destination"]
 
@@ -144,8 +143,10 @@ def evaluate(
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
-    interval = ratio_interval(kept - empty, full - empty, seed=seed, participants=scorer.whose)
-    interval = replace(interval, estimate=scorer.faithfulness(keep))
+    weights = resample_weights(len(kept), seed=seed, participants=scorer.whose)
+    with np.errstate(invalid="ignore", divide="ignore"):  # A resample may hold no episode that differs.
+        samples = (weights @ (kept - empty)) / (weights @ (full - empty))
+    interval = Interval.of_samples(samples, scorer.faithfulness(keep))
     generator = np.random.default_rng([seed, 1])
     sets = [[e for e in edges if i and generator.random() < 0.5] for i in range(n_sets)]
     missing, least = [], dict.fromkeys(map(graph.name, edges) if minimality else (), 0.0)
