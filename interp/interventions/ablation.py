@@ -176,8 +176,8 @@ def evaluate(
     }
     rows = {"circuit": interval, **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())}}
     return Tabulated(
-        sentence=f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the empty "
-        f"circuit; the best random circuit {random.max():.0%}.",
+        sentence=f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the "
+        f"empty circuit; the best random circuit {random.max():.0%}.",
         table=pd.DataFrame([row]),
         picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
