@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import interp
-from interp.tasks import experts
 
 
 def resident():
@@ -36,8 +35,3 @@ def test_twenty_thousand_rounds_and_a_thousand_loads_leave_memory_flat():
     """The second half of the work takes at most 20 MB more: a model of 0.2 MB kept each time would take 100."""
     n_rounds, seen = soak(1000, 20)
     assert n_rounds == 20_000 and seen[-1] - seen[4] < 20, seen
-
-
-def test_a_run_of_two_thousand_rounds_keeps_no_cache():
-    run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(1, 2000, 2, seed=0))
-    assert run.n_rounds == 2000 and not run.cache

@@ -26,7 +26,7 @@ Q = "qlearning-handwired"
 
 
 def verified(**arguments: Any) -> VerificationResult:
-    return circuits.verify(Q, [(2, 2)], 15, 3, **arguments)
+    return circuits.verify(Q, [(2, 2)], 10, 3, **arguments)
 
 
 def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str]:
@@ -179,7 +179,7 @@ EXACT: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_exact_forms_lose_no_more_than_a_sum_does(form: str) -> None:
     name, arguments, dtype = EXACT[form]
     circuit = circuits.build(name, **with_defaults(name, dtype, arguments))
-    short, long = check_horizon(circuit, 2, dtype, handwired(name).plan, 100)
+    short, long = check_horizon(circuit, 2, dtype, handwired(name).plan, 30)
     assert short.passed and long.passed
     assert "10 rounds" in short.where or name == R
     assert long.tolerance >= short.tolerance
@@ -190,12 +190,10 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
     circuit, plan = circuits.build(W, n_experts=2), handwired(W).plan
     carry = circuit.head("2.3")
     leaking = circuit.edit("2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves))
-    assert all(
-        check.passed
-        for check in circuits.exactness.check(leaking, plan.episodes(leaking, 100, 2, 0), 2, "float64", plan)
-    )
-    assert [check.passed for check in check_horizon(leaking, 2, "float64", plan, 100)] == [False, False]
-    assert all(check.passed for check in check_horizon(circuit, 2, "float64", plan, 100))
+    episodes = plan.episodes(leaking, 30, 2, 0)
+    assert all(one.passed for one in check(leaking, episodes, 2, "float64", plan))
+    assert [one.passed for one in check_horizon(leaking, 2, "float64", plan, 30)] == [False, False]
+    assert all(one.passed for one in check_horizon(circuit, 2, "float64", plan, 30))
 
 
 def test_weights_that_change_between_two_horizons_fail() -> None:
@@ -229,7 +227,6 @@ def test_every_size_of_every_task_is_an_option() -> None:
 
 def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
     output = printed("verify", "qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3)
-    assert "(2, 3)" in output and "(3, 3)" in output
     assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
 
 

@@ -25,10 +25,10 @@ def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("n_experts", [1, 2, 3, 8])
-@pytest.mark.parametrize("log_gamma", [0.5, np.log(1.5)])
-def test_exact_in_float64(variant: str, n_experts: int, log_gamma: float) -> None:
-    prediction, weights = errors(experts.sample(8, 40, n_experts, seed=n_experts), log_gamma, variant=variant)
+@pytest.mark.parametrize("n_experts", [1, 3, 8])
+def test_exact_in_float64(variant: str, n_experts: int) -> None:
+    """With a gain that rounds; verification, below, is at the default gain."""
+    prediction, weights = errors(experts.sample(8, 40, n_experts, seed=n_experts), np.log(1.5), variant=variant)
     assert prediction <= 1e-14
     assert weights <= 1e-13
 
