@@ -78,10 +78,10 @@ def test_the_curves_over_a_training_say_what_the_page_says():
 
     def told(key, step):
         row = numbers[key].loc[step]
-        return "{number:.2f} [{number_low:.2f}, {number_high:.2f}]".format(**row).replace("0.", ".")
+        return "{number:.2f} [{low:.2f}, {high:.2f}]".format(**row).replace("0.", ".")
 
-    words = numbers["used"]["verdict"], numbers["decoded"]["verdict"], numbers["side"]["verdict"]
-    first = [of.index[of == word][0] for of, word in zip(words, ("used", "read", "state"), strict=True)]
+    words = [numbers[key]["word"] for key in ("used", "decoded", "side")]
+    first = [of.index[of == "yes"][0] for of in words]
     assert first == [200, 300, 400]
     assert told("used", 200) in text
     for step in (200, 400, 800):
@@ -89,4 +89,4 @@ def test_the_curves_over_a_training_say_what_the_page_says():
     right = table[(table["key"] == "behaviour") & (table["about"] == "accuracy")].set_index("step")["number"]
     assert f"{right[200]:.2f}".lstrip("0") in text and (right[right.index >= 400] == 1).all()
     since = pd.read_csv(folder / "arrivals.csv").set_index("key")["from_step"]
-    assert (since["used"], since["decoded"], since["side"], since["stays"]) == (200, 300, 400, 200)
+    assert (since["used"], since["decoded"], since["stays"]) == (200, 300, 200)
