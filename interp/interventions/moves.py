@@ -220,6 +220,7 @@ def decodable(
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
     latents = _carried(run.latents[:, at], place, run.layout)
     kept = non_empty("keys", keys, "a variable")[:1]
+    require_known("variable", kept[0], values, limit=40)
     for key in keys[1:]:
         target = flat(values[key][:, at])
         others = torch.from_numpy(np.concatenate([flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
@@ -274,7 +275,7 @@ def move(
 
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
     """Values ``[episode, round, ...]`` with all of their numbers in one axis."""
-    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
+    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -287,7 +287,7 @@ def round_map(
     The metric is read per round: a regret is that round's loss.
     """
     measure = _measure(metric, direction, model)
-    at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
+    at_rounds = sorted(select_rounds(rounds, clean.n_rounds))
     pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1])
     warn_if_unrelated(pair)
     base, source = _sides(pair, direction)

@@ -171,6 +171,7 @@ def sites(
     the rows of what is carried, "all" for each on its own, or None for whole activations.
     """
     layout = model.layout if layout is None else layout
+    require(layout.task == model.layout.task, f"layout is of {layout.task!r}, not of {model.layout.task!r}")
     components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted = None if isinstance(layers, str) else non_empty("layers", layers)
@@ -293,6 +294,12 @@ class Place:
         require(fits, f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}")
         basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
+
+    def __post_init__(self) -> None:
+        for basis in filter(torch.is_tensor, (self.basis, self.elsewhere)):
+            unit = torch.eye(basis.shape[-1]).to(basis)
+            fits = basis.ndim == 2 and torch.allclose(basis.mT @ basis, unit, atol=1e-2)  # NaN is not close either
+            require(fits, "the basis of a place is orthonormal, [d, rank]; Place.of takes any directions")
 
     @property
     def is_whole(self) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked, fit
+from interp.checks import checked, fit, shown
 from interp.display import Cache, table_html
 from interp.errors import require
 from interp.foreign import one_line
@@ -98,7 +98,7 @@ class Rollout:
 
     def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
         """The latents that some rounds read, and these rounds, as :meth:`EncodedRounds.rows` lays them in one batch."""
-        chosen = select_rounds(rounds, self.n_rounds)
+        chosen = select_rounds(rounds, self.n_rounds, twice=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
     def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
@@ -117,7 +117,7 @@ class Rollout:
         return self.layout.choose(self.predictions)
 
 
-def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
+def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
     """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all"."""
     rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):
@@ -133,7 +133,10 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
     require(bool(selected), "no rounds were selected; give at least one, or 'all'")
     for t in selected:
         require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
-    return [t % n_rounds for t in selected]
+    found = [t % n_rounds for t in selected]
+    once = twice or len(set(found)) == len(found)
+    require(once, f"rounds name one round twice, which would count twice: {shown(rounds)}")
+    return found
 
 
 def room(machine: Machine, n_rounds: int) -> int:
