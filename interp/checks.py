@@ -471,7 +471,7 @@ def checked(function: _F) -> _F:
         try:
             signature, wanted = _parameters(function)
             with theirs(f"{function.__qualname__}: {{error}}", of=TypeError):
-                given = signature.bind_partial(*args, **kwargs)
+                given = signature.bind(*args, **kwargs)
             for name, kind in wanted.items():
                 if name in given.arguments:
                     given.arguments[name] = fit(name, given.arguments[name], *kind)

@@ -104,6 +104,7 @@ def right() -> dict[str, Any]:
         "activations": run.latents[:, 1:],
         "target": np.asarray(episodes.labels, float),
         "circuit": importlib.import_module("circuits").build("wma-handwired", n_experts=3),
+        "doses": importlib.import_module("interp.interventions.steering").Doses(np.array([1.0, -1.0, 0.0])),
         "change": np.array([1.0, -1.0, 0.0]),
         "values": np.ones((6, 4)),
         "losses": np.ones((6, 4)),
