@@ -215,10 +215,6 @@ class Edit:
     add: bool = False
     again: Again | None = None
 
-    def __post_init__(self) -> None:
-        fits = not self.put.is_complex() if isinstance(self.put, Tensor) else not self.add
-        require(fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added")
-
     @classmethod
     def of(cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False) -> Edit:
         """An edit at a place, a site or its text, of any transformer or of ``model``."""
@@ -315,7 +311,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
-        runs = [self.run, *(edit.put for of in self.edits.values() for edit in of if isinstance(edit.put, Rollout))]
+        every = [edit for of in self.edits.values() for edit in of]
+        fits = all(not x.put.is_complex() if isinstance(x.put, Tensor) else not x.add for x in every)
+        require(fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added")
+        runs = [self.run, *(edit.put for edit in every if isinstance(edit.put, Rollout))]
         require(len({run.tokens.shape[:2] for run in runs}) == 1, "what is put has other episodes or rounds than run")
         object.__setattr__(self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds, twice=True)))
         object.__setattr__(self, "commit", self.commit or self.run.commit)
@@ -344,8 +343,7 @@ class Experiment:
 def run(experiment: Experiment) -> Effects:
     """What an experiment gives."""
     select_rounds(experiment.rounds, experiment.run.n_rounds)  # each once: means over rounds would count it twice
-    digest = experiment.model.digest()
-    own = experiment.run.settings.get("digest", digest) == digest
+    own = experiment.run.settings.get("digest", digest := experiment.model.digest()) == digest
     require(own, f"run= is a rollout of another model; run {experiment.model.name!r} for it")
     values: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []

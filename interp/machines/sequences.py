@@ -289,11 +289,11 @@ def thoughts(
     wrong = [name for name in uses if name not in ("thought", "cache")]
     require(not wrong and len(uses) > 0, f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}")
     require((read is None) != (outcomes is None), "give either read=, or outcomes=, the tokens of the outcomes")
-    inner = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers")
-    config = inner.config
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
     integer("slot of embedded", rounds.slot, 0, rounds.n_pos - 1)
+    inner = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers")
+    config = inner.config
     told = [] if outcomes is None else _ids("outcomes", outcomes, layout.outcomes)
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(

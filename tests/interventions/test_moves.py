@@ -1,5 +1,7 @@
 """Graded effects: decoded variables are moved alone, scores tell algorithms apart, states follow their steps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,10 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
         found = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by).under(bayes())
         assert found.r2().low > 0.98
+    alike = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
+    alike.labels[:, 0], alike.advice[:, 0] = alike.labels[0, 0], alike.advice[0, 0]
+    line = transition(model, alike, writer, starts=[0, 3]).under(bayes()).plot().axes[0].lines[0]
+    assert np.isnan(line.get_ydata()).tolist() == [True, False]  # nothing varies in the first round: it has no R2
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)
     reading = Writer.fit(control, interp.rollout(control, known), bayes().run(known), ("counts", "elapsed"), ridge=1e-3)

@@ -12,7 +12,7 @@ import interp
 from interp.errors import InputError
 from interp.machines import Said
 from interp.machines.learners import learner
-from interp.machines.sequences import Embedded, _mixed, _refined
+from interp.machines.sequences import Embedded, _mixed, _refined, thoughts
 from interp.model.adapted import _Open
 from tests.machines_of_others.kinds import (
     KINDS,
@@ -309,6 +309,8 @@ def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp
         interp.machines.state_space(other, LAYOUT, core="memory", **given)
     with pytest.raises(InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"):
         interp.machines.thoughts(other, LAYOUT, n_rounds=2, **given)
+    beyond = {**given, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
+    refuses("slot of embedded must be an integer >= 0 and <= 1", thoughts, other, LAYOUT, n_rounds=2, **beyond)
     with pytest.raises(InputError, match="block 'body' must name a submodule; there are memory, head"):
         interp.machines.loop(other, LAYOUT, cycles=2, shape=(3,), hear=given["read"], read=given["read"], block="body")
     refuses("expected an HrmTextForCausalLM", interp.machines.hrm, other, LAYOUT, outcomes=[0, 1])

@@ -334,6 +334,8 @@ def test_a_digest_holds_what_a_machine_does():
     assert len({seen[0], seen[2], seen[4]}) == 3
     with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
         assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
+    late = [lambda scores, h, fed, late, by=by: (scores + by * late * torch.arange(2), h) for by in (0, 1)]
+    assert len({adapted(body(), **_counting(then)).digest() for then in late}) == 2  # round 5 is looked at
     assert "\x1b" not in repr(interp.rollout(odd := adapted(body(), name="\x1b[31m"), EPISODES)) + repr(odd)
     assert (module.cell.name, hasattr(module.read, "name")) == ("its own", False)
 
@@ -450,6 +452,7 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
     refuses(sentence, adapted, **given)
 
 
+of_cell = functools.partial(interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len)
 test_arguments_that_were_ignored_are_refused = refused(
     *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
     *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
@@ -458,24 +461,10 @@ test_arguments_that_were_ignored_are_refused = refused(
     *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
     (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
     (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
-    (
-        lambda: interp.machines.cell(body(), "experts", sizes={"n_states": 4}, hear=len, read=len, core="cell"),
-        "n_st",
-    ),
-    *(
-        (
-            lambda one=one: interp.machines.cell(body(), LAYOUT, **{"core": "cell", "hear": len, "read": len, **one}),
-            said,
-        )
-        for one, said in (
-            ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
-            ({"name": 3}, "name must be a text, got 3"),
-            (
-                {"hear": lambda m, f: f.values.numpy(), "hears": "before"},
-                r"'cell' hears \[batch, 5\], which hear= and first= give; got an ndarray",
-            ),
-        )
-    ),
+    (lambda: of_cell(task="experts", sizes={"n_states": 4}), "n_st"),
+    (lambda: of_cell(channels=()), "option of an adapter, beside its own 'channels'"),
+    (lambda: of_cell(name=3), "name must be a text, got 3"),
+    (lambda: of_cell(hear=lambda m, f: f.values.numpy(), hears="before"), r"'cell' hears \[batch, 5\].* an ndarray"),
     (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
     (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
     (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),

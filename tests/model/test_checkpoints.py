@@ -55,16 +55,10 @@ def test_float64_and_state_maps_survive(tmp_path):
     assert loaded.read_state(torch.ones(2, 2, 16, dtype=torch.float64)).shape == (2, 3, 2)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"act_fn": "relu"},
-        {"latent_update": "replace"},
-        {"output": "probability"},
-        {"normalization_type": None},
-        "weights",
-    ],
-)
+OTHERS = ({"act_fn": "relu"}, {"latent_update": "replace"}, {"output": "probability"}, {"normalization_type": None})
+
+
+@pytest.mark.parametrize("change", [*OTHERS, "weights"])
 def test_another_function_of_the_same_weights_is_refused_though_it_is_signed(change, saved):
     _, folder = saved
     if change == "weights":
@@ -93,9 +87,7 @@ def test_a_wrong_configuration_is_refused(saved, change, message):
     refuses(message, load_checkpoint, folder)
 
 
-@pytest.mark.parametrize(
-    "change", [{"act_fn": "relu"}, {"attn_scale": 3.0}, {"latent_update": "replace"}, {"normalization_type": None}]
-)
+@pytest.mark.parametrize("change", [*OTHERS, {"attn_scale": 3.0}])
 def test_an_edited_configuration_is_refused(saved, change):
     """It would load, and predict something else."""
     model, folder = saved

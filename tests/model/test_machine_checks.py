@@ -301,6 +301,14 @@ def test_every_fault_is_found_and_told(fault):
     refuses(sentence, interp.check_machine, make())
 
 
+def test_numbers_that_differ_a_little_each_time_are_not_taken_for_the_truth():
+    def step(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return scores + 1e-6 * torch.rand_like(scores), after
+
+    interp.check_machine(cell(step), only=["predictions_do_not_see_the_truth"])
+
+
 def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_episode():
     """A machine that keeps a state of its own by the rows of its batch, and is told when a run begins."""
 
