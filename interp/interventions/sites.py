@@ -295,12 +295,6 @@ class Place:
         basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
 
-    def __post_init__(self) -> None:
-        for basis in filter(torch.is_tensor, (self.basis, self.elsewhere)):
-            unit = torch.eye(basis.shape[-1]).to(basis)
-            fits = basis.ndim == 2 and torch.allclose(basis.mT @ basis, unit, atol=1e-2)  # NaN is not close either
-            require(fits, "the basis of a place is orthonormal, [d, rank]; Place.of takes any directions")
-
     @property
     def is_whole(self) -> bool:
         """Whether the whole activation is changed, and no control moves it elsewhere."""
@@ -346,6 +340,9 @@ class Place:
         require(
             len(basis) == base.shape[-1], f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}"
         )
+        unit = torch.eye(basis.shape[-1]).to(basis)  # NaN is not close to it
+        fits = self.basis is None or torch.allclose(basis.mT @ basis, unit, atol=0.02)
+        require(fits, f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not")
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted

@@ -87,8 +87,7 @@ def fitted_direction(
     values = algorithm.run(base.episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
     place = resolve(site, model, base.layout)
-    keys = decodable(base, values, (memory, *others), site=place)
-    writer = Writer.fit(model, base, values, keys, place, ridge=RIDGE)
+    writer = Writer.fit(model, base, values, decodable(base, values, (memory, *others), site=place), place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
     require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
     step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)

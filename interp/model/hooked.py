@@ -80,8 +80,7 @@ class HookedMachine(HookedRootModule):
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
         """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now."""
         if names is None or callable(names):
-            keep = names or (lambda name: True)
-            selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
+            selected = [name for name in self.hook_dict if self._fires(name) and (names is None or names(name))]
             require(bool(selected), "the hook filter selects none of the model's hook points; see model.hook_dict")
             return selected
         several = [names] if isinstance(names, str) else fitted(list[str], names)
