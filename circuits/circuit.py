@@ -320,7 +320,7 @@ class Circuit(Tabled):
     @property
     def n_layers(self) -> int:
         """How many layers heads and neurons need."""
-        return 1 + max([head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons])
+        return 1 + max([head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons], default=0)
 
     @property
     def leak(self) -> float:

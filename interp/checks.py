@@ -143,7 +143,7 @@ _SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
 
 def _list(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:
     """A sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list."""
-    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist") and not getattr(value, "is_meta", False):
         value = value.tolist()
     if isinstance(value, range) and origin is not tuple:
         return value if fitted(parts[0], 0) is not NO else NO
@@ -369,7 +369,8 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     )
 
 
-_REPEATS: Mapping[str, float] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["seconds"]
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_REPEATS: Mapping[str, float] = _TABLES["seconds"]
 """Arguments and fields that say how often something is done, each with the seconds that the quickest of these takes."""
 _MOST_SECONDS = 100.0
 """What the quickest repetitions may take together: the others take a thousand times as long, and more."""
@@ -527,6 +528,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         if name == "seed" or name.endswith("_seed"):
             seed_of(given, name)
         require(-(2**63) <= given < 2**63, f"{name} must be an integer of at most 64 bits, got {shown(value)}")
+        integer(name, given, _TABLES["least"].get(name))
         require(name != "n_jobs" or given != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
         if name in _REPEATS:
             refuse_endless(name, given)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import NEXT, Algorithm, Episodes
-from interp.checks import array_of, checked, shown, unique
+from interp.checks import array_of, checked, fitted, shown, unique
 from interp.errors import InputError, require, require_known, theirs
 from interp.machine import Machine, Stepped
 from interp.model.hooked import written
@@ -111,8 +111,7 @@ def _shapes(case: _Case) -> Iterator[str]:
             f"{start.dtype}; return every channel in its own shape and dtype"
         )
         return
-    axes = (case.layout.n_outputs,) * case.layout.prediction_axes
-    if done.prediction.shape != (len(start), *axes):
+    if done.prediction.shape != (len(start), *(case.layout.n_outputs,) * case.layout.prediction_axes):
         yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
     elif not all(part.isfinite().all() for step in case.steps for part in step):
         yield "a prediction, or what is carried, is not finite"
@@ -449,9 +448,8 @@ def _check_layout(task: Task, layout: Any) -> None:
     n_outcomes = len(layout.outcomes)
     _require(layout.kind != "classes" or n_outcomes > 1, "one outcome alone is no prediction; give two or more")
     n_latents, before = _tried("n_latents", lambda: layout.n_latents), layout.predict_position
-    whole = isinstance(n_latents, int) and not isinstance(n_latents, bool)
     _require(
-        whole and 1 <= n_latents < before,
+        fitted(int, n_latents) in range(1, before),
         f"n_latents must be 1 to {before - 1}, the positions between the first and {layout.predict_label!r}, got "
         f"{shown(n_latents)}",
     )

@@ -68,7 +68,7 @@ class BanditEpisodes(BaseEpisodes):
         require(choices.size > 0, f"choices must be a non-empty array, got shape {choices.shape}")
         wanted = f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice"
         require(rewards.shape == choices.shape, wanted)
-        n_arms = self.n_arms or max(2, int(choices.max()) + 1)
+        n_arms = integer("n_arms", self.n_arms) or max(2, int(choices.max()) + 1)
         fits = 2 <= n_arms > choices.max()
         require(fits, f"choices must be arms 0 to n_arms - 1 of 2 or more, got {choices.max()} with n_arms={n_arms}")
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
