@@ -156,7 +156,7 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
     pairs = [(key, one) for key in keys for one in context.measures[key]] + [("", one) for one in missing]
     held = next((one.yes.rpartition("holds ")[2] for key, one in pairs if key == "probes" and one.word == "yes"), "")
     for of, one in pairs:
-        if held and of == "interchange":  # what the phrase before says that it holds is not named again
+        if held and (of, one.word) == ("interchange", "yes"):  # what is held is not named again
             again = "them" if held.endswith("s") else "it"
             for word in ("from", "by"):
                 one = replace(one, yes=one.yes.replace(f"{word} {held}", f"{word} {again}"))
