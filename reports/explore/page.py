@@ -96,7 +96,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
             held = np.asarray(answer.values_after[key][0], dtype=np.float64)
             axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
-            axes[2].set_ylabel(label)
+            axes[2].set_ylabel(label.replace(": ", "\n"))
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
