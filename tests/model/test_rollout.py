@@ -30,9 +30,8 @@ def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     whole = interp.rollout(model, episodes)
     monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
     parts = interp.rollout(model, episodes)
-    assert not whole.cache
-    for part, fed in zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True):
-        assert torch.equal(part, fed)
+    fed = zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True)
+    assert not whole.cache and all(torch.equal(*pair) for pair in fed)
     torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
     torch.testing.assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
 
