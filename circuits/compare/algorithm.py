@@ -32,7 +32,7 @@ from circuits.compare.fitting import (
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Predicted, in_words, participants_of, refuse_missing
+from interp.algorithm import NEXT, Algorithm, Family, Predicted, in_words, participants_of, refuse_missing
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -54,6 +54,8 @@ _PLAIN = 0.1
 _RARE, _OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240  # single inputs that are changed
+_LEFT = 0.65  # of what a name misses, changes of its update leave more (why: docs/method/naming-an-algorithm.md)
+_SMALL = 1e-3  # how much of a change is made to see which way it moves predictions
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
 _Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
@@ -107,6 +109,7 @@ class AlgorithmPart:
             close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
             changed, or no family was close enough to ask.
+        left: share of what it misses that small changes of its update leave; None where that was not asked.
         scores: every family by key, the closest first.
     """
 
@@ -121,6 +124,7 @@ class AlgorithmPart:
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
     apart: Interval | None = None
     response: Cell | None = None
+    left: Interval | None = None
 
     def __str__(self) -> str:
         made = in_words(self.parameters)
@@ -198,12 +202,69 @@ def explain(
     scores = _scores(subject, task, sets, asked.values())
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    if decided.family is None or decided.algorithm is None:
+    if decided.family is None or (made := decided.algorithm) is None:
         return decided
-    apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], sets, seed)
+    apart = _plainly(_differences(predictor(subject), predictor(made), sets)[0], sets, seed)
     decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
     edits = edits or Edits.of(task, next(iter(sets.values()))[1], _N_EDITS)
-    return _responding(decided, subject, edits)
+    decided = _responding(decided, subject, edits)
+    if decided.family is None or decided.explained.low >= NEARLY_ALL or task.kind != "classes":
+        return decided
+    left = _left(predictor(subject), made, sets, seed)
+    return replace(decided, left=left, family=None if left.low <= _LEFT else decided.family)
+
+
+def _left(predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int) -> Interval:
+    """What small changes of the algorithm's update leave of what it misses, as a share.
+
+    To first order, in standard deviations of an outcome; fitted on the episodes that families are fitted on.
+    """
+    halves = []
+    for batches in zip(*sets.values(), strict=True):
+        parts = []
+        for episodes in batches:
+            p, (q, slopes) = checked_distributions(predict(episodes), episodes), _changed(algorithm, episodes)
+            parts.append(np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + _RARE)[..., None])
+        halves.append(np.concatenate(parts, 1))
+    (missed, fits), (left, scores) = ((half[..., 0], half[..., 1:]) for half in halves)
+    weights = np.linalg.lstsq(fits.reshape(missed.size, -1), missed.ravel(), rcond=_SMALL)[0]
+    sums = (np.square(nats).sum((1, 2)) for nats in (left - scores @ weights, left))
+    return ratio_interval(*sums, seed=seed, participants=participants_of(next(iter(sets.values()))[1]))
+
+
+def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
+    """Predictions ``[episode, asked round, outcome]``, and how fast each change moves them, along a last axis."""
+    values, inputs, before = algorithm.run(episodes), algorithm.read(episodes), list[dict[str, Array]]()
+    free = [key for key in algorithm.state if values[key].ndim > 2 and algorithm.variable(key).kind == "real"]
+    moves = {key: _SMALL * _changes(values[key], values[NEXT + key], inputs.values()) for key in free}
+    own = asked_rounds(algorithm.distribution(values), episodes)
+    n = max(map(len, moves.values()), default=1)
+    state = {key: np.repeat(values[key][None, :, 0], n, 0) for key in algorithm.state}
+    inputs = {key: np.broadcast_to(value, (n, *value.shape)) for key, value in inputs.items()}
+    for t in range(episodes.n_rounds):
+        before.append(state)
+        state = algorithm.advance(state, {key: value[:, :, t] for key, value in inputs.items()})
+        state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
+    changed = {key: np.stack([one[key] for one in before], 2) for key in algorithm.state}
+    p = algorithm.distribution(algorithm.step(changed, inputs)[1])
+    return own, np.nan_to_num(np.stack([asked_rounds(one, episodes) - own for one in p], -1) / _SMALL)
+
+
+def _changes(state: Array, after: Array, inputs: Collection[Array]) -> Array:
+    """What each round could leave beside its own step, ``[change, episode, round, ...]``.
+
+    A part of the step that depends on the round before, on when it is, on the state, on others' steps, on whose it is
+    or on what the round gives; the step; the last one again; and what fades, slower or faster as it grows, is clipped,
+    or goes to a neighbour.
+    """
+    step, one = after - np.asarray(state, float), [1] * (state.ndim - 2)
+    last, t = np.concatenate([0 * step[:, :1], step[:, :-1]], 1), np.arange(step.shape[1]).reshape(-1, *one)
+    gap, others = state - state.max(-1, keepdims=True), step.mean(-1, keepdims=True)
+    turns = [wave(2 * np.pi * t / period) for period in (3, 4) for wave in (np.cos, np.sin)]
+    told = [given.reshape(*given.shape[:2], *one) if given.ndim == 2 else given for given in inputs]
+    told = [given if given.shape[2:] in (step.shape[2:], tuple(one)) else np.zeros(1) for given in told]
+    parts = [step * of for of in (last, t, (-1) ** t, *turns, state, others, np.arange(step.shape[-1]), *told)]
+    return np.stack([*parts, step, last, state, state**2, gap, gap**2, np.exp(gap), np.roll(step, 1, -1)])
 
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, search
-from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players
+from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players, profile_ends
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Searched, in_words
 from interp.checks import array_of, checked, unique
@@ -45,6 +45,7 @@ _SWITCHES = "switches"
 _FEWEST_CHOICES, _STRETCHES = 32, 8
 """Choices that a fit needs; how many episodes count as units, or else into how many stretches each of them is cut."""
 _BAND = 1.96  # standard deviations on both sides that hold 95 % of own players
+_PROFILED = {1: 41, 2: 13, 3: 7}  # number of parameters -> values of each on either side of what was found
 _ANYTHING = 1e-9  # nats a round from which on something is saved: less is rounding
 
 
@@ -140,8 +141,7 @@ class ChoicePart:
     Attributes:
         closest: the family that loses least, whether or not it explains; ``parameters``: what was found of it;
             ``alone``: whether no other family of its group could be meant as well.
-        intervals: 95 % profile likelihood intervals of its real parameters, each with the others held where they are
-            and the link refitted.
+        intervals: 95 % profile likelihood intervals of its real parameters.
         nats: its held-out loss a round; ``floor_nats``: that of ``floor``, the best guess without a memory.
         agreement: share of rounds in which the player does what it prefers; ``telling``: of those in which ``floor``
             prefers another outcome.
@@ -489,16 +489,22 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
     # A guess without a memory saves nothing beside itself.
     lead, over_floor = less(closest, rival), less(closest, closest if closest.memoryless else floor)
 
-    lapse = Interval(*[closest.link.lapse] * 3)
-    if closest.key in families:
-        p = game.predicted(families[closest.key], closest.searched)
+    lapse, intervals = Interval(*[closest.link.lapse] * 3), dict[str, Interval]()
+    if family := families.get(closest.key):
+        p, members = game.predicted(family, closest.searched), Distributions(family, [game.episodes])
         lapse = lapse_interval(p, game.choices, game.known, closest.link)
+
+        def nats(parameters: Mapping[str, float]) -> float:
+            p = np.clip(members(family.make(**parameters), parameters), 0.0, 1.0)
+            return game.linked(p, game.known, family.tempered)[0] * game.n_rounds
+
+        intervals = _profiles(nats, family.searched, closest)
 
     return ChoicePart(
         closest=closest.key,
         alone=alone,
         parameters=closest.searched,
-        intervals=_profiles(game, families[closest.key], closest) if closest.key in families else {},
+        intervals=intervals,
         nats=game.mean(closest.losses),
         floor=floor.key,
         floor_nats=game.mean(floor.losses),
@@ -577,34 +583,28 @@ _STEPS = 3.676
 """:data:`CHI2` where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
 
 
-def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Interval]:
-    """Profile likelihood intervals of the real parameters, on a fine grid out to the bounds of the search."""
-    intervals = {}
-    for s in family.searched:
-        if s.kind != "real" or len(s.grid) < 2:
-            continue
-        estimate, loss = found.searched[s.name], game.loss(family, game.known)
+def _profiles(
+    nats: Callable[[Mapping[str, float]], float], searched: Sequence[Searched], found: _ChoiceScore
+) -> dict[str, Interval]:
+    """95 % profile likelihood intervals of the real parameters, out to the bounds of the search.
 
-        def worse(value: float, s: Searched = s, loss: Callable[[Mapping[str, float]], float] = loss) -> float:
-            return float(loss({**found.searched, s.name: value}) * game.n_rounds)
-
-        most = worse(estimate) + (_STEPS if found.link.temperature == 0 else CHI2)
-        intervals[s.name] = Interval(estimate, *(_edge(worse, most, estimate, s.grid[i]) for i in (0, -1)))
+    At each value the others are fitted anew: on a joint grid, the finer the closer to what was found.
+    """
+    order = sorted(searched, key=lambda s: bool(s.enters))
+    free = [s.name for s in order if s.kind == "real" and len(s.grid) > 1]
+    steps, grids = np.linspace(0, 1, _PROFILED.get(len(free), 3)) ** 2, {}
+    for s in order:
+        at, ends = found.searched[s.name], (s.grid[0], s.grid[-1]) if s.name in free else ()
+        grids[s.name] = np.unique([at, *(at + (end - at) * step for end in ends for step in steps)])
+    points = product(*(grid.tolist() for grid in grids.values()))
+    lost = np.reshape([nats(dict(zip(grids, point, strict=True))) for point in points], [*map(len, grids.values())])
+    most, intervals = _STEPS if found.link.temperature == 0 else CHI2, {}
+    for axis, (name, grid) in enumerate(grids.items()):
+        if name in free:
+            low, high = profile_ends(grid, np.moveaxis(lost, axis, -1).reshape(-1, len(grid)).min(0), most)
+            at = found.searched[name]
+            intervals[name] = Interval(at, min(low, at), max(high, at))
     return intervals
-
-
-def _edge(worse: Callable[[float], float], most: float, estimate: float, end: float) -> float:
-    """The value furthest from the estimate towards ``end`` up to which none costs more than ``most``."""
-    held = estimate
-    for value in estimate + (end - estimate) * np.linspace(0, 1, 41)[1:] ** 2:
-        if worse(value) > most:
-            low, high = held, value
-            for _ in range(6):
-                middle = (low + high) / 2
-                low, high = (middle, high) if worse(middle) <= most else (low, middle)
-            return low
-        held = value
-    return end
 
 
 _FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over fewer says little

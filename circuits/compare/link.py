@@ -137,6 +137,16 @@ def lapse_interval(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_],
     return Interval(link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse)))
 
 
+def profile_ends(grid: Array, profile: Array, most: float) -> tuple[float, float]:
+    """The first and the last value at which a parameter costs ``most`` nats; between those of the grid by its root."""
+    root = np.sqrt(profile - profile.min())
+    within, ends = np.flatnonzero(root <= most**0.5), []
+    for at, out in ((within[0], max(within[0] - 1, 0)), (within[-1], min(within[-1] + 1, len(grid) - 1))):
+        share = (most**0.5 - root[at]) / (root[out] - root[at]) if out != at else 0.0
+        ends.append(float(grid[at] + share * (grid[out] - grid[at])))
+    return ends[0], ends[1]
+
+
 def own_players(q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, float, float]:
     """The mean of ``x [episode, round, outcome]`` over the choices where ``use``, and the same of players of ``q``.
 

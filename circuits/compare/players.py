@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from circuits.compare.choices import ChoicePart, explain_choices
-from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor
-from circuits.compare.link import CHI2
+from circuits.compare.fitting import Distributions, checked_distributions, predictor
+from circuits.compare.link import CHI2, profile_ends
 from interp import tasks
 from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
@@ -78,20 +78,10 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     for axis, (one, grid) in enumerate(zip(searched, grids, strict=True)):
         profile = nats.min(tuple(i + 1 for i in range(len(grids)) if i != axis))
         frame[one.name] = grid[profile.argmin(1)]
-        frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose([_interval(grid, each) for each in profile])
+        frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose(
+            [profile_ends(grid, each, CHI2) for each in profile]
+        )
     return frame
-
-
-def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
-    """The values, between those of the grid, at which the likelihood is as low as an interval allows."""
-    beyond = profile - profile.min() - CHI2
-    within = np.flatnonzero(beyond <= 0)
-    ends = []
-    for at, step in ((within[0], -1), (within[-1], 1)):
-        out = at + step
-        share = -beyond[at] / (beyond[out] - beyond[at]) if 0 <= out < len(grid) else 0.0
-        ends.append(float(grid[at] + share * (grid[out % len(grid)] - grid[at])))
-    return ends[0], ends[1]
 
 
 @dataclass(frozen=True, repr=False)

@@ -352,17 +352,20 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
 def _judged(compared: Compared) -> Measure:
     """By the state of the reference's algorithm, where it names one.
 
-    A lapse of it that predicts as the model forbids "yes". Predictions that are the reference's forbid "no": what maps
-    read otherwise is a code, such as weights whose sum is kept at 1. Mere choices do where none reads the state.
+    A lapse of it, or a small change, that predicts as the model forbids "yes". Predictions that are the reference's
+    forbid "no": what maps read otherwise is a code, such as weights whose sum is kept at 1. Mere choices do where none
+    reads the state.
     """
     found, algorithm = compared.parts["algorithm"], list(compared.candidates)[-1]
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
     measure = judge(compared.parts["update"], compared.parts["effects"], algorithm, compared.parts["response"])
-    explains, unless = found.scores[found.family] if found.family else None, dict(measure.unless)
-    if explains and explains.group == algorithm != explains.key:
-        unless.setdefault("yes", f"{explains.name} {AS_WELL}: it explains the predictions")
+    closest, unless = found.scores[found.closest], dict(measure.unless)
+    if found.family and closest.group == algorithm != closest.key:
+        unless.setdefault("yes", f"{closest.name} {AS_WELL}: it explains the predictions")
+    if found.left and not found.family and closest.group == algorithm:
+        unless.setdefault("yes", f"a small change of it {AS_WELL}: it leaves {found.left} of what predictions miss")
     unread = compared.parts["update"].of(algorithm)[0].decoded < _STRAYED
     if reference and (
         (unread and compared.parts["state"].measure.word == "yes")

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
-from circuits.compare.algorithm import _RESPONDS, _memoryless, _responding, _untrained
+from circuits.compare.algorithm import _RESPONDS, _changed, _changes, _left, _memoryless, _responding, _untrained
 from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
@@ -53,6 +53,19 @@ def blend(first, second, weight=0.5):
     """A predictor that is no single algorithm: ``weight`` of the first one's distribution, the rest of the second's."""
     one, other = predictor(first), predictor(second)
     return lambda episodes: weight * one(episodes) + (1 - weight) * other(episodes)
+
+
+def drawn(episodes):
+    """Predictions that have nothing to do with the episodes."""
+    chance = np.random.default_rng(0).random((len(episodes), episodes.n_rounds))
+    return np.stack([1 - chance, chance], -1)
+
+
+def uneven(by):
+    """Weighted Majority of gain .5, ``by`` more where the truth is 1, and as much less where it is 0."""
+    step = lambda v: v["log_weights"] + (0.5 + by * (2 * v["label"][..., None] - 1)) * v["match"]  # noqa: E731
+    changes = {"next_log_weights": (("log_weights", "label", "match"), step)}
+    return experts.weighted_majority(0.5).varied("uneven", "uneven", {}, changes)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +139,58 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     assert found.response.alike.low == min(cell.alike.low for cell in every)
 
 
+@pytest.mark.parametrize(("subject", "named"), [(uneven(0.1), False), (blend(uneven(0), drawn, 0.95), True)])
+def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(sets, subject, named):
+    """A gain that depends on the truth is explained by .99; what noise adds is no change of an update."""
+    families = asked("experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False)
+    part = explain(subject, TASK, sets, seed=0, families=families)
+    assert part.closest == "weighted_majority" and part.explained.low > 0.95 and part.ratio.high < 0.25
+    assert part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
+    assert part.left == _left(predictor(subject), part.algorithm, sets, 0)
+    halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
+    for half, episodes in ((i, one) for pair in sets.values() for i, one in enumerate(pair)):
+        p, (q, slopes) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
+        rows = np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + 0.001)[..., None]
+        halves[half].append(rows.reshape(-1, 21))
+    fits, scores = map(np.concatenate, halves)
+    left = scores[:, 0] - scores[:, 1:] @ np.linalg.pinv(fits[:, 1:], 0.001) @ fits[:, 0]
+    assert part.left.estimate == pytest.approx((left @ left) / (scores[:, 0] @ scores[:, 0]), rel=1e-6)
+
+
+def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_changed(sets):
+    """Of a thousandth more of a step, in proportion to the label, or not; what counts rounds stays as it is."""
+    more = {"next_counts": (("counts", "match"), lambda v: v["counts"] + 1.0005 * v["match"])}
+    count = experts.bayes().varied("more", "more", {}, more)
+    cases = (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)), (experts.bayes(), count)
+    for plain, other in cases:
+        p, slopes = _changed(plain, episodes := sets["graded"][0])
+        assert np.array_equal(p, predictor(plain)(episodes)) and slopes.shape == (*p.shape, 20)
+        assert slopes[..., 12] == pytest.approx((predictor(other)(episodes) - p) / 0.0005, abs=1e-2)
+        assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
+        if plain.key == "weighted_majority":
+            told = (predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)) / 0.001
+            assert 2 * slopes[..., 11] - slopes[..., 12] == pytest.approx(told, abs=1e-2)
+    none = _changed(experts.majority_vote(), episodes)[1]
+    assert none.shape == (*p.shape, 1) and not none.any()
+
+
+def test_what_a_round_could_leave_beside_its_step():
+    """By hand, in the first and the sixth of six rounds of two episodes, for four numbers each."""
+    state, after, votes = np.random.default_rng(0).normal(size=(3, 2, 6, 4))
+    label, other, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
+    found = _changes(state, after, [votes, label, other])
+    for t, last, turns in (
+        (0, np.zeros((2, 4)), (1, 1, 0, 1, 0)),
+        (5, step[:, 4], (-1, -0.5, -(3**0.5) / 2, 0, 1)),
+    ):
+        mine, here = step[:, t], state[:, t]
+        gap = np.array([[x - max(row) for x in row] for row in here])
+        parts = [last, t, *turns, here, mine.mean(1)[:, None], [[0, 1, 2, 3]], votes[:, t], label[:, t, None], 0]
+        wanted = [mine * part for part in parts]
+        wanted += [mine, last, here, here**2, gap, gap**2, np.exp(gap), mine[:, [3, 0, 1, 2]]]
+        assert found[:, :, t] == pytest.approx(np.stack(np.broadcast_arrays(*wanted)), abs=1e-12)
+
+
 def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
     """By what the memories of both are worth."""
     two = [predictor(made) for made in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))]
@@ -142,10 +207,6 @@ def test_a_machine_without_a_memory_is_none_of_these(sets):
 
 
 def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):
-    def drawn(episodes):
-        chance = np.random.default_rng(0).random((len(episodes), episodes.n_rounds))
-        return np.stack([1 - chance, chance], -1)
-
     part = explain(drawn, TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None and part.explained.high < 0.1
 

@@ -239,10 +239,10 @@ def test_a_player_is_most_unlike_beside_a_family_beside_which_it_surely_is() -> 
 def test_a_family_that_is_meant_has_a_lapse_intervals_of_its_parameters_and_an_algorithm() -> None:
     """Beside a guess that prefers outcome 1 in the first half of the rounds; the player departs in one round of ten."""
     game = _Game(EPISODES, choices(Player(noisy(leader, 0.1)), EPISODES), 0)
-    vote, guess = _scored(game, KNOWN["sigmoid_vote"], {"gain": 1.0}), planted("guess", 0.7)
-    part = _decided(game, [vote, guess], KNOWN)
+    vote, guess = _scored(game, KNOWN["sigmoid_vote"], None), planted("guess", 0.7)
+    part, gain = _decided(game, [vote, guess], KNOWN), vote.searched["gain"]
     low, high = part.intervals["gain"].low, part.intervals["gain"].high
-    assert 0 < low < 1 < high < 2 and part.algorithm and part.algorithm.parameters == {"gain": 1.0}
+    assert 0.5 * gain < low < gain < high < 2 * gain and part.algorithm and part.algorithm.parameters == vote.searched
     telling = (vote.prefers != guess.prefers) & (vote.prefers >= 0)
     assert part.telling.estimate == pytest.approx((vote.prefers == game.choices)[telling].mean())
     assert part.agreement.estimate == pytest.approx((vote.prefers == game.choices)[vote.prefers >= 0].mean())
@@ -335,11 +335,15 @@ def test_a_switch_is_found_at_its_round_and_held_out_by_halves() -> None:
 @pytest.mark.parametrize(("temperature", "half"), [(0.0, _STEPS), (1.0, CHI2)])
 def test_an_interval_reaches_as_far_as_the_loss_allows(temperature: float, half: float) -> None:
     """A loss that rises by a nat for each unit of a parameter."""
-    family = SimpleNamespace(searched=(Searched("x", (-10.0, 0.0, 10.0)),))
-    game = SimpleNamespace(known=None, n_rounds=1, loss=lambda family, use: lambda at: abs(at["x"]))
-    found = SimpleNamespace(searched={"x": 0.0}, link=Link(0.0, temperature, np.array([0.5, 0.5])))
-    interval = _profiles(game, family, found)["x"]  # type: ignore[arg-type]
+    two = [Searched("x", (-10.0, 0.0, 10.0)), Searched("y", (-10.0, 10.0))]
+    found = SimpleNamespace(searched={"x": 0.0, "y": 0.0}, link=Link(0.0, temperature, np.array([0.5, 0.5])))
+    interval = _profiles(lambda at: abs(at["x"]), two[:1], found)["x"]  # type: ignore[arg-type]
     assert (interval.low, interval.high) == pytest.approx((-half, half), abs=0.05)
+    both = _profiles(lambda at: (at["x"] ** 2 + at["y"] ** 2 - 1.2 * at["x"] * at["y"]) / 2, two, found)  # type: ignore[arg-type]
+    for interval in both.values():  # the other one moves along: not (2 half) ** .5 as where it is held
+        assert (interval.low, interval.high) == pytest.approx(
+            (-((2 * half) ** 0.5) / 0.8, (2 * half) ** 0.5 / 0.8), rel=0.05
+        )
 
 
 def test_hostile_choices_are_told() -> None:

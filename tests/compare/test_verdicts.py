@@ -432,16 +432,20 @@ def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_othe
     assert _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word == "no"
 
 
-@by_cases("family, group, word")
-def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(family, group, word, monkeypatch):
-    """Nor is it asked of a reference that names no algorithm."""
-    score = SimpleNamespace(key=family, group=group, name=family)
+@by_cases("family, group, named, word")
+def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
+    family, group, named, word, monkeypatch
+):
+    """Or a small change of it, which leaves it without a name. No update is of a reference that names no algorithm."""
+    score, left = SimpleNamespace(key=family, group=group, name=family), None if named else Interval(0.1, 0, 0.2)
+    found = SimpleNamespace(family=family if named else None, closest=family, left=left, scores={family: score})
     parts = {
-        "algorithm": SimpleNamespace(family=family, scores={family: score}),
+        "algorithm": found,
         "update": UpdatePart((_step(SURE),)), "effects": EffectsPart(()), "response": UNASKED,
     }  # fmt: skip
     compared = SimpleNamespace(parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False)
     assert _judged(compared).word == word
+    assert ("a small change" in _judged(compared).reason) == (not named and group == "wm")
     compared.reference = SimpleNamespace(names_algorithm=False, name="b")
     assert (_judged(compared).word, _judged(compared).reason) == ("not applicable", "b names no algorithm")
     compared.reference.names_algorithm, compared.reference.model = True, SimpleNamespace(is_handwired=False)
