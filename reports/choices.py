@@ -71,9 +71,10 @@ def _report(
         "Arms": ", ".join(f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)),
         "A reward of 1 is": episodes.scale,
         "Mean reward": float(episodes.rewards[episodes.counted].mean()),
+        "Parameters": in_words(dict(found.parameters) | dict(found.intervals)),
     }
     measures = [found.measure, *(one.measure for one in found.beside.values())]
-    titled = [Measures(measures, f"{counts(measures)}."), Prose(f"{found}."), Summary(facts)]
+    titled = [Measures(measures, f"{counts(measures)}."), Summary(facts)]
     families = [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")]
     sections = [Section("What was found", titled), Section("Families", families)]
     if family and len(family.searched) and facts["Participants"] > 1:

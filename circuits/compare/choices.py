@@ -26,7 +26,7 @@ from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.machine import Machine
-from interp.measure import AS_WELL, NOT_RUN, Measure, decisive
+from interp.measure import AS_WELL, NOT_RUN, Found, Measure, decisive
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
 from interp.tasks.experts.players import player_families
 
@@ -134,8 +134,8 @@ class _Beside:
         return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
 
-@dataclass(frozen=True)
-class ChoicePart:
+@dataclass(frozen=True, repr=False)
+class ChoicePart(Found):
     """Which algorithm explains a player's choices.
 
     Attributes:
@@ -207,15 +207,10 @@ class ChoicePart:
             return f"none with a memory; closest {self.scores[self.floor].name}"
         return f"{'none' if self.measure.word == 'no' else 'undecided'}; closest {self.scores[self.closest].name}"
 
-    def __str__(self) -> str:
-        made = ", ".join(f"{name} {self.intervals.get(name, value)}" for name, value in self.parameters.items())
-        link = self.scores[self.closest].link
-        return (
-            f"{self.answer} ({made or 'no parameters'}; lapse {link.lapse:.2g}, temperature {link.temperature:.2g}): "
-            f"{self.nats} nats a round held out, {self.lead} less than {self.scores[self.runner_up].name}; agrees in "
-            f"{self.agreement} of the rounds, in {self.telling} of the telling ones, its own players in "
-            f"{self.own.telling}"
-        )
+    def _draw(self, figures: Any) -> Any:
+        """What every family loses; those without a memory in grey."""
+        drawn = self.to_frame().rename(columns={"nats": "estimate", "memoryless": "control"})
+        return figures.intervals(drawn, xlabel="nats a round, held out")
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each family, the best first."""
@@ -625,7 +620,7 @@ class PlayerBehaviour:
     repeated: Interval = NO_NUMBER
 
     def __str__(self) -> str:
-        said = f"{self.model}, {self.condition}, {self.regime}: {self.found or self.answer}"
+        said = f"{self.model}, {self.condition}, {self.regime}: {self.found.measure if self.found else self.answer}"
         if np.isnan(self.repeated.estimate):
             return said
         return f"{said}; repeated plays agree in {self.repeated} of the rounds, an algorithm in at most {self.ceiling}"
