@@ -116,10 +116,7 @@ def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[
     columns = {"number": "estimate", "number_low": "low", "number_high": "high"}
     drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]]).rename(columns=columns)
     drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", *columns.values(), "control"]]
-    found = {
-        score.name: in_words({k: v for k, v in score.parameters.items() if isinstance(v, float)})
-        for score in part.scores.values()
-    }
+    found = {score.name: in_words(score.searched) for score in part.scores.values()}
     picture = figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)
     caption = TEXTS["comparison"]["closest"].format(name=part.scores[part.closest].name)
     families = pd.DataFrame({"family": list(found), "parameters": list(found.values())})

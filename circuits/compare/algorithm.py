@@ -89,11 +89,6 @@ class FamilyScore:
         """With the parameters found; None for the guess."""
         return None if self.family is None else self.family.make(**self.searched)
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What the algorithm was made with."""
-        return dict(self.algorithm.parameters) if self.algorithm is not None else {}
-
 
 @dataclass(frozen=True)
 class AlgorithmPart:
@@ -354,7 +349,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     return AlgorithmPart(
         family=closest.key if explains(closest) else None,
         closest=closest.key,
-        parameters=closest.parameters,
+        parameters=dict(closest.algorithm.parameters) if closest.algorithm else {},
         explained=explained,
         ratio=ratio,
         runner_up=rival.key,

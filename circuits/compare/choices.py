@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, search
-from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players, profile_ends
+from circuits.compare.link import Link, fitted_link, lapse_interval, own_players, profile_ends
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Searched, in_words
 from interp.checks import array_of, checked, unique
@@ -574,10 +574,6 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) 
     return _Beside(telling, over_floor, over_untrained, left, own)
 
 
-_STEPS = 3.676
-""":data:`CHI2` where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
-
-
 def _profiles(
     nats: Callable[[Mapping[str, float]], float], searched: Sequence[Searched], found: _ChoiceScore
 ) -> dict[str, Interval]:
@@ -593,13 +589,12 @@ def _profiles(
         grids[s.name] = np.unique([at, *(at + (end - at) * step for end in ends for step in steps)])
     points = product(*(grid.tolist() for grid in grids.values()))
     lost = np.reshape([nats(dict(zip(grids, point, strict=True))) for point in points], [*map(len, grids.values())])
-    most, intervals = _STEPS if found.link.temperature == 0 else CHI2, {}
+    intervals = {}
     for axis, (name, grid) in enumerate(grids.items()):
-        if name in free:
-            low, high = profile_ends(grid, np.moveaxis(lost, axis, -1).reshape(-1, len(grid)).min(0), most)
-            at = found.searched[name]
-            intervals[name] = Interval(at, min(low, at), max(high, at))
-    return intervals
+        others, at = tuple(i for i in range(lost.ndim) if i != axis), found.searched[name]
+        low, high = profile_ends(grid, lost.min(others), found.link.temperature)
+        intervals[name] = Interval(at, min(low, at), max(high, at))
+    return {name: intervals[name] for name in free}
 
 
 _FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over fewer says little

@@ -18,8 +18,10 @@ from scipy import optimize
 from circuits.compare.fitting import Array
 from interp.statistics import Interval
 
-CHI2 = 3.841 / 2
+_CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
+_STEPS = 3.676
+""":data:`_CHI2` where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
 _GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 _RANGE = np.log([0.25, 100.0])
 """Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched but 0."""
@@ -99,7 +101,7 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
         found.append((nats(0.0, 0.0), 0.0, 0.0))
     least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
     sharpest = not tempered and temperature < 1.01 * np.exp(_RANGE[0])
-    if least > CHI2 and (not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
+    if least > _CHI2 and (not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
         grid = (1.0,) if tempered else (0.0,) if certain else _GRID
         several = np.stack([made(at) for at in grid])
         lapses = _lapses(several, n)
@@ -108,7 +110,7 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
         if temperature and not tempered:
             temperature = sharpened(lapse)
             lapse = float(_lapses(made(temperature)[None], n)[0])
-        found.append((nats(lapse, temperature) + CHI2, lapse, temperature))
+        found.append((nats(lapse, temperature) + _CHI2, lapse, temperature))
     least, lapse, temperature = min(found)
     return (least - float(np.log(alike[chosen[tied]]).sum())) / len(chosen), Link(lapse, temperature, alike)
 
@@ -133,16 +135,16 @@ def lapse_interval(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_],
     chance = np.take_along_axis(whole, choices[..., None], -1)[..., 0][given]
     with np.errstate(divide="ignore"):
         lost = np.array([-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)])
-    held = lapses[lost[1:] <= lost[0] + CHI2]
+    held = lapses[lost[1:] <= lost[0] + _CHI2]
     return Interval(link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse)))
 
 
-def profile_ends(grid: Array, profile: Array, most: float) -> tuple[float, float]:
-    """The first and the last value at which a parameter costs ``most`` nats; between those of the grid by its root."""
-    root = np.sqrt(profile - profile.min())
-    within, ends = np.flatnonzero(root <= most**0.5), []
+def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
+    """The first and the last value that cost as many nats as a 95 % interval allows, between those of the grid."""
+    root, most = np.sqrt(profile - profile.min()), (_STEPS if temperature == 0 else _CHI2) ** 0.5
+    within, ends = np.flatnonzero(root <= most), []
     for at, out in ((within[0], max(within[0] - 1, 0)), (within[-1], min(within[-1] + 1, len(grid) - 1))):
-        share = (most**0.5 - root[at]) / (root[out] - root[at]) if out != at else 0.0
+        share = (most - root[at]) / (root[out] - root[at]) if out != at else 0.0
         ends.append(float(grid[at] + share * (grid[out] - grid[at])))
     return ends[0], ends[1]
 

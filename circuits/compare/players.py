@@ -28,7 +28,7 @@ from scipy import special
 
 from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import Distributions, checked_distributions, predictor
-from circuits.compare.link import CHI2, profile_ends
+from circuits.compare.link import profile_ends
 from interp import tasks
 from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
@@ -79,7 +79,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         profile = nats.min(tuple(i + 1 for i in range(len(grids)) if i != axis))
         frame[one.name] = grid[profile.argmin(1)]
         frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose(
-            [profile_ends(grid, each, CHI2) for each in profile]
+            [profile_ends(grid, each) for each in profile]
         )
     return frame
 

@@ -10,7 +10,6 @@ from circuits.compare.choices import (
     _LAPSE,
     _LEFT,
     _OTHERWISE,
-    _STEPS,
     _SURELY_UNLIKE,
     _UNKNOWN,
     _UNLIKE,
@@ -31,7 +30,7 @@ from circuits.compare.choices import (
     explain_choices,
 )
 from circuits.compare.fitting import predictor
-from circuits.compare.link import CHI2, Link, fitted_link, own_players
+from circuits.compare.link import _CHI2, _STEPS, Link, fitted_link, own_players
 from interp.algorithm import Searched
 from interp.errors import InputError
 from interp.statistics import Interval
@@ -262,7 +261,7 @@ def test_intervals_cover_where_a_parameter_moves_choices_one_by_one() -> None:
         assert (best <= _STEPS).mean() > 0.945
         if rate < 0.13:
             # One choice, or two: there is nothing between .90 and .99 where one round in twenty departs.
-            assert (best <= CHI2).mean() == pytest.approx((1 - rate / (1 - rate)) ** 2, abs=0.02)
+            assert (best <= _CHI2).mean() == pytest.approx((1 - rate / (1 - rate)) ** 2, abs=0.02)
             assert (best <= _STEPS).mean() == pytest.approx((1 - (rate / (1 - rate)) ** 2) ** 2, abs=0.01)
 
 
@@ -332,7 +331,7 @@ def test_a_switch_is_found_at_its_round_and_held_out_by_halves() -> None:
     assert (switched.prefers == game.choices)[between].mean() < 0.1 and switched.losses.sum() > 4 * between.sum()
 
 
-@pytest.mark.parametrize(("temperature", "half"), [(0.0, _STEPS), (1.0, CHI2)])
+@pytest.mark.parametrize(("temperature", "half"), [(0.0, _STEPS), (1.0, _CHI2)])
 def test_an_interval_reaches_as_far_as_the_loss_allows(temperature: float, half: float) -> None:
     """A loss that rises by a nat for each unit of a parameter."""
     two = [Searched("x", (-10.0, 0.0, 10.0)), Searched("y", (-10.0, 10.0))]
