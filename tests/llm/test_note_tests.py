@@ -72,21 +72,11 @@ def test_what_two_notes_say_is_compared() -> None:
     assert not any(_says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9"))
 
 
-@pytest.mark.parametrize(
-    ("note", "missing"),
-    [
-        ("A,B correct; C,D wrong", {"edit one count", "counts that never happened", "paraphrase", "an earlier note"}),
-        (
-            "Round1: A=1,B=0,C=1,D=0,label=1; B,D wrong. Round2: A=1,B=1,C=0,D=0,label=1; C,D wrong.",
-            {"edit one count", "paraphrase", "an earlier note"},
-        ),
-        ("Expert_A was right 3 of 4; Expert_B and C were right 1 of 4. Expert D never, 0/4.", {"an earlier note"}),
-    ],
-)
-def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: set[str]) -> None:
+@by_cases("note, missing")
+def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: tuple[str, ...]) -> None:
     """A swap changes who leads and nothing else; a control says the same; what would say anything else is left out."""
     texts = _edited(note, 4)
-    assert {*_EDITS, *_CONTROLS} - texts.keys() == missing
+    assert {*_EDITS, *_CONTROLS} - texts.keys() == set(missing)
     before = evidence_in(note, 4)
     after = evidence_in(texts["swap two players"], 4)
     order = before.correct if before.correct.any() else before.last
