@@ -122,14 +122,9 @@ class AlgorithmPart:
     left: Interval | None = None
 
     def __str__(self) -> str:
-        made = in_words(self.parameters)
-        answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
-        ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(*(100 * x for x in vars(self.ratio).values()))
-        response = f"; response to {self.response.where}: {self.response.alike}" if self.response else ""
-        return (
-            f"{answer} ({made}): explains {self.explained} of the predictions, with {ratio} of the error of the next "
-            f"best, {self.scores[self.runner_up].name}{response}"
-        )
+        name, rival = (self.scores[key].name for key in (self.closest, self.runner_up))
+        said = f"{name if self.family else f'none of these; closest {self.closest}'} ({in_words(self.parameters)})"
+        return f"{said}: explains {self.explained} of the predictions, with {self.ratio} of the error of {rival}"
 
     @property
     def algorithm(self) -> Algorithm | None:

@@ -615,10 +615,7 @@ class PlayerBehaviour:
     repeated: Interval = NO_NUMBER
 
     def __str__(self) -> str:
-        said = f"{self.model}, {self.condition}, {self.regime}: {self.found.measure if self.found else self.answer}"
-        if np.isnan(self.repeated.estimate):
-            return said
-        return f"{said}; repeated plays agree in {self.repeated} of the rounds, an algorithm in at most {self.ceiling}"
+        return f"{self.model}, {self.condition}, {self.regime}: {self.found.measure if self.found else self.answer}"
 
     @property
     def whose(self) -> dict[str, str]:

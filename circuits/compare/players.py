@@ -72,15 +72,12 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         lost.append(np.bincount(rows, weights=(-np.log(np.maximum(p, 1e-12)) * known).sum(1)))
     nats = np.moveaxis(np.reshape(lost, (*map(len, grids), len(people))), -1, 0)
     counts = np.bincount(rows, weights=known.sum(1)).astype(int)
-    frame = pd.DataFrame(
-        {"participant": people, "rounds": counts, "nats": nats.reshape(len(people), -1).min(1) / counts}
-    )
+    least = nats.reshape(len(people), -1).min(1) / counts
+    frame = pd.DataFrame({"participant": people, "rounds": counts, "nats": least})
     for axis, (one, grid) in enumerate(zip(searched, grids, strict=True)):
         profile = nats.min(tuple(i + 1 for i in range(len(grids)) if i != axis))
         frame[one.name] = grid[profile.argmin(1)]
-        frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose(
-            [profile_ends(grid, each) for each in profile]
-        )
+        frame[[f"{one.name}_low", f"{one.name}_high"]] = np.array([profile_ends(grid, each) for each in profile])
     return frame
 
 
