@@ -27,7 +27,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "validation of arguments": ("interp/checks.py", "interp/kinds.py", "/beartype/", "/jaxtyping/"),
     "hashing": (":digest", ":_digest", ":content_of"),
     "drawing": ("/matplotlib/", "/circuitsvis/", "interp/figures.py", "/PIL/", "/plotly/"),
-    "fits": ("/sklearn/", "interp/decoder.py", "interp/refit.py", "/optimize/", "probes/linear.py", "estimators.py"),
+    "fits": ("/sklearn/", "interp/decoder.py", "interp/refit.py", "/scipy/optimize/", "probes/linear.py"),
     "resampling": ("interp/statistics.py",),
     "gradients": ("torch/autograd/",),
     "forward passes": ("interp/model/", "interp/machines/", "interp/machine.py", "/transformer_lens/"),
