@@ -38,7 +38,8 @@ def score(level, spread=0.0, n=N):
 
 def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
     values = np.arange(4.0 * N).reshape(N, 4, 1)
-    return TargetValues(key, values, ("count",), mask=mask, inputs=inputs, types=types, implied_by=implied_by)
+    about = {"mask": mask, "inputs": inputs, "types": types, "implied_by": implied_by}
+    return TargetValues(key, values, ("count",), **about, noun=f"the {key.partition(':')[0].replace('_', ' ')}")
 
 
 def problem(targets, levels, seed=5):

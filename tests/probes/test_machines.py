@@ -234,7 +234,7 @@ def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
     folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
     words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
-    assert "latents@c hold the counts" in printed("probe", "own-lstm", *words, "--site", "latents@c")
+    assert "The channel c holds the counts" in printed("probe", "own-lstm", *words, "--site", "latents@c")
     printed("probe", folder, *words, "--sweep", "--jobs", "1")
     sites = pd.read_csv(tmp_path / "saved" / "sweep.csv")["site"].tolist()
     assert sites == ["latent@h", "latent@c", "forget", "output"]
