@@ -34,7 +34,7 @@ from interp.measure import (
     to_frame,
 )
 from interp.statistics import Interval
-from tests.cases import by_cases
+from tests.cases import by_cases, cases
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,21 +148,7 @@ def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> Non
 
 def test_tables_and_json_have_one_form() -> None:
     both = to_frame([HELD, replace(HELD, lacking="no heads")])
-    columns = [
-        "claim",
-        "about",
-        "condition",
-        "number",
-        "low",
-        "high",
-        "unit",
-        "threshold",
-        "side",
-        "control",
-        "control_number",
-        "word",
-        "reason",
-    ]
+    columns = list(cases(__file__, "columns of every table of measures"))
     assert list(both.columns) == columns and list(to_frame([]).columns) == columns
     assert both["word"].tolist() == ["yes", "not applicable"] and both["control_number"].tolist() == [0.1, 0.1]
     assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [0.9, 0.8, 0.95]

@@ -26,6 +26,7 @@ from interp.model.rollout import rollout
 from interp.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
+from tests.cases import by_cases
 from tests.machines import transformer
 from tests.refusals import refuses
 
@@ -140,9 +141,7 @@ def test_round_0_has_no_history(untrained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "site"), [("wma-learned", "embed@<z>"), ("qlearning-learned", "resid_post[3]@Select")]
-)
+@by_cases("name, site")
 def test_learned_models_use_what_the_algorithm_holds(name, site):
     """Slow: minutes of sweeps and DAS. Learned subspaces beat every control, circuits by EAP-IG beat random ones.
 

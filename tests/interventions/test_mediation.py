@@ -59,10 +59,7 @@ def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
     assert mediate(napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, split=Split(n_random=0), **state).reason
 
 
-@pytest.mark.parametrize(
-    ("cause", "position", "outcome", "head"),
-    [("latent@<z>", "p?", "prediction", "2.0"), ("embed@y", "w?", "state", "2.1")],
-)
+@by_cases("cause, position, outcome, head")
 def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, outcome, head):
     """Latents act on P, and the label on the state, wholly through one head's attention; the controls carry nothing."""
     _, model = wma

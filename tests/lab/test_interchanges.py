@@ -6,6 +6,7 @@ import circuits
 from circuits.benchmark.known_machine import FORMS, SIZES
 from lab import interchanges
 from lab.interchanges import EXACT, NOTHING
+from tests.cases import by_cases
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -19,10 +20,7 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
     assert not rows & set(circuit.partial)
 
 
-@pytest.mark.parametrize(
-    ("form", "variables"),
-    [("R", ["label", "match"]), ("P, softmax", ["next_log_weights"]), ("lin", ["current_value"])],
-)
+@by_cases("form, variables")
 def test_true_sites_have_the_whole_effect_and_wrong_ones_none(form, variables):
     steps = []
     frame = interchanges.sites(True, steps.append, forms=[form], variables=variables, n_pairs=6)

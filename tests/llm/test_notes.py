@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write_counts
 from lab.players import PAGE
+from tests.cases import cases
 from tests.llm.note_rules import LABELLED, table
 
 FOUND = [classify(note)["format"] for note in LABELLED["note"]]
@@ -67,17 +68,7 @@ def test_features_come_with_the_verdict() -> None:
 
 def test_a_note_of_any_length_is_read_in_no_time() -> None:
     """No rule goes back over a long note again and again: 8,000 characters of each kind in well under a second."""
-    for piece in (
-        "A,B,",
-        "A:1,0,1 ",
-        "A 3/5, ",
-        "A=1,B=0,label=1; ",
-        "Round 3: A right. ",
-        "sunny ",
-        "1 2 3 ",
-        "(((",
-        "A ",
-    ):
+    for piece in cases(__file__, "pieces of long notes"):
         start = time.process_time()
         note = piece * (8_000 // len(piece))
         classify(note), read_counts(note)

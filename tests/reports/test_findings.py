@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from interp.statistics import Interval
 from reports.blocks import cell
@@ -54,10 +53,7 @@ def test_steering(scores: tuple[float, float], moved: tuple[float, float], rando
         assert found[0].number.estimate == min(value for value, by in zip(scores, moved, strict=True) if by > 0.02)
 
 
-@pytest.mark.parametrize(
-    ("size", "kept", "random", "word"),
-    [(3, 1.0, 0.2, "yes"), (80, 1.0, 0.2, "no"), (3, 0.9, 0.88, "undecided"), (3, 0.1, 0.6, "no")],
-)
+@by_cases("size, kept, random, word")
 def test_edges(size: int, kept: float, random: float, word: str) -> None:
     """Few edges that beat as many at random."""
     circuit = {

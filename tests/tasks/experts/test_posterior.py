@@ -13,6 +13,7 @@ from interp.statistics import mean_interval
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import _different_orders, filter_switches, log_evidence, mean_accuracy
+from tests.cases import by_cases
 from tests.refusals import refuses
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
@@ -145,9 +146,7 @@ def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
         assert run.predictions[b, t] == pytest.approx(weight[1] / weight.sum(), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    "name", ["uniform", "stratified", "flat", "anti-signal", "1-real", "switch-10", "2-high-quality"]
-)
+@by_cases("name")
 def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     """What the exact conditional must be: its frequencies are right, and every other predictor has excess log-loss."""
     episodes = sample(600, 60, 4, name, seed=8)
