@@ -12,9 +12,8 @@ RANGED := tests/model tests/llm tests/probes tests/interventions tests/machines_
 report: $(READY)
 	$(BIN)/interp report wma-handwired
 
-# A file's tests run in one worker: what they share (a comparison, a model) is made once, not once a worker.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n auto -m "slow or not slow"
@@ -22,8 +21,8 @@ test-slow: $(READY)
 # The newest and the lowest releases of every range of pyproject.toml, each in its own environment; torch is the tested one.
 # uv chooses them in seconds (pip took an hour) and reads indexes from UV_INDEX and UV_FIND_LINKS, not from pip's settings.
 test-ranges: .ranges/highest .ranges/lowest-direct
-	.ranges/highest/bin/python -m pytest -n auto --dist loadfile $(RANGED)
-	.ranges/lowest-direct/bin/python -m pytest -n auto --dist loadfile $(RANGED)
+	.ranges/highest/bin/python -m pytest -n auto $(RANGED)
+	.ranges/lowest-direct/bin/python -m pytest -n auto $(RANGED)
 
 .ranges/%: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $@
