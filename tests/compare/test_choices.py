@@ -30,7 +30,7 @@ from circuits.compare.choices import (
     explain_choices,
 )
 from circuits.compare.fitting import predictor
-from circuits.compare.link import _CHI2, _STEPS, Link, fitted_link, own_players
+from circuits.compare.link import _CHI2, _STEPS, Link, fitted_link, own_players, profile_ends
 from interp.algorithm import Searched
 from interp.errors import InputError
 from interp.statistics import Interval
@@ -334,15 +334,17 @@ def test_a_switch_is_found_at_its_round_and_held_out_by_halves() -> None:
 @pytest.mark.parametrize(("temperature", "half"), [(0.0, _STEPS), (1.0, _CHI2)])
 def test_an_interval_reaches_as_far_as_the_loss_allows(temperature: float, half: float) -> None:
     """A loss that rises by a nat for each unit of a parameter."""
-    two = [Searched("x", (-10.0, 0.0, 10.0)), Searched("y", (-10.0, 10.0))]
-    found = SimpleNamespace(searched={"x": 0.0, "y": 0.0}, link=Link(0.0, temperature, np.array([0.5, 0.5])))
-    interval = _profiles(lambda at: abs(at["x"]), two[:1], found)["x"]  # type: ignore[arg-type]
-    assert (interval.low, interval.high) == pytest.approx((-half, half), abs=0.05)
-    both = _profiles(lambda at: (at["x"] ** 2 + at["y"] ** 2 - 1.2 * at["x"] * at["y"]) / 2, two, found)  # type: ignore[arg-type]
-    for interval in both.values():  # the other one moves along: not (2 half) ** .5 as where it is held
-        assert (interval.low, interval.high) == pytest.approx(
-            (-((2 * half) ** 0.5) / 0.8, (2 * half) ** 0.5 / 0.8), rel=0.05
-        )
+    some = [Searched("x", (-10.0, 0.0, 6.0)), Searched("y", (-10.0, 10.0)), Searched("z", (0.0,))]
+    found = SimpleNamespace(searched=dict.fromkeys("xyz", 0.0), link=Link(0.0, temperature, np.array([0.5, 0.5])))
+    for loss, ends in ((lambda at: abs(at["x"]), (-half, half)), (lambda at: 0.0, (-10, 6))):
+        interval = _profiles(loss, some[:1], found)["x"]  # type: ignore[arg-type]
+        assert (interval.low, interval.high) == pytest.approx(ends, abs=0.05)
+    ridge, wide = (lambda at: (at["x"] ** 2 + at["y"] ** 2 - 1.2 * at["x"] * at["y"]) / 2), (2 * half) ** 0.5 / 0.8
+    for interval in _profiles(ridge, some, found).values():  # type: ignore[arg-type]
+        assert (interval.low, interval.high) == pytest.approx((-wide, wide), rel=0.05)  # without the .8 where y is held
+    ends = profile_ends(np.arange(7.0), 7 + half * np.array([9, 4, 0.25, 0, 0.25, 2.25, 9]), temperature)
+    assert ends == pytest.approx((5 / 3, 4.5))  # by the root, between those of the grid; open at its ends
+    assert profile_ends(np.arange(3.0), 7 + half * np.array([0.25, 0, 0.25]), temperature) == (0, 2)
 
 
 def test_hostile_choices_are_told() -> None:
