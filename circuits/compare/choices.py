@@ -590,11 +590,11 @@ def _profiles(
     points = product(*(grid.tolist() for grid in grids.values()))
     lost = np.reshape([nats(dict(zip(grids, point, strict=True))) for point in points], [*map(len, grids.values())])
     intervals = {}
-    for axis, (name, grid) in enumerate(grids.items()):
-        others, at = tuple(i for i in range(lost.ndim) if i != axis), found.searched[name]
-        low, high = profile_ends(grid, lost.min(others), found.link.temperature)
+    for name in free:
+        others, at = tuple(i for i, other in enumerate(grids) if other != name), found.searched[name]
+        low, high = profile_ends(grids[name], lost.min(others), found.link.temperature)
         intervals[name] = Interval(at, min(low, at), max(high, at))
-    return {name: intervals[name] for name in free}
+    return intervals
 
 
 _FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over fewer says little
