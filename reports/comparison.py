@@ -111,17 +111,11 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[Any]:
-    frame = comparison.tables["algorithm"]
-    whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
-    columns = {"number": "estimate", "number_low": "low", "number_high": "high"}
-    drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]]).rename(columns=columns)
-    drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", *columns.values(), "control"]]
     found = {score.name: in_words(score.searched) for score in part.scores.values()}
-    picture = figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)
     caption = TEXTS["comparison"]["closest"].format(name=part.scores[part.closest].name)
     families = pd.DataFrame({"family": list(found), "parameters": list(found.values())})
     return [
-        Figure(picture, "Which algorithm explains the predictions", caption),
+        Figure(part.plot(), "Which algorithm explains the predictions", caption),
         Table(families, "The parameters found of every family", collapsed=True),
     ]
 

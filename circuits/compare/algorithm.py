@@ -36,7 +36,8 @@ from interp.algorithm import NEXT, Algorithm, Family, Predicted, in_words, parti
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
-from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
+from interp.interventions.experiment import named
+from interp.measure import UNTRAINED, Control, Found, Measure, best_of, decisive
 from interp.provenance import provenance
 from interp.session import remembered
 from interp.statistics import NO_NUMBER, Interval, mean_interval, of_each, ratio_interval, resample_weights
@@ -90,8 +91,8 @@ class FamilyScore:
         return None if self.family is None else self.family.make(**self.searched)
 
 
-@dataclass(frozen=True)
-class AlgorithmPart:
+@dataclass(frozen=True, repr=False)
+class AlgorithmPart(Found):
     """Which algorithm explains a model's predictions.
 
     Attributes:
@@ -130,6 +131,18 @@ class AlgorithmPart:
     def algorithm(self) -> Algorithm | None:
         """The closest algorithm, with the parameters found."""
         return self.scores[self.closest].algorithm
+
+    @property
+    def sentence(self) -> str:
+        """Which algorithm it is, and how much of the predictions it explains."""
+        return f"{self}."
+
+    def _draw(self, figures: Any) -> Any:
+        """What every family explains; all but the closest in grey."""
+        base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
+        rows = {one.name: _pooled_ratio(one.divergences, base, seed).complement for one in self.scores.values()}
+        drawn = named(rows).assign(control=[key != self.closest for key in self.scores])
+        return figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a family, a set ("all" for all of them) and a quantity: "divergence", "explained" or "ratio"."""

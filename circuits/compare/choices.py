@@ -298,7 +298,7 @@ class _Game:
         asked = choices[:, first_asked:]
         self.known = ~np.isnan(asked)
         self.choices = np.where(self.known, asked, 0).astype(np.int64)
-        self._predicted: dict[str, Distributions] = {}
+        self._members: dict[str, Distributions] = {}
         self._kept: dict[tuple[Any, ...], Array] = {}
         self._units = _units(episodes, self.known)
         self.folds = (self._units % 2 == 0, self._units % 2 == 1)
@@ -315,18 +315,18 @@ class _Game:
         """The share of some rounds in which the player does what is preferred there."""
         return self.mean(prefers == self.choices, rounds & (prefers >= 0))
 
-    def predicted(self, family: Family, parameters: Mapping[str, float]) -> Array:
-        """``[episode, asked round, outcome]``."""
+    def predicted(self, family: Family, parameters: Mapping[str, float], keep: bool = True) -> Array:
+        """``[episode, asked round, outcome]``; without ``keep`` of parameters that are asked for once."""
         key = (family.key, *(parameters[s.name] for s in family.searched))
-        if key not in self._kept:
-            member = self._predicted.setdefault(family.key, Distributions(family, [self.episodes]))
-            found = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
-            require(
-                self.choices.max() < found.shape[-1],
-                f"choices must be outcomes 0 to {found.shape[-1] - 1}, got {self.choices.max()}",
-            )
+        if key in self._kept:
+            return self._kept[key]
+        member = self._members.setdefault(family.key, Distributions(family, [self.episodes]))
+        found = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
+        n, most = found.shape[-1], self.choices.max()
+        require(most < n, f"choices must be outcomes 0 to {n - 1}, got {most}")
+        if keep:
             self._kept[key] = found
-        return self._kept[key]
+        return found
 
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
@@ -486,12 +486,13 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 
     lapse, intervals = Interval(*[closest.link.lapse] * 3), dict[str, Interval]()
     if family := families.get(closest.key):
-        p, members = game.predicted(family, closest.searched), Distributions(family, [game.episodes])
-        lapse = lapse_interval(p, game.choices, game.known, closest.link)
+        lapse = lapse_interval(game.predicted(family, closest.searched), game.choices, game.known, closest.link)
 
         def nats(parameters: Mapping[str, float]) -> float:
-            p = np.clip(members(family.make(**parameters), parameters), 0.0, 1.0)
-            return game.linked(p, game.known, family.tempered)[0] * game.n_rounds
+            return (
+                game.linked(game.predicted(family, parameters, keep=False), game.known, family.tempered)[0]
+                * game.n_rounds
+            )
 
         intervals = _profiles(nats, family.searched, closest)
 

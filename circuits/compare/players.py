@@ -33,6 +33,7 @@ from interp import tasks
 from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
 from interp.errors import require, require_known
+from interp.interventions.experiment import Tabulated
 from interp.measure import Found, listed
 from interp.palette import CYCLE, INK, LIGHT_TEXT
 from interp.statistics import mean_interval
@@ -285,65 +286,45 @@ def recovery(
 _LEVELS, _CERTAIN = 4, 1e-9  # rewards that are told apart; where there are more, those above the median from the others
 
 
-@dataclass(frozen=True)
-class _PhasePortrait(Found):
-    """How a round moves the logit of an arm.
+def _moved(bins: pd.DataFrame, arm: str) -> str:
+    """What each source makes of a choice of the arm that paid most, and least."""
+    own, told = bins[bins["choice"] == arm], []
+    ends = list(dict.fromkeys((own["reward"].iloc[-1], own["reward"].iloc[0])))
+    for source, part in own.groupby("source", sort=False):
+        moved = [np.average(one["change"], weights=one["n"]) for end in ends if len(one := part[part["reward"] == end])]
+        told.append(f"{source} {' or '.join(f'{change:+.2f}' for change in moved)}")
+    return f"After a choice of {arm} that paid {' or '.join(ends)}, its logit moves by: {'; '.join(told)}."
 
-    Attributes:
-        arm: the arm whose logit it is.
-        bins: a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean ``change``,
-            the ``spread`` of the change (its standard deviation about a line in the logit), and ``n`` rounds.
-    """
 
-    arm: str
-    bins: pd.DataFrame = field(repr=False)
+@styled
+def _portrait(bins: pd.DataFrame, arm: str) -> Any:
+    """A panel for each source, a line for each choice and reward, its spread as a band."""
+    from matplotlib.figure import Figure
 
-    @property
-    def sentence(self) -> str:
-        """What each source makes of a choice of the arm that paid most, and least."""
-        own, told = self.bins[self.bins["choice"] == self.arm], []
-        ends = list(dict.fromkeys((own["reward"].iloc[-1], own["reward"].iloc[0])))
-        for source, part in own.groupby("source", sort=False):
-            moved = [
-                np.average(one["change"], weights=one["n"]) for end in ends if len(one := part[part["reward"] == end])
-            ]
-            told.append(f"{source} {' or '.join(f'{change:+.2f}' for change in moved)}")
-        paid = " or ".join(f"{end}" for end in ends)
-        return f"After a choice of {self.arm} that paid {paid}, its logit moves by: {'; '.join(told)}."
-
-    def to_frame(self) -> pd.DataFrame:
-        """The bins."""
-        return self.bins
-
-    @styled
-    def _draw(self, figures: Any) -> Any:
-        """A panel for each source, a line for each choice and reward, its spread as a band."""
-        from matplotlib.figure import Figure
-
-        bins, arm = self.bins, self.arm
-        sources = list(dict.fromkeys(bins["source"]))
-        figure = Figure(figsize=(WIDTH, 3.2 * -(-len(sources) // 3)))
-        panels = figure.subplots(-(-len(sources) // 3), min(3, len(sources)), squeeze=False, sharey=True).flat
-        hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
-        for axes, source in zip(panels, sources, strict=False):
-            for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
-                look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
-                label = f"{key[0]}, reward {key[1]}"
-                axes.plot(part["logit"], part["change"], marker="o", markersize=3, label=label, **look)
-                low, high = part["change"] - part["spread"], part["change"] + part["spread"]
-                axes.fill_between(part["logit"], low, high, color=hues[key], alpha=0.13, linewidth=0)
-            axes.axhline(0, color="grey", linewidth=0.7)
-            axes.set(title=source, xlabel=f"logit of {arm}")
-        figure.axes[0].set(ylabel="its change over the round")
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        return figure
+    sources = list(dict.fromkeys(bins["source"]))
+    figure = Figure(figsize=(WIDTH, 3.2 * -(-len(sources) // 3)))
+    panels = figure.subplots(-(-len(sources) // 3), min(3, len(sources)), squeeze=False, sharey=True).flat
+    hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
+    for axes, source in zip(panels, sources, strict=False):
+        for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
+            look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
+            label = f"{key[0]}, reward {key[1]}"
+            axes.plot(part["logit"], part["change"], marker="o", markersize=3, label=label, **look)
+            low, high = part["change"] - part["spread"], part["change"] + part["spread"]
+            axes.fill_between(part["logit"], low, high, color=hues[key], alpha=0.13, linewidth=0)
+        axes.axhline(0, color="grey", linewidth=0.7)
+        axes.set(title=source, xlabel=f"logit of {arm}")
+    figure.axes[0].set(ylabel="its change over the round")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
 
 
 @checked
-def phase_portrait(
-    sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
-) -> _PhasePortrait:
-    """The phase portrait of several sources, side by side.
+def phase_portrait(sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8) -> Tabulated:
+    """The phase portrait of several sources, side by side: how a round moves the logit of an arm.
+
+    The table has a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean
+    ``change``, the ``spread`` of the change (its standard deviation about a line in the logit), and ``n`` rounds.
 
     Args:
         sources: by name, an algorithm (such as a family at what was fitted to people), a machine, or a function of
@@ -378,4 +359,5 @@ def phase_portrait(
                 row = {"source": source, "choice": names[choice], "reward": word, "logit": x.mean()}
                 rows.append(row | {"change": y.mean(), "spread": left.std(), "n": len(x)})
     require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
-    return _PhasePortrait(names[arm], pd.DataFrame(rows))
+    table, label = pd.DataFrame(rows), names[arm]
+    return Tabulated(sentence=_moved(table, label), table=table, picture=lambda figures: _portrait(table, label))

@@ -259,14 +259,14 @@ def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
     algorithm's, in the worst band of rounds.
     """
     run, values, found = pooled(subject), pooled_values(algorithm, subject.samples), list[Interval]()
-    starts = range(subject.task.data.first_asked, run.n_rounds - 1)
-    now, later = slice(starts.start, starts.stop), slice(starts.start + 1, starts.stop + 1)
-    ran = run_on(subject.model, run, starts, 1, run.latents[:, later]).predictions[0, :, :, 0]
+    rounds = range(subject.task.data.first_asked, run.n_rounds - 1)
+    now, later = slice(rounds.start, rounds.stop), slice(rounds.start + 1, rounds.stop + 1)
+    ran = run_on(subject.model, run, rounds, 1, run.latents[:, later]).predictions[0, :, :, 0]
     asked = algorithm.step(algorithm.at(values, later)[0], algorithm.at(values, now)[1])[1]
     ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, now]
     theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, now]
     weights = resample_weights(run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose)
-    for band in np.array_split(np.arange(len(starts)), min(_BANDS, len(starts))):
+    for band in np.array_split(np.arange(len(rounds)), min(_BANDS, len(rounds))):
         both, mine, other = (
             (x[:, band] * y[:, band]).sum((1, 2)) for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))
         )

@@ -145,7 +145,7 @@ def updates(
 def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
-    fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
+    fits, scores = (transition(subject.model, episodes, writer, rounds=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
     found = [
         _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
@@ -189,7 +189,7 @@ def _extended(
     found: list[tuple[float, dict[str, float], Algorithm]] = []
 
     def steps(made: Algorithm, episodes: Any) -> Transition:
-        return transition(subject.model, episodes, subject.writer(made, keys), starts=effort.at)
+        return transition(subject.model, episodes, subject.writer(made, keys), rounds=effort.at)
 
     for point in product(*(s.grid for s in free)):
         parameters = {**known, **dict(zip([s.name for s in free], point, strict=True))}
@@ -254,7 +254,7 @@ def _missed_steps(
     for episodes, rows in [(samples.known, slice(n))] * known + [(samples.test, slice(n, None))]:
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {key: change[rows] for key, change in by.items()}
-        found = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved).under(algorithm)
+        found = transition(subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved).under(algorithm)
         sums.append((found.missed.sum(1), found.varied.sum(1)))
     missed, varied = (np.concatenate(parts) for parts in zip(*sums, strict=True))
     return missed, varied

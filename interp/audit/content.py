@@ -7,8 +7,8 @@ in the first k of them is put in the own state's place; the share of the whole e
 directions drawn at random.
 
 What can be read need not be used: :func:`decoded` fits a ridge map from everything that is carried to the algorithm's
-memory on some episodes and scores it on others. Its controls are memories of other episodes and untrained copies, read
-alike from as many episodes as these need (:data:`interp.refit.PLATEAU`). Few episodes fit a poor map: a memory is
+memory on some episodes and scores it on others. Its controls are the memory of other episodes and untrained copies,
+read alike from as many episodes as these need (:data:`interp.refit.PLATEAU`). Few episodes fit a poor map: a memory is
 called unread only where twice as many episodes, by what they gain over half as many, would not read it either.
 
 NOT evidence that these directions mean anything: they are those in which states vary most.
@@ -48,25 +48,25 @@ def _directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "dir
 
 
 def _effects(
-    trial: Trial, t: int, parts: list[Float[Tensor, "episode row width"]]
+    trial: Trial, round: int, parts: list[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "part episode"]:
-    """How far the prediction of round ``t`` moves where each of several states is read."""
-    said = trial.continued(torch.stack(parts), [t] * len(parts), horizon=1)
-    return trial.distance(trial.distribution(said)[:, :, t], trial.plain[:, t])
+    """How far the prediction of a round moves where each of several states is read."""
+    said = trial.continued(torch.stack(parts), [round] * len(parts), horizon=1)
+    return trial.distance(trial.distribution(said)[:, :, round], trial.plain[:, round])
 
 
 @remembered
-def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
+def _by_rank(trial: Trial, round: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
-    own = trial.read([t])[0]
-    gap = (limited(trial, [t], Change.DONOR)[0] - own).flatten(1).double()
+    own = trial.read([round])[0]
+    gap = (limited(trial, [round], Change.DONOR)[0] - own).flatten(1).double()
     axes = _directions(own)
     ranks = sorted({min(k, len(axes)) for k in _RANKS})
     drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(gap)
     chosen = [axes[:k] for k in ranks] + [random[:k] for k in ranks]
     parts = [own + (gap @ of.T @ of).to(own).unflatten(1, own.shape[1:]) for of in chosen]
-    effects = _effects(trial, t, [*parts, own + gap.to(own).unflatten(1, own.shape[1:])])
+    effects = _effects(trial, round, [*parts, own + gap.to(own).unflatten(1, own.shape[1:])])
     return ranks, effects[: len(ranks)], effects[len(ranks) : -1], effects[-1]
 
 
@@ -167,7 +167,7 @@ def few(trial: Trial, is_used: bool) -> Measure:
         unit=f"share of the worth of a state that {n} of its directions have",
         controls={
             **trial.untrained(lambda copy: _kept(copy, n)),
-            f"{n} random ones": Control(float((other - random).sum() / (other - own).sum())),
+            f"a random choice of {n}": Control(float((other - random).sum() / (other - own).sum())),
         },
     )
 
@@ -177,17 +177,17 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
 
     The last is another's but for as many random directions.
     """
-    starts = list(range(1, trial.shape[1]))
-    own, other = trial.read(starts).flatten(2).double(), limited(trial, starts, Change.DONOR).flatten(2).double()
+    rounds = list(range(1, trial.shape[1]))
+    own, other = trial.read(rounds).flatten(2).double(), limited(trial, rounds, Change.DONOR).flatten(2).double()
     drawn = torch.randn(own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(own)
     losses = [trial.losses(trial.run.predictions)[:, 1:].sum(1)]
-    for axes in (None, [_directions(part)[:n] for part in trial.read(starts)], [random] * len(starts)):
+    for axes in (None, [_directions(part)[:n] for part in trial.read(rounds)], [random] * len(rounds)):
         state = other
         if axes is not None:
             state = other + torch.stack([(x - y) @ of.T @ of for x, y, of in zip(own, other, axes, strict=True)])
-        said = trial.continued(state.to(trial.run.latents).unflatten(2, trial.run.latents.shape[2:]), starts, horizon=1)
-        losses.append(sum(trial.losses(said[i])[:, t] for i, t in enumerate(starts)))
+        said = trial.continued(state.to(trial.run.latents).unflatten(2, trial.run.latents.shape[2:]), rounds, horizon=1)
+        losses.append(sum(trial.losses(said[i])[:, t] for i, t in enumerate(rounds)))
     return tuple(losses)
 
 
@@ -224,7 +224,7 @@ def decoded(trial: Trial) -> Measure:
         unit=f"R2 of {algorithm.memory}",
         controls={
             **wide.untrained(lambda copy: _r2(copy, more) if copy.run.latents[:, 1:].std(0).any() else None),
-            "memories of other episodes": Control(_r2(trial, memory[donors(n, trial.effort.seed)]).estimate),
+            "the memory of other episodes": Control(_r2(trial, memory[donors(n, trial.effort.seed)]).estimate),
         },
         unless=unless,
     )

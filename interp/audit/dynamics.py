@@ -190,9 +190,9 @@ def stretch(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _precisely(trial: Trial, t: int, e: int) -> tuple[Machine, Rollout, float]:
+def _precisely(trial: Trial, round: int, e: int) -> tuple[Machine, Rollout, float]:
     """The machine in double precision where it can be copied, one round of an episode for it, and a small change."""
-    held, precise = trial.held(t, [e], 1), trial.model
+    held, precise = trial.held(round, [e], 1), trial.model
     with suppress(Exception):  # a machine that cannot be copied is looked at as it is
         precise = copy.deepcopy(trial.model).to(torch.float64)
         held = replace(held, fed=precise.prepare(held.fed))

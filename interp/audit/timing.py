@@ -80,10 +80,10 @@ def cycles(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _loss_in(trial: Trial, predictions: Tensor, t: int) -> Array:
+def _loss_in(trial: Trial, predictions: Tensor, round: int) -> Array:
     """The losses of predictions ``[*batch, episode, ...]`` of one round."""
     at = predictions.ndim - trial.run.layout.prediction_axes
-    return trial.losses(predictions.unsqueeze(at), slice(t, t + 1))[..., 0]
+    return trial.losses(predictions.unsqueeze(at), slice(round, round + 1))[..., 0]
 
 
 def table(trial: Trial) -> pd.DataFrame:

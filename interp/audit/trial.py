@@ -194,30 +194,32 @@ class Trial:
         return np.asarray(self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True))
 
     def continued(
-        self, changed: Tensor, starts: Sequence[int], horizon: int | None = None, again: Again | None = None
+        self, changed: Tensor, rounds: Sequence[int], horizon: int | None = None, again: Again | None = None
     ) -> Tensor:
-        """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
+        """Predictions ``[written, episode, round, ...]`` where each of ``rounds``, apart from the others, reads
+        ``changed``, ``[written, episode, row, width]``.
 
-        ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were, and those from
-        ``horizon`` rounds after it on. ``again`` writes in later rounds, too (:class:`Edit`).
+        Rounds before the written one are as they were, and those from ``horizon`` rounds after it on. ``again`` writes
+        in later rounds, too (:class:`Edit`).
         """
         run, most = self.run, self.run.n_rounds if horizon is None else horizon
-        ran = run_on(self.model, run, starts, most, changed.transpose(0, 1), again)
-        found = run.predictions.unsqueeze(0).repeat(len(starts), *[1] * run.predictions.ndim)
-        for i, t in enumerate(starts):
+        ran = run_on(self.model, run, rounds, most, changed.transpose(0, 1), again)
+        found = run.predictions.unsqueeze(0).repeat(len(rounds), *[1] * run.predictions.ndim)
+        for i, t in enumerate(rounds):
             later = found[i, :, t : t + most]
             later.copy_(ran.predictions[0, :, i, : later.shape[1]])
         return found
 
-    def held(self, t: int, rows: list[int], n_rounds: int) -> Rollout:
-        """A run of some episodes that is fed the inputs of round ``t`` in each of so many rounds."""
-        at, run = [t] * n_rounds, self.run
+    def held(self, round: int, rows: list[int], n_rounds: int) -> Rollout:
+        """A run of some episodes that is fed the inputs of one round in each of so many rounds."""
+        at, run = [round] * n_rounds, self.run
         fed = run.fed.each(lambda part: part[rows][:, at])
-        return replace(run, predictions=run.predictions[rows][:, at], latents=run.latents[rows][:, [*at, t]], fed=fed)
+        latents = run.latents[rows][:, [*at, round]]
+        return replace(run, predictions=run.predictions[rows][:, at], latents=latents, fed=fed)
 
-    def read(self, starts: Sequence[int]) -> Float[Tensor, "start episode row width"]:
-        """What the rounds ``starts`` read when nothing is changed."""
-        return self.run.latents[:, list(starts)].transpose(0, 1)
+    def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
+        """What some rounds read when nothing is changed."""
+        return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:

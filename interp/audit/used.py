@@ -58,10 +58,10 @@ def alike(
 
 
 def limited(
-    trial: Trial, starts: Sequence[int], change: str, channel: str = ALL
-) -> Float[Tensor, "start episode row width"]:
-    """What the rounds ``starts`` read where ``change`` touches only the rows of ``channel``."""
-    own, seed = trial.read(starts), trial.effort.seed
+    trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
+) -> Float[Tensor, "written episode row width"]:
+    """What some rounds read where ``change`` touches only the rows of ``channel``."""
+    own, seed = trial.read(rounds), trial.effort.seed
     mean, n = own.mean(1, keepdim=True), own.shape[1]
     if change == Change.INITIAL:
         new = trial.run.latents[:, 0].expand_as(own)
@@ -69,13 +69,13 @@ def limited(
         new = own[:, torch.from_numpy(donors(n, seed))]
     elif change == Change.SAME:
         answers = trial.run.choices.numpy(force=True)
-        rows = (torch.from_numpy(alike(answers[:, t], seed)[0]) for t in starts)
+        rows = (torch.from_numpy(alike(answers[:, t], seed)[0]) for t in rounds)
         new = torch.stack([state[of] for state, of in zip(own, rows, strict=True)])
     elif change == Change.NOISE:  # the mean, and a Gaussian combination of deviations: their covariance at any rank
         draws = torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).to(own)
         new = mean + torch.einsum("ij,sjrw->sirw", draws, own - mean) / max(n - 1, 1) ** 0.5
     elif change == Change.LATE:
-        new = trial.read([max(t - 1, 0) for t in starts])
+        new = trial.read([max(t - 1, 0) for t in rounds])
     else:
         new = mean.expand_as(own)
     state, of_channel = own.clone(), trial.channels[channel]
@@ -85,7 +85,7 @@ def limited(
 
 _OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
 """Changes of single channels, and of what a state says alone."""
-_CHANCE = "the truths of other episodes"
+_CHANCE = "the truth of other episodes"
 _OTHERS = 8  # by the truths of so many other episodes chance is measured
 
 
@@ -102,18 +102,18 @@ class _Influence(NamedTuple):
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
     """What a change of a channel does."""
-    starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
+    rounds, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == Change.SAME:  # where another episode gives the same answer
         classes, answers = trial.run.layout.kind == "classes", trial.run.choices.numpy(force=True)
-        there = np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in starts]) if classes else ~there
-    said = trial.continued(limited(trial, starts, change, channel), starts)
+        there = np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in rounds]) if classes else ~there
+    said = trial.continued(limited(trial, rounds, change, channel), rounds)
     parts = []
     for of in (
         trial.distance(trial.distribution(said), trial.plain),
         trial.losses(said) - trial.losses(trial.run.predictions),
     ):
         later = np.full(of.shape, np.nan)
-        for i, t in enumerate(starts):
+        for i, t in enumerate(rounds):
             later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
         parts.append(later)
     return _Influence(*parts)
@@ -168,7 +168,7 @@ def replaced(
 def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Interval, float]:
     """The share of the loss that the own state takes away beyond chance, by the change that shows it best; and chance.
 
-    Over rounds from the second. Chance is the same share by the truths of other episodes.
+    Over rounds from the second. Chance is the same share by the truth of other episodes.
     """
     return _best([_worth(trial, change, channel) for change in changes])
 
@@ -241,11 +241,11 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _lasts(trial: Trial) -> tuple[Interval, float]:
-    starts, found = list(range(1, trial.shape[1] - 1)), []
+    rounds, found = list(range(1, trial.shape[1] - 1)), []
     for change in CONTENT:
         late = trial.run.predictions.clone()
-        said = trial.continued(limited(trial, starts, change), starts, horizon=2)
-        for i, t in enumerate(starts):
+        said = trial.continued(limited(trial, rounds, change), rounds, horizon=2)
+        for i, t in enumerate(rounds):
             late[:, t + 1] = said[i, :, t + 1]
         found.append(shares(trial, late, slice(2, None)))
     return _best(found)

@@ -148,12 +148,14 @@ _STEPS = 100  # training steps of a learned subspace
 _TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evaluated may be
 
 
-def _patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
+def _patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
-        clean, corrupted = record.build(episodes, t)
-        frames.append(sweep(model, clean, corrupted, t, read=t + record.delay).to_frame().assign(corruption=record.key))
+        clean, corrupted = record.build(episodes, round)
+        frames.append(
+            sweep(model, clean, corrupted, round, read=round + record.delay).to_frame().assign(corruption=record.key)
+        )
     return pd.concat(frames, ignore_index=True)
 
 
@@ -161,7 +163,7 @@ def interchange_table(
     model: Machine,
     episodes: Any,
     other: Any,
-    t: int,
+    round: int,
     seed: int,
     claims: Sequence[Claim] | None = None,
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
@@ -175,17 +177,17 @@ def interchange_table(
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known = task.half(0).sample_for(model, n_decoded, t + 3, seed + 2, *drawn)
-        near = range(t + 3)[max(t - 4, 0) :]
+        known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
+        near = range(round + 3)[max(round - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    recent = slice(max(t - 4, 0), t + 1)
+    recent = slice(max(round - 4, 0), round + 1)
     return carriers(model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed)
 
 
 def alignment_table(
-    model: Machine, episodes: Any, other: Any, t: int, seed: int, smooth: Machine | None = None
+    model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
     from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align  # two seconds: where it is used
@@ -193,7 +195,7 @@ def alignment_table(
     task = catalog.of(model)
     algorithm, runs = task.explains(model), paired_runs(model, episodes, other, "interchange")
     search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
-    recent = slice(max(t - 4, 0), t + 1)
+    recent = slice(max(round - 4, 0), round + 1)
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
             frames.append(align(model, *runs, algorithm, variable, site, rounds=recent, search=search).to_frame())
@@ -203,15 +205,15 @@ def alignment_table(
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
-def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataFrame:
+def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions."""
     task, base = catalog.of(model), run_of(model, episodes, "steering")
-    integer("t", t, -base.n_rounds, base.n_rounds - 1)
+    integer("round", round, -base.n_rounds, base.n_rounds - 1)
     how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
     change = how.change(algorithm.run(base.episodes)[algorithm.memory].shape[2:])
     direction = None if has_state_direction(model) else fitted_direction(model, base, algorithm, change)
     doses = Doses(change, how.doses, direction)
-    return steer(model, base, algorithm, doses, round=t, of=how.outcome(base.episodes, t), seed=seed).to_frame()
+    return steer(model, base, algorithm, doses, round=round, of=how.outcome(base.episodes, round), seed=seed).to_frame()
 
 
 def _named(task: Task, field: str, value: Any) -> Any:
@@ -224,7 +226,7 @@ def _named(task: Task, field: str, value: Any) -> Any:
 
 
 def circuit_tables(
-    model: Machine, episodes: Episodes, t: int, seed: int, minimality: bool = True
+    model: Machine, episodes: Episodes, round: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
@@ -235,7 +237,7 @@ def circuit_tables(
         f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
         "circuits.differentiable(model)",
     )
-    pair = prepare(model, *corruption(model).build(episodes, t), t)
+    pair = prepare(model, *corruption(model).build(episodes, round), round)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     kept = smallest(scorer, attributed.edges, _TOLERANCE)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
@@ -251,26 +253,26 @@ def circuit_tables(
 
 @checked
 def tables(
-    model: Machine, t: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
+    model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, pd.DataFrame]:
     """Every table, by name; where the machine lacks what one needs, a single cell says so ("not applicable").
 
     Args:
-        t: the round looked at, from 1 on (it needs a history).
+        round: the round looked at, from 1 on (it needs a history).
         smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
         sample: the episodes; their corruptions, and as many rounds as the tables need, are the task's.
     """
-    require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
+    require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
     task, n, seed, drawn = catalog.of(model.eval()), sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
-    base, source = (task.half(1).sample_for(model, n, t + 3, s, *drawn) for s in (seed, seed + 1))
+    base, source = (task.half(1).sample_for(model, n, round + 3, s, *drawn) for s in (seed, seed + 1))
     runs = paired_runs(model, base, source, "interchange")
-    episodes = task.sample_for(model, n, t + 3, seed, *drawn) if task.data.halves else base
+    episodes = task.sample_for(model, n, round + 3, seed, *drawn) if task.data.halves else base
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
-        "patching": lambda: _patching_table(model, episodes, t),
-        "interchange": lambda: interchange_table(model, *runs, t, seed, drawn=drawn),
-        "alignment": lambda: alignment_table(model, *runs, t, seed, smooth),
-        "steering": lambda: steering_table(model, runs[0], t, seed),
+        "patching": lambda: _patching_table(model, episodes, round),
+        "interchange": lambda: interchange_table(model, *runs, round, seed, drawn=drawn),
+        "alignment": lambda: alignment_table(model, *runs, round, seed, smooth),
+        "steering": lambda: steering_table(model, runs[0], round, seed),
     }
     made: dict[str, pd.DataFrame] = {}
     with bar(f"causal tables of {model.name}", len(makers) + 1) as done:
@@ -282,4 +284,4 @@ def tables(
         except InputError as lacking:
             note = pd.DataFrame({"note": [str(lacking)]})
             return made | dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
-        return made | circuit_tables(smooth or model, episodes, t, seed)
+        return made | circuit_tables(smooth or model, episodes, round, seed)

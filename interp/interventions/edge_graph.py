@@ -134,12 +134,12 @@ class EdgeGraph:
         require(inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}")
         return array
 
-    def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
-        """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
-        (t,) = select_rounds(t, run.n_rounds)
+    def contributions(self, run: Rollout, round: int) -> Float[Tensor, "source episode pos d_model"]:
+        """What every source writes in one round of ``run``, in the order of :attr:`sources`."""
+        (round,) = select_rounds(round, run.n_rounds)
         written: dict[str, Tensor] = {}
         with torch.no_grad():
-            self.forward(run.fed.at(t), run.latents[:, t], _recorded(self, written))
+            self.forward(run.fed.at(round), run.latents[:, round], _recorded(self, written))
         return torch.stack([written.pop(name) for name in self.sources])  # hooks are freed late, and hold the rest
 
     def forward(
@@ -286,8 +286,8 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
-def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: int = 0) -> pd.DataFrame:
-    """The reads of round ``t`` whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
+def strongest_reads(model: Machine, run: Rollout, round: int, *, k: int = 12, seed: int = 0) -> pd.DataFrame:
+    """The reads of one round whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
 
     A machine without heads has no reads, and is refused.
 
@@ -298,8 +298,8 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     """
     integer("k", k, 2)
     model = with_heads(model, "reads")
-    (t,) = select_rounds(t, run.n_rounds)
-    rows = Rows.of(run, [t])
+    (round,) = select_rounds(round, run.n_rounds)
+    rows = Rows.of(run, [round])
     with torch.no_grad():
         out = model(rows.fed.tokens, rows.latents, rows.fed.values)
         plain = _exits(run.layout, out.prediction, out.update)
@@ -307,12 +307,12 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
     layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
-    (whole,) = batches(Experiment(model, run, {"": []}, [t], commit="target", watched=layers))
+    (whole,) = batches(Experiment(model, run, {"": []}, [round], commit="target", watched=layers))
     changes = []
     for layer, head, query, key in candidates:
         pattern = whole.seen[layers[layer]].clone()
         pattern[:, :, head, query, key] = 0
-        (cut,) = batches(Experiment(model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [t], commit="target"))
+        (cut,) = batches(Experiment(model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [round], commit="target"))
         ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))
         sides = zip(*ends, spread, strict=True)
         changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])

@@ -37,7 +37,7 @@ from interp.machine import Machine, runs_from
 from interp.measure import Found
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import Step, run_round
+from interp.model.rollout import Step, require_own, run_round
 from interp.model.run import Rollout, select_rounds
 from interp.statistics import Interval, bootstrap_mean
 
@@ -331,10 +331,10 @@ class Experiment:
         if callable(self.readout):
             given = theirs("readout=")(self.readout)(ran)
             return fit("what readout= gives", given, Float[Tensor, "edit episode round outcome"])
-        starts, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
+        edited, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
         reads = lags if self.reads == "each" else [0] * len(lags)
         slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
-        predictions, carried = ran.predictions[:, :, starts, lags], ran.carried[:, :, starts, reads]
+        predictions, carried = ran.predictions[:, :, edited, lags], ran.carried[:, :, edited, reads]
         several = zip(predictions, carried, strict=True)  # a decoder may be fitted for each episode, the first axis
         return torch.stack([outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several])
 
@@ -343,8 +343,7 @@ class Experiment:
 def run(experiment: Experiment) -> Effects:
     """What an experiment gives."""
     select_rounds(experiment.rounds, experiment.run.n_rounds)  # each once: means over rounds would count it twice
-    is_own = experiment.run.settings.get("digest") in (None, experiment.model.digest())  # one made by hand says none
-    require(is_own, f"run= is a rollout of another model; run {experiment.model.name!r} for it")
+    require_own(experiment.run, experiment.model)
     values: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
     for ran in batches(experiment):
@@ -391,14 +390,14 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
 
 
 def run_on(
-    model: Machine, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor, again: Again | None = None
+    model: Machine, run: Rollout, rounds: Sequence[int], horizon: int, latents: Tensor, again: Again | None = None
 ) -> Ran:
-    """What ``horizon`` rounds give from each of the rounds ``starts`` on, which reads ``latents``, all that is carried.
+    """What ``horizon`` rounds give from each of ``rounds`` on, which reads ``latents``, all that is carried.
 
-    These are ``[episode, start, row, width]``; ``again`` writes in later rounds (:class:`Edit`).
+    These are ``[episode, round, row, width]``; ``again`` writes in later rounds (:class:`Edit`).
     """
     edits = {"state": [Edit(Place.of("latent", model=model), latents, again=again)]}
-    return next(batches(Experiment(model, run, edits, starts, horizon - 1)))
+    return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 
 def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Ran]:
@@ -428,7 +427,7 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
             wanted = (base.n_episodes, len(rounds), *base.latents.shape[2:])
             require(
                 tuple(edit.put.shape) == wanted,
-                f"latents must be [episode, start, row, width] = {wanted}, got shape {tuple(edit.put.shape)}; change "
+                f"latents must be [episode, round, row, width] = {wanted}, got shape {tuple(edit.put.shape)}; change "
                 "the rows of one channel in run.latents and give all rows",
             )
             rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))

@@ -36,7 +36,8 @@ from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, by_size, named, passed, run
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
+from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places
+from interp.interventions.sites import sites as every_site
 from interp.machine import Machine, runs_from
 from interp.measure import Found
 from interp.model.layout import RoundLayout
@@ -75,9 +76,9 @@ class _Routes:
         """The position of the exit."""
         return self.layout.predict_position if self.read == "prediction" else self.layout.update_position
 
-    def mediators(self, through: Sequence[Site | str]) -> _Sites:
+    def mediators(self, given: Sequence[Site | str]) -> _Sites:
         """Sites from texts, each checked to lie between."""
-        mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
+        mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in given))
         require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
@@ -86,7 +87,7 @@ class _Routes:
             acts_on = "later components of its own position and, through attention, on later positions"
             acts_on += "; choose one of these"
             if self.order is not None:
-                every = sites(self.model, self.layout, self.model.points, None)
+                every = every_site(self.model, self.layout, self.model.points, None)
                 later = ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
                 acts_on = f"what a round computes after it: {later}"
             require(
@@ -139,7 +140,7 @@ class _Routes:
     @cache  # noqa: B019  (routes live as long as one call)
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
         """Every site of a component that lies between."""
-        pool = sites(self.model, self.layout, component, None if everywhere else "all")
+        pool = every_site(self.model, self.layout, component, None if everywhere else "all")
         pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
         return [site for site in pool if self.is_between(site)]
 
@@ -308,7 +309,7 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
     >>> len(paths(model, "z", "w?")), str(paths(model, "mlp_out")[0])
     (16, 'mlp_out[0]')
     """
-    return sites(model, components=component, positions=position)
+    return every_site(model, components=component, positions=position)
 
 
 @dataclass(frozen=True)
@@ -336,28 +337,28 @@ def mediate(
     model: Machine,
     base: Episodes | Rollout,
     source: Episodes | Rollout,
-    cause: Places,
-    through: Site | str | Sequence[Site | str],
+    sites: Places,
+    mediators: Site | str | Sequence[Site | str],
     *,
     outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
     split: Split = Split(),
 ) -> MediationResult:
-    """Which share of the effect of ``cause`` on ``outcome`` passes ``through`` each mediator, and through all of them.
+    """Which share of the effect of ``sites`` on ``outcome`` passes through each mediator, and through all of them.
 
     Args:
         base, source, rounds: as in :func:`interp.interventions.interchange.interchange`.
-        cause: what is swapped from the source, all at once: sites, or places with a subspace each.
-        through: the mediators; :func:`paths` lists those of a component.
+        sites: the cause, what is swapped from the source, all at once: sites, or places with a subspace each.
+        mediators: sites between the cause and the outcome; :func:`paths` lists those of a component.
         outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
             state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
             without any mediator, where updates are added to latents.
     """
-    swap = _Swap(model, base, source, cause, outcome, rounds)
-    mediators = swap.routes.mediators([through] if isinstance(through, Site | str) else through)
-    alone, seed, n_random = mediators if split.each else (), split.seed, split.n_random
-    cases = [*((site,) for site in alone), mediators]
-    draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
+    swap = _Swap(model, base, source, sites, outcome, rounds)
+    held = swap.routes.mediators([mediators] if isinstance(mediators, Site | str) else mediators)
+    alone, seed, n_random = held if split.each else (), split.seed, split.n_random
+    cases = [*((site,) for site in alone), held]
+    draws = [[swap.routes.others(case, held, (seed, i)) for i in range(n_random)] for case in cases]
     names = (*map(str, alone), "all")
     kinds = [{site.component for site in case} for case in cases]  # of which a draw may borrow another
     others = [{site.component for draw in several for site in draw} for several in draws]
@@ -387,24 +388,24 @@ def effect_map(
     model: Machine,
     base: Episodes | Rollout,
     source: Episodes | Rollout,
-    cause: Places,
+    sites: Places,
     *,
     outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
 ) -> EffectMap:
-    """The share of the effect of ``cause`` that the residual stream carries, layer by position.
+    """The share of the effect of ``sites`` that the residual stream carries, layer by position.
 
     Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
 
     Args:
-        base, source, cause, outcome, rounds: as in :func:`mediate`.
+        base, source, sites, outcome, rounds: as in :func:`mediate`.
     """
-    swap = _Swap(model, base, source, cause, outcome, rounds)
+    swap = _Swap(model, base, source, sites, outcome, rounds)
     layout, is_transformer = swap.layout, swap.routes.order is None
     mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
     named = "name some, interp.adapt(..., points=...)"
     require(bool(mapped), f"not applicable: {model.name} has no points to map; {named}")
-    points = sites(model, layout, mapped, None)
+    points = every_site(model, layout, mapped, None)
     plain, effect, (before, after) = swap.whole(points)
     total, shape = float((effect**2).sum()), (-1, len(swap.rounds))
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
@@ -452,7 +453,7 @@ class _Swap:
         model: Machine,
         base: Episodes | Rollout,
         source: Episodes | Rollout,
-        cause: Places,
+        sites: Places,
         outcome: str | Outcome,
         rounds: Rounds,
     ) -> None:
@@ -464,14 +465,14 @@ class _Swap:
         )
         self.runs = paired_runs(model, base, source, "mediation")
         self.layout = self.runs[0].layout
-        self.causes = resolve_places(cause, model, self.runs[0])
+        self.causes = resolve_places(sites, model, self.runs[0])
         self.swap = [Edit(place, self.runs[1]) for place in self.causes]
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
         self.settings = provenance(model, rounds=self.rounds, decoded=self.outcome.decode is not None)
         read = "prediction" if self.outcome.key == "prediction" else "update"
         causes, order, stream = [place.site for place in self.causes], None, model.points.get("resid_post")
         if stream is None or stream.hook != COMPONENTS["resid_post"].hook:  # seen in a round, in the order computed
-            points = sites(model, self.layout, list(model.points), None)
+            points = every_site(model, self.layout, list(model.points), None)
             _, seen = passed(model, Rows.of(self.runs[0], [0]).part(slice(1)), self.layout, watched=points)
             order = {site.hook: moment for moment, site in enumerate(seen)}
         self.routes = _Routes(model, self.layout, causes, read, order)

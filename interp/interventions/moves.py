@@ -287,8 +287,8 @@ class StepResult(Tabulated):
     about the mean of very many.
     """
 
-    missed: Float[np.ndarray, "episode start"]
-    varied: Float[np.ndarray, "episode start"]
+    missed: Float[np.ndarray, "episode round"]
+    varied: Float[np.ndarray, "episode round"]
     participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
@@ -301,11 +301,11 @@ class StepResult(Tabulated):
 class Transition:
     """What a model makes of its decoded state in some rounds; any algorithm can be asked whether it would do the same.
 
-    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode, start, ...]}``.
+    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode, round, ...]}``.
     """
 
     episodes: Episodes
-    starts: tuple[int, ...]
+    rounds: tuple[int, ...]
     horizon: int
     shapes: Mapping[str, tuple[int, ...]]
     before: Values
@@ -320,9 +320,9 @@ class Transition:
             f"{algorithm.name} carries {carried} from round to round; the writer reads {', '.join(self.shapes)}",
         )
         values = algorithm.run(self.episodes)
-        state = {**{key: values[key][:, list(self.starts)] for key in algorithm.state}, **self.before}
+        state = {**{key: values[key][:, list(self.rounds)] for key in algorithm.state}, **self.before}
         for i in range(self.horizon):
-            _, inputs = algorithm.at(values, [t + i for t in self.starts])
+            _, inputs = algorithm.at(values, [t + i for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
         return {key: state[key] for key in self.shapes}
 
@@ -339,7 +339,7 @@ class Transition:
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
         spread = np.where(varied.sum(0) > 0, varied.sum(0), np.nan)  # a round in which nothing varies has no R2
-        line = over({"round started from": self.starts}, {"step R2": 1 - missed.sum(0) / spread})
+        line = over({"round started from": self.rounds}, {"step R2": 1 - missed.sum(0) / spread})
         return StepResult(
             sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
             table=pd.DataFrame([row]),
@@ -364,34 +364,34 @@ def transition(
     episodes: Episodes | Rollout,
     writer: Writer,
     *,
-    starts: Sequence[int],
+    rounds: Sequence[int],
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """What the model makes of the variables that ``writer`` reads, from the rounds ``starts`` on.
+    """What the model makes of the variables that ``writer`` reads, from each of ``rounds`` on.
 
     Args:
         writer: fitted on other episodes, at "latent" or at some channels of what is carried ("latent@h"); the others
             stay as they are.
         horizon: rounds to run on before decoding again.
-        by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
+        by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; nothing when None.
     """
     site = writer.site
     require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
     base = run_of(model, episodes, "moving the state")
     require(
-        0 < len(starts) == len({*starts})
-        and 0 <= min(starts) <= max(starts) <= base.n_rounds - horizon < base.n_rounds,
-        f"starts {list(starts)} with horizon {horizon} must lie within the {base.n_rounds} rounds, each once; the last "
-        f"start is {base.n_rounds - horizon}",
+        0 < len(rounds) == len({*rounds})
+        and 0 <= min(rounds) <= max(rounds) <= base.n_rounds - horizon < base.n_rounds,
+        f"rounds {list(rounds)} with horizon {horizon} must lie within the {base.n_rounds} rounds, each once; the last "
+        f"one to start from is {base.n_rounds - horizon}",
     )
-    shape, latents = (base.n_episodes, len(starts)), base.latents[:, list(starts)].double()
-    left = base.latents[:, [t + horizon for t in starts]]  # the rollout has run on from there
+    shape, latents = (base.n_episodes, len(rounds)), base.latents[:, list(rounds)].double()
+    left = base.latents[:, [t + horizon for t in rounds]]  # the rollout has run on from there
     if by is not None:
         moved = _carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
         flat = latents.flatten(0, 1)
         latents = write(flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)).unflatten(0, shape)
-        left = run_on(model, base, starts, horizon, latents).carried[0, :, :, 0]
+        left = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
     before, after = (writer.read(_carried(x, site, base.layout)) for x in (latents, left))
-    settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
-    return Transition(base.episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
+    settings = provenance(model, rounds=list(rounds), moved=sorted(by or ()))
+    return Transition(base.episodes, tuple(rounds), horizon, dict(writer.shapes), before, after, settings)

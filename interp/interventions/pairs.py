@@ -25,7 +25,7 @@ from interp.checks import checked, fit, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.rollout import rollout
+from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout, select_rounds
 from interp.task import Corruption
 
@@ -178,11 +178,7 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
-    require(
-        episodes.settings.get("digest") == model.digest() and not episodes.settings.get("hooked_rounds"),
-        f"a rollout stands in for its episodes where {model.name!r} made it without hooks; this one is of "
-        f"{episodes.settings.get('model')!r}; give the episodes",
-    )
+    require_own(episodes, model)
     held = episodes.episodes
     fits = held is not None and (len(held), held.n_rounds) == (episodes.n_episodes, episodes.n_rounds)
     require(fits, "this rollout does not hold its episodes, or was cut; give the episodes")
@@ -248,26 +244,18 @@ def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
     return pair.layout.choose(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
 
 
-def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
+def _along_state(readout: Readout, pair: Pair) -> Tensor:
     """The state after the read round, along the line from corrupted to clean, in units of the state.
 
     ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state: 0 on the corrupted run
-    and the distance of the two states on the clean run.
-
-    Args:
-        decode: latents ``[..., latent, d_model]`` to state ``[..., k]``; the model's exact readout when None (and the
-            raw latents for a learned model, which has none).
+    and the distance of the two states on the clean run. Of a learned model the latents are the state.
     """
-
-    def measure(readout: Readout, pair: Pair) -> Tensor:
-        read = decode or (pair.model.read_state if pair.model.is_handwired else lambda latents: latents)
-        state = read(readout.latents).flatten(readout.latents.ndim - 2)
-        clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))
-        gap = clean - corrupted
-        unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
-        return ((state - corrupted) * unit).sum(-1)
-
-    return Metric("state", "decoded state difference", "state", measure, needs_update=True)
+    read = pair.model.read_state if pair.model.is_handwired else lambda latents: latents
+    state = read(readout.latents).flatten(readout.latents.ndim - 2)
+    clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))
+    gap = clean - corrupted
+    unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
+    return ((state - corrupted) * unit).sum(-1)
 
 
 _CLASSES: tuple[Predicted, ...] = ("classes",)
@@ -296,7 +284,7 @@ METRICS: dict[str, Metric] = unique(
         ),
         Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
         Metric("regret", "expected loss", "expected mistakes", lambda run, pair: pair.losses(run.predictions).sum(-1)),
-        state_difference(),
+        Metric("state", "decoded state difference", "state", _along_state, needs_update=True),
         Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
         Metric(
             key="squared_error",

@@ -36,9 +36,9 @@ _READ_LATER = ("resid_pre", "k", "v")
 """Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
 
 
-def _activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
-    """Activations of round ``t``: ``name -> [episode, ...]``."""
-    _, _, cache = replay(model, run, rounds=t, names_filter=list(names))
+def _activations(model: Machine, run: Rollout, round: int, names: Sequence[str]) -> dict[str, Tensor]:
+    """Activations of one round: ``name -> [episode, ...]``."""
+    _, _, cache = replay(model, run, rounds=round, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
 
 
@@ -59,7 +59,7 @@ class _Patched:
 
 
 class RoundPatcher:
-    """Patches round ``t`` of ``run``, the base; holds what every cell reuses.
+    """Patches one round of ``run``, the base; holds what every cell reuses.
 
     Args:
         source: the run that activations are taken from.
@@ -67,21 +67,21 @@ class RoundPatcher:
             commits where a round holds one.
     """
 
-    def __init__(self, model: Machine, run: Rollout, t: int, source: Rollout, *, update: bool) -> None:
-        self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
-        self.base, self.latents = run.fed.at(t), run.latents[:, t]
+    def __init__(self, model: Machine, run: Rollout, round: int, source: Rollout, *, update: bool) -> None:
+        self.model, self.run, self.round, self.source, self.update = model, run, round, source, update
+        self.base, self.latents = run.fed.at(round), run.latents[:, round]
         self.chunk = self.base.at_once(_CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR)
         self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
             self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
             names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
-            self.known = _activations(model, run, t, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
+            self.known = _activations(model, run, round, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
-        source, base = (_activations(self.model, run, self.t, hooks) for run in (self.source, self.run))
+        source, base = (_activations(self.model, run, self.round, hooks) for run in (self.source, self.run))
         placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
         starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
 
@@ -96,7 +96,7 @@ class RoundPatcher:
 
         same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
         if same:
-            predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
+            predictions, latents = self.run.predictions[:, self.round], self.run.latents[:, self.round + 1]
             yield _Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
         by_hook: dict[str, list[int]] = {}
         # Cells before the first layer are run from the tokens on.
@@ -139,7 +139,7 @@ class RoundPatcher:
             if not self.update:
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
-                return _Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.t + 1], n))
+                return _Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.round + 1], n))
             whole = self._resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)

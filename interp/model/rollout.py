@@ -150,11 +150,16 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     )
 
 
-def require_own(run: Rollout, model: Machine, episodes: Any, encoded: Any = None, commit: str = "") -> Rollout:
-    """``run``, unless it is of other episodes or another model: its rounds would be taken for this one's."""
+def require_own(run: Rollout, model: Machine, episodes: Any = None, encoded: Any = None, commit: str = "") -> Rollout:
+    """``run``, unless another model made it, hooks acted in it, or it is of other episodes than are given."""
+    own = run.settings.get("digest") == model.digest()
+    require(own, f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it")
+    require(not run.settings.get("hooked_rounds"), f"hooks acted in this rollout; run {model.name!r} without hooks")
+    if episodes is None:
+        return run
     layout = model.layout.fit(episodes)
     encoded, commit = encoded or model.prepare(layout.encoded(episodes)), commit or run.commit
-    same = run.tokens.shape == encoded.tokens.shape
+    same = run.tokens.shape == encoded.tokens.shape and run.commit == commit
     if same:
         tokens = encoded.tokens
         if layout.choice_position is not None and commit == "own":
@@ -162,10 +167,7 @@ def require_own(run: Rollout, model: Machine, episodes: Any, encoded: Any = None
             tokens[..., layout.choice_position] = run.tokens[..., layout.choice_position]
         ran, fed = run.fed.tensors(), replace(encoded, tokens=tokens).tensors()
         same = ran.keys() == fed.keys() and all(torch.equal(ran[name], fed[name]) for name in fed)
-    own = run.settings.get("digest") == model.digest()
-    require(own, f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it")
-    plain = same and run.commit == commit and not run.settings.get("hooked_rounds")
-    require(plain, "give a rollout of the same episodes with the same commit and without hooks")
+    require(same, "give a rollout of the same episodes with the same commit")
     return run
 
 

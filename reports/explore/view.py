@@ -141,9 +141,9 @@ class Written(NamedTuple):
     values: Mapping[int, Tensor]
     added: bool
 
-    def new(self, own: Tensor, t: int) -> Tensor:
+    def new(self, own: Tensor, round: int) -> Tensor:
         """What stands at the site after the edit, ``[batch, *shape]``; ``own`` is what stood there."""
-        value = self.values[t].to(own)
+        value = self.values[round].to(own)
         return own + value.reshape(own.shape[1:]) if self.added else value.expand_as(own)
 
 
@@ -241,8 +241,8 @@ class Edit:
         change[at] = amount
         return key, change
 
-    def on_state(self, bench: Bench, state: Mapping[str, np.ndarray], t: int) -> dict[str, np.ndarray] | None:
-        """What the same edit makes of the algorithm's state before round ``t``; None where it has no counterpart."""
+    def on_state(self, bench: Bench, state: Mapping[str, np.ndarray], round: int) -> dict[str, np.ndarray] | None:
+        """What the same edit makes of the algorithm's state before a round; None where it has no counterpart."""
         if self.kind == "move":
             key, change = self.moved(bench)
             return {**state, key: state[key] + change}
@@ -250,7 +250,7 @@ class Edit:
             return None
         site, rows = self.site(bench), np.arange(bench.run.latents.shape[2])
         whole = site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(rows)
-        return {key: bench.values[key][[self.source(bench)], t] for key in state} if whole else None
+        return {key: bench.values[key][[self.source(bench)], round] for key in state} if whole else None
 
 
 def _number(text: str) -> int | float | str:

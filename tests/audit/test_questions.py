@@ -140,7 +140,7 @@ def test_two_fixed_points_are_two_ends():
 
 def test_four_directions_carry_what_four_log_weights_say(majority):
     measure = content.few(majority, is_used=True)
-    assert measure.number.low > 0.99 and measure.controls["4 random ones"].number < 0.5 and measure.word == "yes"
+    assert measure.number.low > 0.99 and measure.controls["a random choice of 4"].number < 0.5 and measure.word == "yes"
     assert content.few(majority, is_used=False).word == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
     assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
@@ -229,7 +229,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
         assert sizes == [n, n // 2, PLATEAU, PLATEAU, n]  # untrained copies get as many episodes as they need
     assert judged(0.4, 0.2).reason.startswith("too few episodes") and judged(0.47, 0.47).word == "undecided"
     assert judged(0.6, 0.2, copies=(0.3, 0.5)).reason == "an untrained copy does as well"
-    assert judged(0.6, 0.2, memories=0.5).reason == "memories of other episodes does as well"
+    assert judged(0.6, 0.2, memories=0.5).reason == "the memory of other episodes does as well"
     trial = of(interp.load("wma-gru"), replace(TINY, episodes=8))
     assert len(trial.copies) == 2
 

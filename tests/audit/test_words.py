@@ -75,7 +75,7 @@ def test_a_machine_without_its_state_is_run_round_by_round():
     assert whole.estimate == table["worth"].groupby("channel").max()["all that is carried"]
     assert len(trial.copies) == SMALL.copies
     for measure in (used.used(trial, ALL), used.content(trial), used.lasts(trial)):
-        assert set(measure.controls) == {UNTRAINED, "the truths of other episodes"}
+        assert set(measure.controls) == {UNTRAINED, "the truth of other episodes"}
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
             others = torch.from_numpy(fold != k)
             held = {"log_weights": values["log_weights"][fold != k]}
             writer = Writer.fit(model.model, run.select(others), held, ("log_weights",), ridge=RIDGE)
-            found = transition(model.model, episodes, writer, starts=SMALL.at, horizon=3, by=by).under(algorithm)
+            found = transition(model.model, episodes, writer, rounds=SMALL.at, horizon=3, by=by).under(algorithm)
             mine = fold[rows] == k
             assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
     assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
@@ -102,11 +102,11 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     model, half = subjects[0], weighted_majority(0.15)
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
-    held = transition(model.model, test, writer, starts=SMALL.at).under(half).missed.sum()
+    held = transition(model.model, test, writer, rounds=SMALL.at).under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()
     for rule in (one for one in part.rules if families[one.key].extends != half.key):
         made = _made(families[rule.key], rule.parameters)
-        missed = transition(model.model, test, writer, starts=SMALL.at).under(made).missed.sum()
+        missed = transition(model.model, test, writer, rounds=SMALL.at).under(made).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / held)
 
 
@@ -201,7 +201,7 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
     own = SimpleNamespace(missed=np.ones((4, 1)), varied=np.full((4, 1), 2.0), participants=None)
     under = SimpleNamespace(missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6))
 
-    def steps(model, episodes, writer, starts):
+    def steps(model, episodes, writer, rounds):
         left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
         return SimpleNamespace(left=left, under=lambda made: under, shapes=("q",))
 

@@ -100,7 +100,7 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     torch.testing.assert_close(ran.predictions[0, :, 0], source.predictions[:, AT : AT + 3])
     torch.testing.assert_close(ran.carried[0, :, 0, 0], source.latents[:, AT + 3])
     assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
-    refuses(r"latents must be \[episode, start, row, width\]", run_on, machine, base, [AT], 1, source.latents[:, AT])
+    refuses(r"latents must be \[episode, round, row, width\]", run_on, machine, base, [AT], 1, source.latents[:, AT])
 
 
 def test_a_known_machine_carries_what_it_carries(others):
@@ -125,10 +125,10 @@ def test_a_known_machine_moves_by_a_known_amount(others):
         writer = Writer.fit(machine, run, values, ("log_weights",), site)
         assert move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
         moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
-        exact = transition(machine, episodes, writer, starts=[3, 5], horizon=2, by=moved)
+        exact = transition(machine, episodes, writer, rounds=[3, 5], horizon=2, by=moved)
         assert exact.under(algorithm).r2().estimate > 0.999999
         assert exact.under(weighted_majority(GAIN)).r2().high < 0.9
-        plain = transition(machine, episodes, writer, starts=[3, 5], horizon=2)
+        plain = transition(machine, episodes, writer, rounds=[3, 5], horizon=2)
         kept = exact.after["log_weights"] - plain.after["log_weights"]
         assert kept == pytest.approx(np.full(kept.shape, DECAY**2))
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))

@@ -171,7 +171,7 @@ def test_without_an_effect_there_is_no_share(wma, pair):
 
 @by_cases("options, told")
 def test_errors_teach(untrained, pair, options, told):
-    given = {"cause": "latent@<z>", "through": "z[0.0]@p?", **options}
+    given = {"sites": "latent@<z>", "mediators": "z[0.0]@p?", **options}
     refuses(told, mediate, untrained, *pair, **given)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.interventions.pairs import Pair, Readout, find_metric, prepare, state_difference
+from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.tasks import mdp
 from interp.tasks.qlearning.layout import QLearningRound
 from tests.machines import transformer
@@ -56,12 +56,6 @@ def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, b
     assert find_metric(key).measure(cells, pair).numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
 
 
-def test_a_state_is_measured_in_units_of_what_decodes_it(pair, cells):
-    doubled = state_difference(lambda latents: 2 * latents[..., :2, :2])
-    by_hand = np.array([[2 * (1 * 3 + 2 * 4) / 5, 0], [2 * -5 * 4 / 5, 0]])
-    assert doubled.measure(cells, pair).numpy() == pytest.approx(by_hand)
-
-
 def test_a_loss_is_summed_over_the_rounds(pair, cells):
     """max_a Q(s', a) - sum_a pi(a) Q(s', a) of both rounds, in the tables before them."""
     episodes = pair.clean_episodes
@@ -79,6 +73,6 @@ def test_log_probabilities_are_clipped(pair, cells):
 
 
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
-    own = state_difference(lambda latents: latents)
+    own = Metric("mine", "mine", "", lambda readout, pair: readout.latents.sum((-1, -2)))
     assert find_metric(own) is own and find_metric("state").key == "state"
     refuses("did you mean 'regret'", find_metric, "regrets")

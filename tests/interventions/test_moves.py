@@ -72,16 +72,16 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by).under(bayes())
+        found = transition(model, episodes, writer, rounds=starts, horizon=horizon, by=by).under(bayes())
         assert found.r2().low > 0.98
     alike = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
     alike.labels[:, 0], alike.advice[:, 0] = alike.labels[0, 0], alike.advice[0, 0]
-    line = transition(model, alike, writer, starts=[0, 3]).under(bayes()).plot().axes[0].lines[0]
+    line = transition(model, alike, writer, rounds=[0, 3]).under(bayes()).plot().axes[0].lines[0]
     assert np.isnan(line.get_ydata()).tolist() == [True, False]  # nothing varies in the first round: it has no R2
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)
     reading = Writer.fit(control, interp.rollout(control, known), bayes().run(known), ("counts", "elapsed"), ridge=1e-3)
-    assert transition(control, episodes, reading, starts=starts).under(bayes()).r2().high < 0.9
+    assert transition(control, episodes, reading, rounds=starts).under(bayes()).r2().high < 0.9
 
 
 def test_the_handwired_latent_holds_no_round(wma):
@@ -113,5 +113,5 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     refuses("the variable has shape", move, model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
     with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
-    refuses("the last start is 5", transition, model, episodes, writer, starts=[6])
+    refuses("the last one to start from is 5", transition, model, episodes, writer, rounds=[6])
     refuses("a change of shape", writer.decoder.move, torch.zeros(1, model.config.d_model), torch.zeros(2))

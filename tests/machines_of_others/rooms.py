@@ -71,7 +71,7 @@ def _steps(machine: Any, folder: Path) -> str:
     algorithm = catalog.of(machine).explains(machine)
     state = tuple(variable.key for variable in algorithm.variables if variable.role == "state")
     writer = Writer.fit(machine, interp.rollout(machine, known), algorithm.run(known), state)
-    assert transition(machine, episodes, writer, starts=[2], horizon=2).under(algorithm).r2().low <= 1
+    assert transition(machine, episodes, writer, rounds=[2], horizon=2).under(algorithm).r2().low <= 1
     return RAN
 
 
