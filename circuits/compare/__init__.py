@@ -10,8 +10,6 @@ its own: what is measured, the claim that it decides, and every threshold with i
 participant.
 """
 
-from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
-from circuits.compare.driver import Comparison, run
-from circuits.compare.question import FULL, QUICK, Effort
+from interp.lazy import facade
 
-__all__ = ["FULL", "QUICK", "AlgorithmPart", "Comparison", "Effort", "FamilyScore", "explain", "run"]
+__getattr__, __dir__, __all__ = facade(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 from torch import Tensor
 
 from interp import tasks
@@ -257,6 +257,8 @@ def _refined(
 
     Nelder-Mead leaves kinks, such as every whole number of rounds that count; what is smooth L-BFGS-B ends sooner.
     """
+    from scipy import optimize  # a quarter of a second: only where it is used
+
     grids = {i: s.grid for i, s in enumerate(searched) if s.kind == "real" and len(s.grid) > 1}
     if not grids:
         return loss(point), point

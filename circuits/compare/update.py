@@ -18,6 +18,7 @@ import torch
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import PowerTransformer, StandardScaler
+from torch import Tensor
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.effects import EffectsPart
@@ -38,8 +39,9 @@ from circuits.compare.response import RESPONDS, ResponsePart
 from circuits.compare.state import is_hard
 from interp.algorithm import Algorithm, Family, Values, in_words
 from interp.decoder import RIDGE, Affine
-from interp.interventions.moves import StepResult, Transition, Writer, transition
+from interp.interventions.moves import StepResult, Transition, Writer, flat, transition
 from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, best_of, decisive
+from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
@@ -205,12 +207,27 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 
 
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:
-    """R2 of the algorithm's own steps in what random features of the latents decode, the least of any variable.
+    """R2 of the algorithm's own steps in what :func:`_features` of the latents decode, the least of any variable.
 
-    It is given the round number, too, and fitted on the known episodes (what a high one says:
-    docs/method/comparing.md).
+    Fitted on the known episodes (what a high one says: docs/method/comparing.md).
     """
     values, n, scores = pooled_values(algorithm, subject.samples), len(subject.samples.known), []
+    known, test = _features(subject)
+    parts = [flat(values[key]) for key in keys]
+    held = np.concatenate(parts, -1)
+    fitted = Affine.fit(known, torch.from_numpy(held[:n].reshape(len(known), -1)), RIDGE)
+    decoded = fitted(test).numpy().reshape(held[n:].shape)
+    ends = np.cumsum([part.shape[-1] for part in parts])[:-1]
+    for made, true in zip(*(np.split(np.diff(of, axis=1), ends, -1) for of in (decoded, held[n:])), strict=True):
+        about = ((true - true.mean(0)) ** 2).sum()
+        scores.append(1 - ((made - true) ** 2).sum() / about if about else 1.0)
+    return float(min(scores))
+
+
+@remembered
+def _features(subject: Participant) -> tuple[Tensor, Tensor]:
+    """Random and other features of the latents, and the round number, ``[round, feature]``: known and test episodes."""
+    n = len(subject.samples.known)
     x = np.nan_to_num(pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True))
     x = np.concatenate([x, np.broadcast_to(np.arange(x.shape[1])[:, None], (*x.shape[:2], 1))], -1)
     features = RBFSampler(gamma=_NARROW / x.shape[-1], n_components=_FEATURES, random_state=0)
@@ -222,14 +239,7 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     if (n_rounds := x.shape[1]) * x.shape[-1] <= _FEATURES:  # a map of its own for every round
         own = (np.eye(n_rounds)[:, :, None] * x[:, :, None]).reshape(-1, n_rounds * x.shape[-1])
         known, test = np.hstack([known, own[: len(known)]]), np.hstack([test, own[len(known) :]])
-    for key in keys:
-        held = np.asarray(values[key], np.float64).reshape(*x.shape[:2], -1)
-        fitted = Affine.fit(torch.from_numpy(known), torch.from_numpy(held[:n].reshape(len(known), -1)), RIDGE)
-        decoded = fitted(torch.from_numpy(test)).numpy().reshape(held[n:].shape)
-        made, true = np.diff(decoded, axis=1), np.diff(held[n:], axis=1)
-        about = ((true - true.mean(0)) ** 2).sum()
-        scores.append(1 - ((made - true) ** 2).sum() / about if about else 1.0)
-    return float(min(scores))
+    return torch.from_numpy(known), torch.from_numpy(test)
 
 
 def _missed_steps(

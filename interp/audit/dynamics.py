@@ -27,7 +27,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Complex, Float, Int
-from scipy.optimize import least_squares
 from torch import Tensor
 
 from interp.algorithm import Episodes
@@ -279,6 +278,8 @@ def fixed_points(
     Raises:
         InputError: a state without a fixed size, or of more than 512 numbers.
     """
+    from scipy.optimize import least_squares  # a quarter of a second: only where it is used
+
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(QUICK, seed=seed))
     (at,) = select_rounds(trial.shape[1] // 2 if round is None else round, trial.shape[1])

@@ -80,9 +80,12 @@ class Answer:
     def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
         sides = {"machine": self.machine, "algorithm": self.algorithm}
-        moved = {name: _moved(*pair, self.bench.classes) for name, pair in sides.items()}
         if len(self.controls):
-            random = _moved(self.machine[0], self.controls, self.bench.classes)
+            sides["control"] = self.machine[0], self.controls
+        apart = {name: np.abs(after - before) for name, (before, after) in sides.items()}
+        moved = {name: of.sum(-1) / 2 if self.bench.classes else of[..., 0] for name, of in apart.items()}
+        if len(self.controls):
+            random = moved.pop("control")
             moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
         return moved
 
@@ -201,11 +204,6 @@ def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
         return held.reshape(own.shape[1:]).to(own.device, torch.float64)
     seen = own.isfinite() if "pos" in site.kind.axes.split()[:1] or not site.kind.axes else own.isfinite() & (own != 0)
     return seen.double()
-
-
-def _moved(before: _Array, after: _Array, classes: bool) -> _Array:
-    apart = np.abs(after - before)
-    return apart.sum(-1) / 2 if classes else apart[..., 0]
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:

@@ -1,0 +1,10 @@
+"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+
+from circuits.compare.algorithm import AlgorithmPart as AlgorithmPart
+from circuits.compare.algorithm import FamilyScore as FamilyScore
+from circuits.compare.algorithm import explain as explain
+from circuits.compare.driver import Comparison as Comparison
+from circuits.compare.driver import run as run
+from circuits.compare.question import FULL as FULL
+from circuits.compare.question import QUICK as QUICK
+from circuits.compare.question import Effort as Effort
