@@ -30,7 +30,7 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     """Build every page into ``out``; gives the first one.
 
     Raises:
-        RuntimeError: Sphinx warned or failed, a link leads nowhere, or a page loads something from outside.
+        SystemExit: Sphinx warned or failed, a link leads nowhere, or a page loads something from outside.
     """
     source = out.with_name(f"{out.name}-source")
     shutil.rmtree(source, ignore_errors=True)
@@ -55,9 +55,9 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(source), str(out)]
     done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)
     if done.returncode:
-        raise RuntimeError(f"Sphinx was not content:\n{done.stderr}")
+        raise SystemExit(f"Sphinx warned, or failed:\n{done.stderr}")
     if wrong := list(problems(out)):
-        raise RuntimeError("\n".join(wrong))
+        raise SystemExit("\n".join(wrong))
     return out / "index.html"
 
 

@@ -33,8 +33,8 @@ def page(result: Result) -> Report:
     heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
     picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
-    caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
-    caption += "does not answer a question."
+    caption = f"Over the questions that it answers, {first} does best. Each method is shown in its best reading, and "
+    caption += "blank where it does not answer a question."
     sections = [Section("Methods and questions", [Figure(picture, "Every method on every question", caption)])]
     sections += [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
@@ -81,7 +81,7 @@ def _blocks(result: Result, question: str) -> list[Any]:
     shown = by_variant.loc[[key for key in summary["method"] if not key.endswith(_PARTIAL)], order]
     picture = figures.heatmaps({"": shown}, label=f"mean {record.headline}", limit=1.0)
     return [
-        Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
+        Prose(f"**{record.asked}** **Truth.** {record.true} **Score.** {record.scored}"),
         Measures(rows, caption),
         Table(listed, "Every method, with CPU seconds for each subject", collapsed=True),
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),

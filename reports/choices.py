@@ -81,7 +81,7 @@ def _report(
         people = by_participant(family, episodes, episodes.choices)
         fitted = people[list(found.parameters)].items()
         told = [f"{name}: {of.mean():.3g} (standard deviation {of.std():.2g})" for name, of in fitted]
-        caption = f"{family.name}, fitted to each participant. Mean over participants: {'; '.join(told)}."
+        caption = f"{family.name}, fitted to each participant. Means over participants are {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
     sources = {f"{found.algorithm.name} ({in_words(found.parameters)})": found.algorithm} if found.algorithm else {}
     hero = []

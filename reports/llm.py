@@ -118,7 +118,7 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str,
     }
     for model in dict.fromkeys(one.model for one in acts):
         answers = Counter(one.answer for one in acts if one.model == model)
-        groups = [f"{name}: {n} of {answers.total()} groups" for name, n in answers.most_common()]
+        groups = [f"{name} ({n} of {answers.total()} groups)" for name, n in answers.most_common()]
         facts[f"{model} plays like"] = "; ".join(groups)
     return facts
 

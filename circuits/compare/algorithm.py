@@ -124,8 +124,9 @@ class AlgorithmPart(Found):
 
     def __str__(self) -> str:
         name, rival = (self.scores[key].name for key in (self.closest, self.runner_up))
-        said = f"{name if self.family else f'none of these; closest {self.closest}'} ({in_words(self.parameters)})"
-        return f"{said}: explains {self.explained} of the predictions, with {self.ratio} of the error of {rival}"
+        named = f"{name} ({in_words(self.parameters)})"
+        told = f"explains {self.explained} of the predictions and leaves {self.ratio} of the error of {rival}"
+        return f"{named} {told}" if self.family else f"No family fits; the closest, {named}, {told}"
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -558,5 +559,5 @@ BEHAVIOUR = Question(
     "behaviour",
     Behaviour,
     _behaves,
-    *("It predicts the same as {}", "predicts the same", "predicts otherwise"),
+    *("It predicts the same as {}", "predicts the same", "predicts differently"),
 )

@@ -130,7 +130,7 @@ class _Beside:
         if isnan(self.over_untrained.low):
             parts[1] = replace(parts[1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
         last = replace(parts[0], number=self.left, threshold=_LEFT, side="below", about="saved by the best family")
-        said = {"yes": "chooses as the machine does", "no": "chooses otherwise than the machine"}
+        said = {"yes": "chooses as the machine does", "no": "chooses differently than the machine"}
         return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
 
@@ -631,7 +631,7 @@ class PlayerBehaviour:
     @property
     def answer(self) -> str:
         """Which algorithm it is, in a few words."""
-        return self.found.answer if self.found else f"undecided; fewer than {_FEWEST} instances"
+        return self.found.answer if self.found else f"undecided: fewer than {_FEWEST} instances"
 
     def to_frame(self) -> pd.DataFrame:
         """One row."""

@@ -77,7 +77,7 @@ class Comparison(Measured):
         measures = list(self.measures)
         decided = [i for word in ("yes", "no") for i, one in enumerate(measures) if one.word == word]
         for i in decided[:1]:
-            yes, no = f"{measures[i].yes.removesuffix(' alike')} as {against}", f"{measures[i].no} than {against}"
+            yes, no = f"{measures[i].yes.removesuffix(' likewise')} as {against}", f"{measures[i].no} than {against}"
             measures[i] = replace(measures[i], yes=yes, no=no)
         return sentence(self.model, measures)
 

@@ -97,8 +97,8 @@ class _EachParticipant(Found):
         """How many participants are closest to each family, and of how many it is the name."""
         near = Counter(one.closest for one in self.found.values())
         named = Counter(one.closest for one in self.found.values() if one.family)
-        each = [f"{n} closest to {key} ({named[key]} named)" for key, n in near.most_common()]
-        return f"Of {len(self.found)} participants, {listed(each)}."
+        each = [f"{key} for {n} (named for {named[key]})" for key, n in near.most_common()]
+        return f"The closest family is {listed(each)} of {len(self.found)} participants."
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each participant: closest family, word, nats beside the floor, parameters with their intervals."""

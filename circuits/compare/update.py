@@ -332,7 +332,7 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     if 1 - plain.bent <= RATIO * (1 - plain.r2.estimate):
         unless["no"] = f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
     on = min(u.r2.low for u in steps if u.manifold == _ON)
-    only = f"{SPANS}: only states that no episode reaches are updated otherwise"
+    only = f"{SPANS}: only states that no episode reaches are updated differently"
     if on >= _STRAYED:
         unless["no"] = only
     if on >= NEARLY_ALL and worst.r2.estimate < _EXACT and 1 - on <= RATIO * (1 - worst.r2.high):
@@ -340,10 +340,10 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     if (rest := 1 - plain.r2.estimate) > 1 - NEARLY_ALL:
         if part.rules and (rival := part.rules[0]).left.high <= EXTENDED:
             other = f"{rival.name} ({in_words(rival.parameters)})"
-            unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
+            unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of what steps miss"
         others = [u for u in part.updates if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest]
         if others:  # the state of another algorithm, which is not this one's
-            missed = f"of its steps {1 - others[0].r2.estimate:.2g} is missed, of these {rest:.2g}"
+            missed = f"{1 - others[0].r2.estimate:.2g} of its steps is missed, and {rest:.2g} of these"
             unless["yes"] = f"{others[0].algorithm} {AS_WELL}: {missed}"
     state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     return Measure(
@@ -389,6 +389,6 @@ UPDATE = Question(
     "update",
     UpdatePart,
     lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
-    *("It updates its state as {} does", "updates its state alike", "updates its state otherwise"),
+    *("It updates its state as {} does", "updates its state likewise", "updates its state differently"),
     judge=_judged,
 )

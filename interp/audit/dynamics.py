@@ -111,9 +111,9 @@ def kind(found: _Orbit) -> tuple[str, Interval, str]:
         if float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean()) > _AGAIN:
             if last.low <= middle.high / _GROWS:
                 return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
-            alike = "all episodes alike" if shared > THRESHOLDS["common"].value else "each episode its own way"
-            return "drifts", last, f"Every step repeats the one before, {alike} (common share {shared:.2f})."
-        return "wanders", last, f"Common share of the steps {shared:.2f}."
+            how = "all episodes step alike" if shared > THRESHOLDS["common"].value else "each episode steps its own way"
+            return "drifts", last, f"Every step repeats the one before, and {how} ({shared:.2f} of steps is shared)."
+        return "wanders", last, f"Episodes share {shared:.2f} of their steps."
     return "", last, ""
 
 

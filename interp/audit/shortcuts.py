@@ -166,9 +166,9 @@ def side(trial: Trial, is_used: bool) -> Measure:
     numbers = {key: found.side() for key, found in known.items()}
     key = min(numbers, key=lambda name: numbers[name].estimate)
     worst = known[key]
-    note = f"Against {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
+    note = f"The heuristic is {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
     if not is_used and numbers[key].low >= bound:
-        note += " No use of what is carried shows: it finds another way through the inputs."
+        note += " It shows no use of what is carried: it finds another way through the inputs."
     others = "; ".join(f"{known[name].name} {value}" for name, value in numbers.items() if name != key)
     return claimed(
         "side",

@@ -111,9 +111,9 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
         return claimed("in time", lacking="no rounds in which the algorithm gains anything")
     (s, late), (early_at, early) = (_worst(of, span, trial.whose) for of in (losses - known, known - losses))
     unless: dict[Word, str] = {}
-    note = f"Farthest behind at the state of round {s} of {len(losses) - 1}."
+    note = f"It is farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
-        note += f" Early: ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
+        note += f" It is ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
         unless = {"yes": f"the truth {AS_WELL}: a leak, by which it is ahead by {early}"} if leaks else {}
     return claimed(
         "in time",
@@ -143,7 +143,7 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     t = int(moved.mean(0).argmax())
     unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
     controls = {"the truth of the round before": Control(before)}
-    note = f"Of {trial.shape[1]} rounds, most in round {t}."
+    note = f"It moves most in round {t} of {trial.shape[1]}."
     number = mean_interval(moved[:, t], participants=trial.whose)
     return claimed("unseen", number, controls=controls, unless=unless, note=note)
 

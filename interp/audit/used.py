@@ -209,7 +209,7 @@ def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
     (none, _), (other, _) = worth(trial, [Change.INITIAL]), worth(trial, CONTENT)
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
-    note = "A pause: the initial state in its place costs answers, another's does not." if pauses else ""
+    note = "It is a pause: the initial state costs answers, another episode's does not." if pauses else ""
     return replace(_rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
 
 
@@ -236,7 +236,7 @@ def lasts(trial: Trial) -> Measure:
     left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
     number, chance = _lasts(trial)
     controls = {**trial.untrained(lambda copy: _lasts(copy)[0]), _CHANCE: Control(chance)}
-    note = f"Of the effect on predictions {left:.2f} is left a round on."
+    note = f"A round later, {left:.2f} of the effect on predictions is left."
     return claimed("lasts", number, controls=controls, note=note)
 
 

@@ -30,7 +30,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
     for one in acts:
         say.line(str(one))
         for name, beside in one.found.beside.items() if one.found else ():
-            say.line(f"{one.model}, {one.condition}, {one.regime}, as {name} chooses: {beside.measure}")
+            say.line(f"{one.model}, {one.condition}, {one.regime}, beside {name}: {beside.measure}")
     tables = {name: table for name, table in behaviour_tables(acts).items() if len(table)}
     if "machines" in tables:
         say.table(joined(tables["machines"]), "Do players choose as a model does?", "machines")
@@ -65,7 +65,7 @@ def _compare(
     device: str = "cpu",
     out: Path = Path("output/comparisons"),
 ) -> None:
-    """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds.
+    """Compare a model with another, the handwired one by default: behaviour, state, update and circuit, with intervals.
 
     MODEL may be a folder of traces of `interp llm run`, of whose players only the choices are seen. Which algorithm
     explains them, and do they choose as the other model does ('none' asks no model)?

@@ -38,7 +38,7 @@ def _choices(
     say.line(found.sentence)
     say.line(found)
     for name, beside in found.beside.items():
-        say.line(f"as {name} chooses: {beside.measure}")
+        say.line(f"beside {name}: {beside.measure}")
     say.table(found.to_frame(), "Families, the best first", "families")
     if found.algorithm:
         used = " ".join(f"{name}={value:.4g}" for name, value in found.parameters.items())

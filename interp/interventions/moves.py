@@ -337,11 +337,11 @@ class Transition:
         whose, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
-        on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
+        on = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
         spread = np.where(varied.sum(0) > 0, varied.sum(0), np.nan)  # a round in which nothing varies has no R2
         line = over({"round started from": self.rounds}, {"step R2": 1 - missed.sum(0) / spread})
         return StepResult(
-            sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
+            sentence=f"{on} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}.",
             table=pd.DataFrame([row]),
             picture=lambda figures: figures.curves(line, x="round started from", ylabel=f"R2 of {keys}"),
             settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},

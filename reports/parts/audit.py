@@ -1,4 +1,4 @@
-"""The critics' battery on a page: a measure for each claim, then what each rests on."""
+"""The robustness checks of an audit on a page: a measure for each claim, then what each rests on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def part(found: AuditResult | None = None) -> Part:
     """The battery; computed for the page where no result is given."""
     return Part(
         "audit",
-        "What critics ask",
+        "Robustness checks",
         lambda context: audit(context.model, effort=QUICK if context.quick else FULL) if found is None else found,
         _draw,
         summary=lambda result, context: result.measures,

@@ -35,7 +35,7 @@ def _saved(context: Context) -> list[_Saved]:
             measures = [Measure.from_dict(record) for record in about["measures"]]
             other = reference or about["algorithm"]["name"]
             measures = [
-                replace(one, yes=f"{one.yes.removesuffix(' alike')} as {other}", no=f"{one.no} than {other}")
+                replace(one, yes=f"{one.yes.removesuffix(' likewise')} as {other}", no=f"{one.no} than {other}")
                 for one in measures
             ]
             if model != context.model.name:  # the page is about the reference, and its sentence about itself

@@ -12,7 +12,7 @@ from reports.part import Context, Part
 
 _TITLE = "How the update of the latent learns"
 _TEXT = TEXTS["learning"]["text"]
-_NOT = " NOT evidence of what a setting would reach with more steps or a learning rate of its own."
+_NOT = " This is NOT evidence of what a setting would reach with more steps or a learning rate of its own."
 
 
 def part(title: str = _TITLE, text: str = _TEXT) -> Part:

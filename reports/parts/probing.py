@@ -110,7 +110,7 @@ def state(
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
         caption = f"What the {whose} holds and {held.noun} of the algorithm {apart}. {series}: "
-        caption += f"the {whose}'s thin, the algorithm's wide and pale."
+        caption += f"thin lines are the {whose}'s, wide pale ones the algorithm's."
         return Figure(drawn, f"{title}, {whose} and algorithm", caption)
 
     def draw(held: Held, context: Context) -> list[object]:
@@ -118,7 +118,7 @@ def state(
         return [Prose(known if context.exact else decoded), figure(held, context)]
 
     def hero(held: Held, context: Context) -> list[Figure]:
-        caption = f"{title}: the model's thin, the algorithm's wide and pale."
+        caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's."
         return [] if context.compiled else [replace(figure(held, context, 5.0), caption=caption)]
 
     return Part(

@@ -69,8 +69,8 @@ def _draw_weights(logs: Held, context: Context) -> list[object]:
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
-        f"The shares of the weight differ from the algorithm's by at most {held.largest:.2g}. Each expert's in episode "
-        f"{context.shown}, {source} thin, the algorithm's wide and pale."
+        f"The shares of the weight differ from the algorithm's by at most {held.largest:.2g}. In episode "
+        f"{context.shown}, thin lines are {source}, and wide pale ones are the algorithm's."
     )
     return [Figure(drawn, "Shares of the weight over rounds", titled("5", text) if context.compiled else text)]
 

@@ -84,7 +84,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
             rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside))
     table = frame[frame["phase"] == "all"].drop(columns="phase").rename(columns={"name": "quantity"})
     untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
-    said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
+    said = f"It chooses as its table does in {untied:.2f} of untied steps, and the one with γ = 0 in {baseline:.2f}."
     return [
         Prose(_PROSE["agreement"].format(when=when)),
         Measures(rows, said),

@@ -194,9 +194,8 @@ _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     measures = [one for result in results for one in result]
     scores = pd.concat([result.scores() for result in results], ignore_index=True)
-    best = max(measures, key=lambda one: one.number.estimate)
-    said = f"The {best.key.replace('_', ' ')} is read best: R² {best.number.estimate:.2f}. Parts of the Bellman "
-    said += "update, read from the change."
+    best = max(results, key=lambda one: one.measure.number.estimate)
+    said = f"Of the Bellman update, the change holds {best.target.noun} best (R² {best.measure.number.estimate:.2f})."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(_PROSE["update"]),

@@ -106,7 +106,7 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
         name = f"{row['move']}, {'a round later' if row['later'] else 'at once'}"
         rows.append(plain(name, measured.interval(row, "model"), {"parallel search": row["search"]}))
     apart = (moves["model"] - moves["search"]).abs().max()
-    said = f"The model is at most {apart:.2f} from parallel search. The target's share of the answer after a move."
+    said = f"After a move, the target's share of the answer is at most {apart:.2f} from that of parallel search."
     return [
         Prose(_PROSE["moved"]),
         Measures(rows, said),

@@ -48,7 +48,7 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     assert all((folder / f"{name}.csv").is_file() for name in (*tables, "measures"))
     (page,) = folder.glob("wma-handwired*.html")
     text = unescape(page.read_text("utf-8"))
-    assert "What critics ask" in text and "Not computed" not in text
+    assert "Robustness checks" in text and "Not computed" not in text
     assert all(one["claim"] in text for one in measures.values())
 
 

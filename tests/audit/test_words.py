@@ -98,7 +98,7 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
     monkeypatch.setattr(timing, "of_algorithm", lambda of, _: algorithm)
     measure = timing.in_time(own)
     assert measure.word == word and measure.number.estimate == pytest.approx(number, abs=1e-9, nan_ok=True)
-    assert ("Early: ahead by" in measure.note) == ("Early: ahead by 0.2" in measure.note) == (model[1, 0] == 0.3)
+    assert ("It is ahead by" in measure.note) == ("It is ahead by 0.2" in measure.note) == (model[1, 0] == 0.3)
     if word != "not applicable":
         assert measure.controls[UNTRAINED].number == pytest.approx(1.0)
         leak = timing.in_time(own, leaks=True)  # of a machine that sees the truth of its round
@@ -169,7 +169,7 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
     assert measure.word == word
     if sides:
         worst = min(sides, key=lambda key: sides[key])
-        assert f"Against rule {worst}, on {N} of 99" in measure.note and measure.number.estimate == sides[worst]
+        assert f"is rule {worst}, on {N} of 99" in measure.note and measure.number.estimate == sides[worst]
         assert measure.controls[UNTRAINED].number == pytest.approx(0.4)
         assert ("another way through the inputs" in measure.note) == (not is_used)
 

@@ -102,7 +102,7 @@ def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
     part = explain(blend(experts.weighted_majority(1.0), experts.bayes()), TASK, sets, seed=0,
                    families=asked("experts", *FEW))  # fmt: skip
     assert part.family is None and part.closest == "bayes"
-    assert part.ratio.high > 0.25 and "none of these" in str(part)
+    assert part.ratio.high > 0.25 and "No family fits" in str(part)
 
 
 @pytest.mark.parametrize(("lapses", "family"), [(0, "weighted_majority"), (3, None)])

@@ -128,7 +128,7 @@ def test_a_planted_mixture_comes_back_with_its_parameters_and_is_drawn(few_steps
     assert found.sentence.startswith("Of 4 simulated players, 4 are closest to their own family; ")
     pooled = found.each.pooled().set_index(["family", "parameter"])
     assert pooled["participants"].tolist() == [3, 3, 1, 1]
-    assert pooled.loc[("rescorla_wagner", "rate"), "spread"] > 0.15 and "Of 4 participants" in found.each.sentence
+    assert pooled.loc[("rescorla_wagner", "rate"), "spread"] > 0.15 and "of 4 participants." in found.each.sentence
     assert len(found.plot().axes) == 3 and found.each.plot() is not None
 
 

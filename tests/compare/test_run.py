@@ -83,21 +83,21 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
     """In at most twenty words; what differs is said of it, too; where nothing is true the difference names it."""
     held = {"threshold": 0.5, "controls": {"an untrained copy": Control(0.1)}, "number": Interval(0.9, 0.9, 0.9)}
     measures = {
-        "behaviour": Measure("behaviour", "", **held, yes="predicts the same", no="predicts otherwise"),
+        "behaviour": Measure("behaviour", "", **held, yes="predicts the same", no="predicts differently"),
         "state": Measure("state", "", **held, yes="holds the same state", condition="given the round number"),
-        "update": Measure("update", "", **held, yes="updates its state alike", no="updates its state otherwise"),
+        "update": Measure("update", "", **held, yes="updates its state likewise", no="updates its state differently"),
     }
     away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
     said = replace(found, measures=tuple((measures | away).values())).sentence
     assert said == (
-        "wma-learned holds the same state as wma-handwired (given the round number) and updates its state alike, "
-        "but predicts otherwise."
+        "wma-learned holds the same state as wma-handwired (given the round number) and updates its state likewise, "
+        "but predicts differently."
     )
     assert len(said.split()) <= _MOST_WORDS
     alone = replace(found, measures=(measures["update"],)).sentence
     assert alone == "wma-learned updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence
-    assert alone == "wma-learned predicts otherwise than wma-handwired."
+    assert alone == "wma-learned predicts differently than wma-handwired."
 
 
 def test_the_page_shows_every_claim_and_a_part_without_a_picture_is_a_table(found, tmp_path):
