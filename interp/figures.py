@@ -114,6 +114,7 @@ def curves(
     log_x: bool = False,
     log_y: bool = False,
     reference: Mapping[str, float] | None = None,
+    width: float = WIDTH,
 ) -> Figure:
     """Curves, one per algorithm, named at their ends: regret over rounds, loss over steps, error against temperature.
 
@@ -121,9 +122,10 @@ def curves(
         frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name``,
             ``low`` and ``high`` (the band of the first ``_N_BANDS``) where there are any. The first is drawn strongest.
         reference: horizontal lines, name -> value.
+        width: inches; 4.5 are whole on a phone.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
-    figure = Figure(figsize=(WIDTH, 3.9))
+    figure = Figure(figsize=(width, min(3.9, 0.7 * width)))
     axes = figure.subplots()
     look = looks(frame["algorithm"])
     for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):

@@ -33,8 +33,7 @@ def page(result: Result) -> Report:
     heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
     picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
-    caption = f"Over the questions that it answers, {first} does best. Each method is shown in its best reading, and "
-    caption += "blank where it does not answer a question."
+    caption = f"{first} does best where it answers. Each method has its best reading; a blank cell has no answer."
     sections = [Section("Methods and questions", [Figure(picture, "Every method on every question", caption)])]
     sections += [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
@@ -57,8 +56,7 @@ def _best(summary: pd.DataFrame) -> str:
 
 
 def _title(question: str) -> str:
-    name = QUESTIONS[question].name
-    return name[0].upper() + name[1:]
+    return QUESTIONS[question].name.capitalize()
 
 
 def _blocks(result: Result, question: str) -> list[Any]:

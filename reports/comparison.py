@@ -182,7 +182,7 @@ LOOKS: dict[Word, tuple[str, Any]] = {
     "not applicable": (LIGHT["grey"], ""),
 }
 """Word -> colour and dash of its line."""
-_WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 6.2, 0.9, 5.3, 0.7, 0.66
+_WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
 """Inches: of the picture, narrow enough for a phone; where the machines stand; half of a part, and its height."""
 
 
@@ -202,8 +202,8 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     top = float(len(drawn))
     text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
     for x, name in ((_LEFT, model), (_RIGHT, reference)):
-        _box(axes, x, (top - 1) / 2, 2 * _HALF + 0.24, top + 0.15, edge=LIGHT["grey"])
-        axes.text(x, top - 0.22, name, ha="center", va="bottom", fontsize=10, fontweight="bold", color=INK)
+        _box(axes, x, (top - 1) / 2, 2 * _HALF + 0.16, top + 0.15, edge=LIGHT["grey"])
+        axes.text(x, top - 0.22, name, ha="center", va="bottom", fontsize=9.5, fontweight="bold", color=INK)
     axes.text(_WIDTH / 2, top - 0.22, "the same?", ha="center", va="bottom", fontsize=9, color=LIGHT["grey"])
     for i, key in enumerate(drawn):
         y, one = top - 1 - i, of[key]
@@ -211,11 +211,10 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
         if dash:
             axes.plot([_LEFT + _HALF, _RIGHT - _HALF], [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
         number = "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
-        word = axes.text(_WIDTH / 2, y, f"{one.word}{number}", color=colour, **text)
+        word = axes.text(_WIDTH / 2, y, f"{one.word}{number}", color=colour, fontweight="bold", **text)
         word.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
-        word.set_fontweight("bold")
-        beside = one.condition or (one.unit if number else "")
-        axes.text(_WIDTH / 2, y - 0.27, beside, color=LIGHT["grey"], **{**text, "fontsize": 8})
+        below = one.condition or one.unit * bool(number)
+        axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], **{**text, "fontsize": 8.5})
         for x in (_LEFT, _RIGHT):
             _box(axes, x, y, 2 * _HALF, _HIGH, edge=colour)
             axes.text(x, y, PARTS[key], color=INK, **text)

@@ -79,6 +79,7 @@ def curves(
     x: str = "round",
     columns: int = 3,
     height: float = 2.1,
+    width: float = WIDTH,
     direct: bool = False,
 ) -> Figure:
     """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
@@ -86,7 +87,7 @@ def curves(
     Args:
         frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
             ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
-        height: of a panel, in inches.
+        height, width: of a panel, and of the picture, in inches.
         direct: names at the ends of the curves, in every panel, instead of a legend.
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
@@ -94,7 +95,8 @@ def curves(
     columns = min(columns, len(panels))
     n_rows = -(-len(panels) // columns)
     keys = list(dict.fromkeys(frame["algorithm"]))
-    figure = Figure(figsize=(WIDTH, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // 3)))
+    wide = round(width / 3)  # names in a row of the legend
+    figure = Figure(figsize=(width, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // wide)))
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True)
     look = looks(keys)
     for i, axes in enumerate(grid.flat):
@@ -103,9 +105,9 @@ def curves(
             continue
         for key, part in frame[frame[by] == panels[i]].groupby("algorithm", sort=False):
             band(axes, part.sort_values(x), x, look[str(key)], keys.index(key))
-        axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
+        axes.set_title(fill(str(panels[i]), int(10 * width / columns)), fontsize=9)
         if x in WHOLE:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * width / columns), integer=True))
         axes.margins(x=0.01)
         axes.tick_params(labelbottom=i + columns >= len(panels))
     for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
@@ -120,7 +122,7 @@ def curves(
         grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
         for i, key in enumerate(keys)
     ]
-    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(3, len(keys)))
+    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(wide, len(keys)))
     return figure
 
 

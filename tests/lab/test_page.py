@@ -49,21 +49,6 @@ def test_the_rules_err_as_the_page_says(machines):
     assert "No word was wrong, and no name." in PAGE
 
 
-def test_some_machines_were_compared_at_full_size_as_the_page_says():
-    told = pd.read_csv(DOCS / "verdicts" / "machines.csv", keep_default_na=False)
-    assert f"{len(told)} machines of expert advice were run, {told.held_out.sum()} of them held out" in PAGE
-    assert set(told.task) == {"experts"}
-    assert f"{told.cpu_seconds.median():.0f} CPU seconds for the median one" in PAGE
-    for row in told.to_dict("records"):
-        for question in ("behaviour", "state", "update"):
-            right = row[f"{question}_right"]
-            assert row[f"{question}_mark"] == scores.mark(row[question], right or None) != "wrong"
-    assert not (told.algorithm_mark == "wrong").any()
-    words = told.set_index("key")[["behaviour", "update"]].agg(" ".join, axis=1)
-    assert words["one round late"] == words["one round late, by algorithm"] == "no no"
-    assert words["inverted once in 240"] == "no yes"
-
-
 @pytest.mark.parametrize("size", ["-quick", ""])
 def test_the_resolution_on_the_page_is_of_the_runs_that_ship(size):
     found = resolution.resolutions(pd.read_csv(Path(resolution.__file__).with_name(f"resolution{size}.csv")))
