@@ -50,7 +50,7 @@ def between_seeds() -> pd.DataFrame:
     called = frame["what"].str.extract(r"as (?P<other>.*): (?P<key>.*)")
     frame = frame.assign(model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan)
     frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"])
-    return _turned(frame, frame["by"].str.endswith("apart by"))
+    return _turned(frame, frame["by"].str.endswith("apart"))
 
 
 def _turned(frame: pd.DataFrame, apart: pd.Series) -> pd.DataFrame:
