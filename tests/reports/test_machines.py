@@ -93,7 +93,7 @@ def test_what_can_be_computed_is(name: str, written: dict[str, str]) -> None:
     for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
     assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
-    assert "the machine's thin" in text(html, "Weights over time")
+    assert "thin lines are the machine's" in text(html, "Weights over time")
     assert f"{name}: a learned model of" in html and "transformer" not in text(html, "What was found")
 
 
@@ -227,7 +227,7 @@ def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: di
 
 
 def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) -> None:
-    said = {"yes": "predicts alike", "no": "predicts otherwise"}
+    said = {"yes": "predicts likewise", "no": "predicts differently"}
     measure = Measure("behaviour", "It predicts", Interval(0.5, 0.4, 0.6), 0.9, **said)
     about = {"model": "gru", "reference": "", "measures": [measure.to_dict()], "algorithm": {"name": "a vote"}}
     write_json(tmp_path / COMPARISONS / "one" / "comparison.json", about | {"settings": {"digests": [gru().digest()]}})
@@ -235,7 +235,7 @@ def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) ->
     assert (name, found.yes, found.no) == (
         "gru against algorithms",
         "predicts as a vote",
-        "predicts otherwise than a vote",
+        "predicts differently than a vote",
     )
 
 
