@@ -18,6 +18,7 @@ import pandas as pd
 
 from circuits.compare.fitting import (
     Array,
+    OnDemand,
     Predict,
     asked_rounds,
     by_round,
@@ -250,7 +251,7 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
         state = algorithm.advance(state, {key: value[:, :, t] for key, value in inputs.items()})
         state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
     changed = {key: np.stack([one[key] for one in before], 2) for key in algorithm.state}
-    p = algorithm.distribution(algorithm.step(changed, inputs)[1])
+    p = algorithm.distribution(OnDemand(algorithm, {**changed, **inputs}))  # what comes after it is not needed
     return own, np.nan_to_num(np.stack([asked_rounds(one, episodes) - own for one in p], -1) / _SMALL)
 
 

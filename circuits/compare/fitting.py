@@ -150,7 +150,7 @@ def read_out(family: Family, algorithm: Algorithm) -> Family | None:
     return replace(family, make=make, searched=tuple(free))
 
 
-class _OnDemand(dict[str, NDArray[Any]]):
+class OnDemand(dict[str, NDArray[Any]]):
     """Values of an algorithm's variables, each computed when it is first read."""
 
     def __init__(self, algorithm: Algorithm, given: Values) -> None:
@@ -190,7 +190,7 @@ class Distributions:
             self._values = {**unrolled, **inputs}
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
-        values = _OnDemand(algorithm, self._values)
+        values = OnDemand(algorithm, self._values)
         predicted = np.asarray(algorithm.distribution(values), np.float64)
         self._parameters, self._values = dict(parameters), dict(values)
         return asked_rounds(predicted, self.batches[0])

@@ -204,9 +204,11 @@ class HookedMachine(HookedRootModule):
 
         Beside them all numbers and texts that its modules keep, which may change what they compute; hook points do not.
         """
-        every = (vars(part).items() for part in self.modules() if type(part) is not HookPoint)
+        parts = list(self.modules())
+        held = (x for part in parts for x in (*part._parameters.values(), *part._buffers.values()) if x is not None)
+        every = (vars(part).items() for part in parts if type(part) is not HookPoint)
         plain = tuple(v for own in every for k, v in own if isinstance(v, (str, int, float)) and k != "training")
-        return (*((tensor.data_ptr(), written(tensor)) for tensor in self._held().values()), plain)
+        return (*((tensor.data_ptr(), written(tensor)) for tensor in held), plain)
 
     def _digest(self) -> str:
         sha = hashlib.sha256(self.said().encode())
