@@ -34,15 +34,15 @@ def page(result: Result) -> Report:
     picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
     caption = f"{first} does best where it answers. Each method has its best reading; a blank cell has no answer."
-    sections = [Section("Methods and questions", [Figure(picture, "Every method on every question", caption)])]
-    sections += [Section(_title(question), _blocks(result, question)) for question in asked]
+    hero = [Figure(picture, "Every method on every question", caption)]
+    sections = [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
     told = [f"{QUESTIONS[question].name}: {_best(result.summary(question))}" for question in asked]
     sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
     about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": sentence}
-    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), about=about, sentence=sentence)
+    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), "", about, sentence, hero)
 
 
 def write(result: Result, out: str | Path = "output") -> Path:
