@@ -83,7 +83,7 @@ def _report(
         told = [f"{name}: {of.mean():.3g} (standard deviation {of.std():.2g})" for name, of in fitted]
         caption = f"{family.name}, fitted to each participant. Means over participants are {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
-    sources = {f"{found.algorithm.name} ({in_words(found.parameters)})": found.algorithm} if found.algorithm else {}
+    sources = {found.algorithm.name: found.algorithm} if found.algorithm else {}
     hero = []
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)

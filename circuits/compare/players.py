@@ -302,8 +302,8 @@ def _portrait(bins: pd.DataFrame, arm: str) -> Any:
     from matplotlib.figure import Figure
 
     sources = list(dict.fromkeys(bins["source"]))
-    figure = Figure(figsize=(WIDTH, 3.2 * -(-len(sources) // 3)))
-    panels = figure.subplots(-(-len(sources) // 3), min(3, len(sources)), squeeze=False, sharey=True).flat
+    figure = Figure(figsize=(4.5, 3.2 * -(-len(sources) // 2)))  # whole on a phone
+    panels = figure.subplots(-(-len(sources) // 2), min(2, len(sources)), squeeze=False, sharey=True).flat
     hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
     for axes, source in zip(panels, sources, strict=False):
         for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
@@ -315,7 +315,7 @@ def _portrait(bins: pd.DataFrame, arm: str) -> Any:
         axes.axhline(0, color="grey", linewidth=0.7)
         axes.set(title=source, xlabel=f"logit of {arm}")
     figure.axes[0].set(ylabel="its change over the round")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
