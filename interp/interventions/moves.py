@@ -129,7 +129,6 @@ class Writer:
         episodes: Episodes,
         *,
         site: Site | str = "latent",
-        rounds: Rounds = "all",
         ridge: float = RIDGE,
     ) -> Writer:
         """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
@@ -140,8 +139,8 @@ class Writer:
         values = algorithm.run(episodes)
         made_of = [k for k in algorithm.state if not algorithm.memory or algorithm.memory in algorithm.downstream([k])]
         place = resolve(site, model, run.layout)
-        keys = decodable(run, values, made_of, site=place, rounds=rounds, ridge=ridge)
-        return cls.fit(model, run, values, keys, place, rounds=rounds, ridge=ridge)
+        keys = decodable(run, values, made_of, site=place, ridge=ridge)
+        return cls.fit(model, run, values, keys, place, ridge=ridge)
 
     def step(
         self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
@@ -200,13 +199,7 @@ def _carried(latents: Tensor, place: Site, layout: RoundLayout) -> Float[Tensor,
 
 @checked
 def decodable(
-    run: Rollout,
-    values: Values,
-    keys: Sequence[str],
-    *,
-    site: Site | str = "latent",
-    rounds: Rounds = "all",
-    ridge: float = RIDGE,
+    run: Rollout, values: Values, keys: Sequence[str], *, site: Site | str = "latent", ridge: float = RIDGE
 ) -> tuple[str, ...]:
     """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names ("latent@h").
 
@@ -217,13 +210,12 @@ def decodable(
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
     place = Site.parse(site, run.model) if isinstance(site, str) else site
     require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
-    at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
-    latents = _carried(run.latents[:, at], place, run.layout)
+    latents, half = _carried(run.latents[:, :-1], place, run.layout), run.n_episodes // 2
     kept = non_empty("keys", keys, "a variable")[:1]
     require_known("variable", kept[0], values, limit=40)
     for key in keys[1:]:
-        target = flat(values[key][:, at])
-        others = torch.from_numpy(np.concatenate([flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
+        target = flat(values[key])
+        others = torch.from_numpy(np.concatenate([flat(values[k]) for k in kept], -1)).unsqueeze(-2)
         fits = [(x, Decoder.fit(x[:half], target[:half], ridge=ridge)) for x in (others.to(latents), latents)]
         off = [decode(x[half:]).numpy(force=True) - target[half:] for x, decode in fits]
         guessed, missed = (float((of**2).sum()) for of in off)

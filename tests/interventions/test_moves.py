@@ -42,7 +42,7 @@ def learned():
     """wma-learned, 48 episodes, and a writer of Bayes' state fitted on others."""
     model = interp.load("wma-learned")
     known, episodes = (experts.sample(48, 16, 4, seed=seed) for seed in (0, 1))
-    writer = Writer.of_state(model, interp.rollout(model, known), bayes(), known, rounds=range(2, 16))
+    writer = Writer.of_state(model, interp.rollout(model, known), bayes(), known)
     return model, episodes, writer
 
 
