@@ -24,11 +24,9 @@ _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap
 def page(result: Result) -> Report:
     """The report on a result."""
     asked = list(dict.fromkeys(row["question"] for row in result.rows))
-    columns = {}  # each method on each question, in its best reading
-    for question in asked:
-        means = result.summary(question).set_index("method")["mean"]
-        columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
-    table = pd.DataFrame(columns)
+    means = {question: result.summary(question).set_index("method")["mean"] for question in asked}
+    # Each method on each question, in its best reading.
+    table = pd.DataFrame({question: of.groupby(lambda key: key.split(":")[0]).max() for question, of in means.items()})
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
     picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
