@@ -1,17 +1,22 @@
 """What people look at first, at a prompt and in a notebook: a few lines, no walls of numbers, tables and figures."""
 
+from importlib import import_module
+from pkgutil import walk_packages
+
 import numpy as np
 import pytest
 
 import interp
 import probes
+from circuits import compare
 from circuits.benchmark.grading import Result
+from interp import audit, interventions
 from interp.display import _MOST_ROWS, Tabled, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
-from interp.measure import Found
+from interp.measure import Found, Measured
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
 
@@ -39,6 +44,20 @@ def test_a_dataclass_keeps_the_short_line() -> None:
     """A mixed-in dataclass would otherwise write its own, with every array in it: what was found comes first."""
     for result, base in ((Evaluation, Tabled), (Result, Tabled), (InterchangeResult, Found), (PatchingResult, Found)):
         assert issubclass(result, base) and result.__repr__ is base.__repr__
+
+
+def test_every_result_of_a_causal_method_and_of_a_comparison_has_a_sentence_a_table_and_a_picture() -> None:
+    """Whatever has a table in the rooms of methods, and what a comparison exports, draws itself and says what it is."""
+    names = [m.name for p in (interventions, audit) for m in walk_packages(p.__path__, f"{p.__name__}.")]
+    named = [one for name in names for one in vars(import_module(name)).values()]
+    named += [getattr(compare, name) for name in compare.__all__]
+    results = {one for one in named if hasattr(one, "to_frame") and one not in (Found, Tabled, Measured)}
+    assert {compare.AlgorithmPart, PatchingResult, InterchangeResult, audit.FixedPoints} <= results and len(
+        results
+    ) > 12
+    for one in results:
+        drawn = (one.plot, one._draw) != (Found.plot, Found._draw)
+        assert drawn and (hasattr(one, "sentence") or "sentence" in one.__dataclass_fields__), one
 
 
 def test_nothing_fills_the_screen() -> None:
