@@ -244,7 +244,7 @@ def said(found: AuditResult, question: str) -> str:
     if question == "moves":
         return found["settles"].note.partition(".")[0].removeprefix("It ")
     if question == "early":
-        return "yes" if "Early" in found["in time"].note else "no"
+        return "yes" if "It is ahead by" in found["in time"].note else "no"
     key, _, channel = question.partition(" ") if question.startswith("used ") else (question, "", "")
     return next(one for one in found if one.key == key and one.about == channel).word
 
