@@ -48,7 +48,7 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     assert names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
     said = printed("compare", tmp_path / "traces", "wma-handwired", "--out", tmp_path / "compared")
-    assert "tester, online-note-only, flat: undecided; fewer than 8" in said
+    assert "tester, online-note-only, flat: undecided: fewer than 8" in said
     assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
     assert code == 0 and said.startswith(str(tmp_path / "llm.html")) and (tmp_path / "llm.html").stat().st_size > 50_000
