@@ -489,10 +489,8 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         lapse = lapse_interval(game.predicted(family, closest.searched), game.choices, game.known, closest.link)
 
         def nats(parameters: Mapping[str, float]) -> float:
-            return (
-                game.linked(game.predicted(family, parameters, keep=False), game.known, family.tempered)[0]
-                * game.n_rounds
-            )
+            p = game.predicted(family, parameters, keep=False)
+            return game.linked(p, game.known, family.tempered)[0] * game.n_rounds
 
         intervals = _profiles(nats, family.searched, closest)
 
