@@ -9,8 +9,10 @@ folds that is left out.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -133,136 +135,157 @@ _PENALTIES = (1e-2, 1.0, 1e2)  # values of C tried
 _WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too: a tenth at 704
 
 
+class _Split(NamedTuple):
+    """Inputs scaled as the rows of all folds but some are: these rows (``train``), and those of each fold left out."""
+
+    left_out: frozenset[int]
+    train: Bool[Array, " row"]
+    scaling: StandardScaler
+    scaled: Float[Array, "row d"]
+    tested: dict[int, Float[Array, "row d"]]
+
+    @classmethod
+    def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
+        """The split of rows by the fold (``groups``) that each belongs to."""
+        from sklearn.preprocessing import StandardScaler
+
+        train = ~np.isin(groups, left_out)
+        scaling = StandardScaler().fit(rows[train])
+        scaled = (rows - scaling.mean_) / scaling.scale_
+        tested = {fold: scaled[groups == fold] for fold in left_out}
+        return cls(frozenset(left_out), train, scaling, scaled[train], tested)
+
+
 @dataclass(frozen=True, eq=False)
 class _LogisticFit:
-    """Out-of-fold probabilities, C as each outer fold chose it, and the refit on all episodes, made when it is read."""
+    """Probes of one target, each fitted once: by the folds that it was not fitted on, and its penalty.
 
-    fits: _Fits
-    varying: Bool[Array, " d"]
-    probabilities: Float[Array, "episode round c"]
-    chosen: tuple[float, ...]
+    Attributes:
+        rows: of inputs, without the columns that do not vary (``varying``); groups: the fold of each.
+        losses: log-loss in a fold that was left out, for each penalty.
+        probabilities: out of fold; chosen: C of each outer fold.
+    """
+
+    rows: Float[Array, "row d"]
+    groups: Int[Array, " row"]
+    varying: Bool[Array, " column"]
+    labels: Int[Array, " row"]
+    probabilities: Float[Array, "row c"]
+    chosen: list[float] = field(default_factory=list)
+    losses: dict[tuple[frozenset[int], int], Float[Array, " penalty"]] = field(default_factory=dict)
+    _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
 
     @cached_property
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
         """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class;
-        and C of each outer fold and, last, of this fit."""
-        penalty, n_classes = self.fits.best_penalty(frozenset()), self.fits.n_classes
-        probe = self.fits.probe(frozenset(), penalty)
-        assert probe is not None, "a target that is constant is refused before"
-        scaling, regression = probe
+        and C of each outer fold and, last, of this fit, which is made of all episodes when it is read."""
+        for fold in range(len(self.chosen)):
+            self.score(_Split.of(self.rows, self.groups, fold))
+        split, penalty = _Split.of(self.rows, self.groups), self.best_penalty(frozenset())
+        regression, n_classes = self.probe(split, penalty), self.probabilities.shape[1]
+        assert regression is not None, "a target that is constant is refused before"
         m = 1 if n_classes <= 2 else n_classes
         weights, intercept = np.zeros((len(self.varying), m)), np.zeros(m)
-        raw = regression.coef_ / scaling.scale_
+        raw = regression.coef_ / split.scaling.scale_
         classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
         columns = classes if m > 1 else np.zeros(1, dtype=int)
         weights[np.ix_(self.varying, columns)] = raw.T
-        intercept[columns] = regression.intercept_ - raw @ scaling.mean_
+        intercept[columns] = regression.intercept_ - raw @ split.scaling.mean_
         return weights, intercept, (*self.chosen, penalty)
 
-
-def _cross_validate(
-    x: Float[Array, "episode round d"],
-    y: Int[Array, "episode round"],
-    folds: Int[Array, " episode"],
-    n_classes: int,
-) -> _LogisticFit:
-    n_episodes, n_rounds, d = x.shape
-    rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
-    # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
-    varying = (rows != rows[0]).any(0)
-    varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
-    rows = rows[:, varying]
-    fits = _Fits(rows, labels, groups, n_classes)
-    probabilities, penalties = np.zeros((len(rows), n_classes)), []
-    for fold in range(folds.max() + 1):
-        left_out = frozenset([fold])
-        penalties.append(fits.best_penalty(left_out))
-        probabilities[groups == fold] = fits.probabilities(left_out, penalties[-1], fold)
-    return _LogisticFit(fits, varying, probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties))
-
-
-@dataclass(frozen=True, eq=False)
-class _Fits:
-    """Probes of one target, each fitted once: by the folds that it was not fitted on, and its penalty."""
-
-    rows: Float[Array, "row d"]
-    labels: Int[Array, " row"]
-    groups: Int[Array, " row"]
-    n_classes: int
-    _scalings: dict[frozenset[int], StandardScaler] = field(default_factory=dict)
-    _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
+    def score(self, split: _Split) -> None:
+        """Keep the log-losses of all penalties in the folds that a split leaves out."""
+        for fold in split.tested:
+            truth = self.labels[self.groups == fold]
+            given = [self.predicted(split, penalty, fold)[np.arange(len(truth)), truth] for penalty in _PENALTIES]
+            losses = [-np.log(np.maximum(p, np.finfo(np.float64).eps)).mean() for p in given]
+            self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
         """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
-        losses = np.zeros(len(_PENALTIES))
-        for fold in sorted({*self.groups.tolist()} - left_out):
-            truth = self.labels[self.groups == fold]
-            for i, penalty in enumerate(_PENALTIES):
-                p = self.probabilities(left_out | {fold}, penalty, fold)
-                losses[i] -= np.log(np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)).mean()
-        return _PENALTIES[int(losses.argmin())]
+        others = sorted({*self.groups.tolist()} - left_out)
+        return _PENALTIES[int(np.argmin(sum(self.losses[left_out | {fold}, fold] for fold in others)))]
 
-    def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
+    def predicted(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
         """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
-        test = self.groups == fold
-        result = np.zeros((int(test.sum()), self.n_classes))
-        if (probe := self.probe(left_out, penalty)) is None:
-            result[:, self.labels[~np.isin(self.groups, list(left_out))][0]] = 1.0
+        regression = self.probe(split, penalty)
+        result = np.zeros((len(split.tested[fold]), self.probabilities.shape[1]))
+        if regression is None:
+            result[:, self.labels[split.train][0]] = 1.0
         else:
-            scaling, regression = probe
             # As `predict_proba`, without its checks, which take as long as a fit of few rows.
-            scaled = (self.rows[test] - scaling.mean_) / scaling.scale_
-            scores = scaled @ regression.coef_.T + regression.intercept_
+            scores = split.tested[fold] @ regression.coef_.T + regression.intercept_
             scores = np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
             result[:, regression.classes_] = special.softmax(scores, axis=1)
         return result
 
-    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[StandardScaler, LogisticRegression] | None:
-        """The probe fitted on all other folds; None where only one class is there."""
+    def probe(self, split: _Split, penalty: float) -> LogisticRegression | None:
+        """The probe of scaled inputs, fitted on all other folds; None where only one class is there."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
-        from sklearn.preprocessing import StandardScaler
 
-        train = ~np.isin(self.groups, list(left_out))
-        rows, labels = self.rows[train], self.labels[train]
-        if (labels == labels[0]).all():
-            return None
-        if left_out not in self._scalings:
-            self._scalings[left_out] = StandardScaler().fit(rows)
-        scaling = self._scalings[left_out]
-        if (left_out, penalty) not in self._fitted:
-            scaled = (rows - scaling.mean_) / scaling.scale_
-            # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
-            basis = np.linalg.qr(scaled.T)[0] if scaled.shape[1] > len(scaled) else None
-            fed = scaled if basis is None else scaled @ basis
-            # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
-            classes = np.unique(labels).tolist()
-            newton = len(classes) == 2 and fed.shape[1] <= _WIDE
-            solver = {"solver": "newton-cholesky", "tol": 1e-6} if newton else {"solver": "lbfgs"}
-            regression = LogisticRegression(C=penalty, max_iter=1000, warm_start=True, **solver)
-            # It starts where a fit ended that saw only such rows: nothing of the folds that are left out enters.
-            near = [fit for (out, _), fit in self._fitted.items() if newton and left_out <= out]
-            if near and near[-1].classes_.tolist() == classes:
-                regression.coef_ = near[-1].coef_ if basis is None else near[-1].coef_ @ basis
-                regression.intercept_ = near[-1].intercept_
-            with warnings.catch_warnings():
-                # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                self._fitted[left_out, penalty] = regression.fit(fed, labels)
-            if basis is not None:
-                regression.coef_ = regression.coef_ @ basis.T
-        return scaling, self._fitted[left_out, penalty]
+        key, scaled, labels = (split.left_out, penalty), split.scaled, self.labels[split.train]
+        if key in self._fitted or (labels == labels[0]).all():
+            return self._fitted.get(key)
+        # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
+        basis = np.linalg.qr(scaled.T)[0] if scaled.shape[1] > len(scaled) else None
+        fed = scaled if basis is None else scaled @ basis
+        # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
+        classes = np.unique(labels).tolist()
+        newton = len(classes) == 2 and fed.shape[1] <= _WIDE
+        solver = {"solver": "newton-cholesky", "tol": 1e-6} if newton else {"solver": "lbfgs"}
+        regression = LogisticRegression(C=penalty, max_iter=1000, warm_start=True, **solver)
+        # It starts where a fit ended that saw only such rows: nothing of the folds that are left out enters.
+        near = [fit for (out, _), fit in self._fitted.items() if newton and split.left_out <= out]
+        if near and near[-1].classes_.tolist() == classes:
+            regression.coef_ = near[-1].coef_ if basis is None else near[-1].coef_ @ basis
+            regression.intercept_ = near[-1].intercept_
+        with warnings.catch_warnings():
+            # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self._fitted[key] = regression.fit(fed, labels)
+        if basis is not None:
+            regression.coef_ = regression.coef_ @ basis.T
+        return regression
 
 
-def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
+def _cross_validate(
+    x: Float[Array, "episode round d"],
+    folds: Int[Array, " episode"],
+    targets: Sequence[tuple[Int[Array, "episode round"], int]],
+) -> list[_LogisticFit]:
+    """Nested cross-validation of targets, each with its number of classes; inputs are scaled once for all of them."""
+    rows, groups = x.reshape(-1, x.shape[-1]).astype(np.float64), np.repeat(folds, x.shape[1])
+    # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
+    varying = (rows != rows[0]).any(0)
+    varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
+    rows = rows[:, varying]
+    fits = [_LogisticFit(rows, groups, varying, y.reshape(-1), np.zeros((len(rows), n))) for y, n in targets]
+    for pair in combinations(range(folds.max() + 1), 2):
+        split = _Split.of(rows, groups, *pair)
+        for one in fits:
+            one.score(split)
+    for fold in range(folds.max() + 1):
+        split = _Split.of(rows, groups, fold)
+        for one in fits:
+            one.chosen.append(one.best_penalty(split.left_out))
+            one.probabilities[groups == fold] = one.predicted(split, one.chosen[-1], fold)
+    return fits
+
+
+def _logistic(x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array) -> list[Fitted]:
     import sklearn
 
-    y, n_classes = target.values, int(target.values.max()) + 1
+    outputs = [(y, int(one.values.max()) + 1) for one in targets for y in np.moveaxis(one.values, -1, 0)]
     # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        fits = [_cross_validate(x, y[..., k], folds, n_classes) for k in range(y.shape[-1])]
+        fits = iter(_cross_validate(x, folds, outputs))
+    return [_of_outputs(target, list(islice(fits, target.values.shape[-1])), groups) for target in targets]
 
+
+def _of_outputs(target: TargetValues, fits: Sequence[_LogisticFit], groups: Array) -> Fitted:
     def refitted() -> dict[str, Any]:
+        n_classes = fits[0].probabilities.shape[1]
         names = [(name, c) for name in target.outputs for c in range(n_classes)]
         return {
             "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
@@ -271,12 +294,8 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
             "settings": {"penalties": [one.refit[2] for one in fits]},
         }
 
-    probabilities = [one.probabilities for one in fits]
+    probabilities = [one.probabilities.reshape(*target.values.shape[:2], -1) for one in fits]
     return fitted(target, np.stack([p.argmax(-1) for p in probabilities], axis=-1), groups, refitted, probabilities)
 
 
-LOGISTIC = Kind(
-    "logistic",
-    of_classes=True,
-    fit=lambda x, targets, folds, groups: [_logistic(x, one, folds, groups) for one in targets],
-)
+LOGISTIC = Kind("logistic", of_classes=True, fit=_logistic)

@@ -19,7 +19,7 @@ from tests.shapes import Shaped, shape_names
 def test_another_shape_or_kind_is_refused(y, folds):
     """A number of rounds or of episodes that differs between arguments, and floats where classes are expected."""
     with pytest.raises(TypeCheckError):
-        estimators._cross_validate(np.zeros((4, 3, 2)), y, np.zeros(folds, int), 2)
+        estimators._cross_validate(np.zeros((4, 3, 2)), np.zeros(folds, int), [(y, 2)])
 
 
 def test_a_loop_checks_its_first_calls():

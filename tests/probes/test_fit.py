@@ -211,10 +211,11 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     rng, folds = np.random.default_rng(1), np.arange(10) % 5
     x = rng.normal(size=(10, 4, 2))
     y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
-    chosen = estimators._cross_validate(x, y, folds, 2).chosen
+    chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
     rows = [folds != k for k in range(5)]
     left = [np.unique(folds[of], return_inverse=True)[1] for of in rows]
-    alone = [estimators._cross_validate(x[of], y[of], k, 2).refit[2][-1] for of, k in zip(rows, left, strict=True)]
+    fits = [estimators._cross_validate(x[of], k, [(y[of], 2)])[0] for of, k in zip(rows, left, strict=True)]
+    alone = [one.refit[2][-1] for one in fits]
     assert list(chosen) == alone and len(set(chosen)) > 1
 
 
@@ -225,11 +226,11 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     x = rng.normal(size=(20, 5, 3))
     y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), _assign_folds(20, 5, 0)
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
-    alone, beside = (estimators._cross_validate(each, y, folds, n_classes) for each in (x, wide))
+    alone, beside = (estimators._cross_validate(each, folds, [(y, n_classes)])[0] for each in (x, wide))
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
     assert not beside.refit[0][1].any()
-    assert not estimators._cross_validate(np.ones_like(x), y, folds, n_classes).refit[0].any()
+    assert not estimators._cross_validate(np.ones_like(x), folds, [(y, n_classes)])[0].refit[0].any()
 
 
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):

@@ -55,7 +55,7 @@ def test_logistic_probabilities_equal_sklearns(d, apart):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(15, 6, d))
     y = (x @ rng.normal(size=(d, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
-    ours, grid = _cross_validate(x, y, _assign_folds(15, 5, 0), 3), {"logisticregression__C": _PENALTIES}
+    (ours,), grid = _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]), {"logisticregression__C": _PENALTIES}
     given = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
     theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *given)
     np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
