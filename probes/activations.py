@@ -126,18 +126,14 @@ def read(
     (4, 10, 1, 38)
     """
     found = place(site, model)
-    if found.hook is None:
-        return _of_latents(run, found, when)
-    require(
-        found.hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
-        f"the rollout does not hold site {found.name!r} for every round; make it with "
-        f"names_filter=[{found.hook!r}], rounds='all'",
-    )
-    activation = run.cache[found.hook]
-    return activation if found.site is None else activation[(slice(None), *found.site.index(run.layout))]
-
-
-def _of_latents(run: Rollout, found: ProbedSite, when: When) -> Tensor:
+    if found.hook is not None:
+        require(
+            found.hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
+            f"the rollout does not hold site {found.name!r} for every round; make it with "
+            f"names_filter=[{found.hook!r}], rounds='all'",
+        )
+        activation = run.cache[found.hook]
+        return activation if found.site is None else activation[(slice(None), *found.site.index(run.layout))]
     before, after = run.latents[:, :-1], run.latents[:, 1:]
     if found.name in ("written", "change"):
         if run.latents.shape[2] == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import isnan, nan
 from typing import Any
 
@@ -167,16 +168,12 @@ def fitted(
     return Fitted(score, details)
 
 
-def _unpacked(one: Fitted, counted: Bool[Array, "episode round"]) -> Fitted:
-    """A probe of rounds fitted one by one, its predictions as ``[episode, round, output]``, NaN in the others."""
-
-    def details() -> dict[str, Any]:
-        made = one.details()
-        predictions = np.full((*counted.shape, made["predictions"].shape[-1]), nan)
-        predictions[counted] = made["predictions"][:, 0]
-        return {**made, "predictions": predictions}
-
-    return replace(one, details=details)
+def _unpacked(one: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
+    """Details of a probe of rounds fitted one by one: predictions ``[episode, round, output]``, NaN in the others."""
+    made = one.details()
+    predictions = np.full((*counted.shape, made["predictions"].shape[-1]), nan)
+    predictions[counted] = made["predictions"][:, 0]
+    return {**made, "predictions": predictions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +263,8 @@ class GroupedTargets:
             counted = ~np.asarray(every[alike[0]].missing)
             row, packed = np.nonzero(counted)[0], [every[i].packed() for i in alike]
             made = kind.fit(x[counted][:, None], packed, folds[row], self.groups[row])
-            found |= {i: _unpacked(one, counted) for i, one in zip(alike, made, strict=True)}
+            for i, one in zip(alike, made, strict=True):
+                found[i] = replace(one, details=partial(_unpacked, one, counted))
         return [found[i] for i in range(len(every))]
 
 

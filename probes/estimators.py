@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -279,23 +279,24 @@ def _logistic(x: Array, targets: Sequence[TargetValues], folds: Array, groups: A
     outputs = [(y, int(one.values.max()) + 1) for one in targets for y in np.moveaxis(one.values, -1, 0)]
     # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        fits = iter(_cross_validate(x, folds, outputs))
-    return [_of_outputs(target, list(islice(fits, target.values.shape[-1])), groups) for target in targets]
+        fits, found = iter(_cross_validate(x, folds, outputs)), []
+    for target in targets:
+        own = list(islice(fits, target.values.shape[-1]))
+        probabilities = [one.probabilities.reshape(*x.shape[:2], -1) for one in own]
+        predictions = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
+        found.append(fitted(target, predictions, groups, partial(_refitted, target, own), probabilities))
+    return found
 
 
-def _of_outputs(target: TargetValues, fits: Sequence[_LogisticFit], groups: Array) -> Fitted:
-    def refitted() -> dict[str, Any]:
-        n_classes = fits[0].probabilities.shape[1]
-        names = [(name, c) for name in target.outputs for c in range(n_classes)]
-        return {
-            "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
-            "intercept": np.concatenate([one.refit[1] for one in fits]),
-            "columns": target.outputs if n_classes <= 2 else tuple(f"{name}={c}" for name, c in names),
-            "settings": {"penalties": [one.refit[2] for one in fits]},
-        }
-
-    probabilities = [one.probabilities.reshape(*target.values.shape[:2], -1) for one in fits]
-    return fitted(target, np.stack([p.argmax(-1) for p in probabilities], axis=-1), groups, refitted, probabilities)
+def _refitted(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
+    n_classes = fits[0].probabilities.shape[1]
+    names = [(name, c) for name in target.outputs for c in range(n_classes)]
+    return {
+        "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
+        "intercept": np.concatenate([one.refit[1] for one in fits]),
+        "columns": target.outputs if n_classes <= 2 else tuple(f"{name}={c}" for name, c in names),
+        "settings": {"penalties": [one.refit[2] for one in fits]},
+    }
 
 
 LOGISTIC = Kind("logistic", of_classes=True, fit=_logistic)
