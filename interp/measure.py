@@ -319,7 +319,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     if more := [phrase for phrase in phrases if phrase not in first]:
         sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
     if undecided := [one for one in measures if one.word == "undecided"]:
-        asked = "" if lead else next((one.yes.removeprefix("partly ") for one in undecided if one.yes), "")
+        asked = next((one.yes.removeprefix("partly ") for one in undecided if one.yes), "")
         are, such = ("are", "such as ") if len(undecided) > 1 else ("is", "")
         told = f"{len(undecided)} of {len(measures)} claims {are} undecided{',' * bool(asked)}"
         named = f" {such}whether it {asked}" if asked else ""

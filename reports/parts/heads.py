@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -164,8 +165,9 @@ def _wiring(wired: Circuit) -> list[object]:
 
 
 def _named(wired: Circuit) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The circuit's heads and edges, with heads called as the model's are: "1.4 tag" is "L0H3 tag (step 1.4)"."""
-    called = {
+    """The circuit's heads and edges, called as the model's are: head "1.4 tag" is "L0H3 tag (step 1.4)"."""
+    called = {n.name: f"L{n.layer} MLP {worded(re.sub(r'^[0-9]+ ', '', n.name))}" for n in wired.neurons}
+    called |= {
         head.name: f"L{layer}H{i} {worded(head.name)}"
         for layer in range(wired.n_layers)
         for i, head in enumerate(wired.layer(layer))

@@ -1,7 +1,7 @@
-// Opens what a link leads to, marks the section that is being read in the contents, and folds these on a phone.
+// Opens what a link leads to, marks the section that is being read in the contents, and folds these where the window has no room beside the page.
 (() => {
   const nav = document.querySelector("nav.contents"), menu = nav.querySelector("details"), here = menu.querySelector("summary > span");
-  const links = [...nav.querySelectorAll("ol a")], phone = matchMedia("(max-width: 44rem)");
+  const links = [...nav.querySelectorAll("ol a")], narrow = matchMedia("(max-width: 80rem)");
   const at = (hash) => document.getElementById(decodeURIComponent(hash.slice(1)));
   const parts = links.map((link) => at(link.hash)), folds = [...document.querySelectorAll("details.section")];
   let marked = null, waiting = false;
@@ -22,7 +22,7 @@
     for (; fold; fold = fold.parentElement.closest("details")) fold.open = true;
     target.scrollIntoView();
   };
-  const fit = () => { menu.open = !phone.matches; };
+  const fit = () => { menu.open = !narrow.matches; };
   if (!links.length) return;
   if (folds.length) {
     const line = document.createElement("p"), button = document.createElement("button");
@@ -38,12 +38,12 @@
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='#']");
     if (!link) return;
-    if (phone.matches && menu.contains(link)) menu.open = false;
+    if (narrow.matches && menu.contains(link)) menu.open = false;
     open(link.hash);
   });
   addEventListener("hashchange", () => open(location.hash));
   addEventListener("scroll", () => { if (!waiting) { waiting = true; requestAnimationFrame(mark); } }, { passive: true });
-  phone.addEventListener("change", fit);
+  narrow.addEventListener("change", fit);
   fit();
   open(location.hash);
   mark();
