@@ -65,7 +65,7 @@ def _patch(
         )
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.study(say, model, sizes, True, **how)
-    loaded = chosen.model
+    loaded: Any = chosen.model
     from interp.interventions import causal_tables as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
@@ -77,8 +77,7 @@ def _patch(
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
 
-        given: Any = loaded
-        smooth = differentiable(given) if runs_from(loaded) else None  # others have no heads
+        smooth = differentiable(loaded) if runs_from(loaded) else None  # others have no heads
         results = run.tables(loaded, round_, smooth=smooth, sample=sample)
         say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return
@@ -93,6 +92,8 @@ def _patch(
         sample=sample,
     )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
+    for swept in result.sweeps:
+        say.line(swept.sentence)
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
     called = {"effect": "value", "effect_low": "low", "effect_high": "high"}  # as in docs/schema.json
     say.table(run.summary(result).rename(columns=called), title, "largest_effects")

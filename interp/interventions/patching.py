@@ -145,7 +145,7 @@ class PatchingResult(Found):
     def sentence(self) -> str:
         """Which site restores most of the difference."""
         mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
-        first = int(mean.abs().argmax())
+        first = int((mean * self.gap).argmax())
         verb, of = ("restores", "clean") if self.direction == "denoising" else ("carries over", "corrupted")
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
