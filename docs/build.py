@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from docs import generated, notebooks
+from interp.files import write_text
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "output" / "docs"
@@ -39,7 +40,7 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for page, kept in notebooks.pairs():
         text = json.dumps(notebooks.executed(page)) if run else kept.read_text(encoding="utf-8")
-        (source / "tutorials" / kept.name).write_text(text, encoding="utf-8")
+        write_text(source / "tutorials" / kept.name, text)
         (source / "tutorials" / page.name).unlink()
     for page in source.rglob("*.md"):
         said = re.sub(r"(tutorials/[\w-]+)\.md", r"\1.ipynb", page.read_text(encoding="utf-8"))
@@ -49,8 +50,7 @@ def build(out: Path = OUT, run: bool = True) -> Path:
         table.write_text(f"{head.replace('_', ' ')}\n{rows}", encoding="utf-8")
     print("building the pages takes a minute", file=sys.stderr)
     for path, text in generated.pages().items():
-        (source / path).parent.mkdir(parents=True, exist_ok=True)
-        (source / path).write_text(text, encoding="utf-8")
+        write_text(source / path, text)
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(source), str(out)]
     done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)

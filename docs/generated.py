@@ -23,14 +23,9 @@ def pages() -> dict[str, str]:
     grouped = {room: held for room, held in by_room.items() if len(held) > 1 or "." not in room}
     for name in (name for room, held in by_room.items() if room not in grouped for name in held):
         grouped[name.split(".")[0]].append(name)
-    found = {
-        f"reference/{room}.rst": "\n".join([":orphan:", "", *map(module_section, held)])
-        for room, held in grouped.items()
-    }
-    found["reference/python.md"] = contents(grouped)
-    found["reference/registries.md"] = registries()
-    found["reference/commands.md"] = commands()
-    return found
+    made = {f"{room}.rst": "\n".join([":orphan:", "", *map(module_section, held)]) for room, held in grouped.items()}
+    made |= {"python.md": contents(grouped), "registries.md": registries(), "commands.md": commands()}
+    return {f"reference/{name}": text for name, text in made.items()}
 
 
 def modules() -> Iterator[str]:
@@ -63,11 +58,8 @@ def contents(grouped: Mapping[str, Iterable[str]]) -> str:
 def table(of: str, rows: Iterable[Iterable[Any]], **words: str) -> str:
     """A section with a table, whose title, text and columns are those of ``of`` in registries.toml."""
     title, what, columns = (text.format(**words) for text in SAYS[of].values())
-    lines = [
-        columns,
-        "| --- " * (columns.count("|") - 1) + "|",
-        *(" | ".join(["", *map(cell, row), ""]) for row in rows),
-    ]
+    lines = [columns, "| --- " * (columns.count("|") - 1) + "|"]
+    lines += [" | ".join(["", *map(cell, row), ""]) for row in rows]
     return "\n".join([f"## {title}", "", what, "", *(line.strip() for line in lines), ""])
 
 

@@ -64,6 +64,7 @@ def executed(page: Path) -> dict[str, Any]:
         from jupyter_client.manager import AsyncKernelManager
         from jupyter_core.utils import run_sync
         from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
 
         began, own = time.perf_counter(), {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
         own["PYTHONWARNINGS"] = "ignore:IProgress not found"  # what tqdm says in every kernel without ipywidgets
@@ -73,7 +74,11 @@ def executed(page: Path) -> dict[str, Any]:
         quiet = {"record_timing": False, "extra_arguments": ["--log-level=ERROR"]}
         for part in (_EMPTY, page.read_text(encoding="utf-8")):
             of_part = NotebookClient(nbformat.from_dict(notebook(part)), km=_KERNELS[0], timeout=300, **quiet)
-            made = of_part.execute(env=own)
+            try:
+                made = of_part.execute(env=own)
+            except CellExecutionError as error:
+                n = sum(cell.get("execution_count") is not None for cell in of_part.nb["cells"])
+                raise SystemExit(f"{page}: its cell of code {n} raised {error.ename}: {error.evalue}") from None
         for cell in [cell for cell in made["cells"] if cell["cell_type"] == "code"]:
             cell["outputs"] = [one for one in cell["outputs"] if one.get("name") != "stderr"]
         write_text(kept, json.dumps(made))

@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from interp.files import write_text
 from tests.reports.browser import chromium, executable
 
 SIZES = {1440: 900, 390: 844}
@@ -49,10 +50,8 @@ def _rendered(page: Path, out: Path) -> Path:
     from markdown_it import MarkdownIt
 
     body = MarkdownIt("commonmark").enable("table").render(page.read_text(encoding="utf-8"))
-    written = out / f"{page.stem}.html"
     text = _MARKDOWN.format(name=page.stem, base=page.resolve().parent.as_uri(), body=body)
-    written.write_text(text, encoding="utf-8")
-    return written
+    return write_text(out / f"{page.stem}.html", text)
 
 
 def main() -> None:

@@ -527,9 +527,9 @@ class Family:
     tempered: bool = False
 
 
-def in_words(parameters: Mapping[str, Any]) -> str:
+def in_words(given: Mapping[str, Any]) -> str:
     """Parameters of an algorithm, in words."""
-    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in parameters.items())
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()).replace("_", " ")
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:

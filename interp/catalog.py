@@ -63,7 +63,7 @@ def using(episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = No
     >>> people = bandit.sample(6, 20, 2, "reversal", seed=0)
     >>> with using(people, rescorla_wagner(rate=0.7)) as task:
     ...     of(people) is task, len(task.sample(3, 10)), of(people).recorded["algorithm"]
-    (True, 3, 'Rescorla-Wagner (rate 0.7, inverse_temperature 5)')
+    (True, 3, 'Rescorla-Wagner (rate 0.7, inverse temperature 5)')
     """
     given = episodes is not None or algorithm is not None
     require(given, "nothing to use: give recorded episodes, an algorithm, or both")

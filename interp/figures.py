@@ -203,6 +203,7 @@ def heatmaps(
     ylabel: str = "",
     limit: float | None = None,
     lowest: float | None = None,
+    width: float = WIDTH,
 ) -> Figure:
     """Labelled grids over the same columns, one below the other on one scale; small ones carry their numbers.
 
@@ -210,6 +211,7 @@ def heatmaps(
         grids: title -> frame, whose index and columns name rows and columns; NaN is left blank.
         label: what a cell is, on the colour bar.
         limit, lowest: where the colours end; at the largest magnitude, and at 0 or its negative, when None.
+        width: of the figure, in inches.
     """
     frames = list(grids.values())
     require(len(frames) > 0, "give at least one grid")
@@ -221,7 +223,7 @@ def heatmaps(
     if lowest is None:
         lowest = -limit if any(bool((grid < 0).any()) for grid in cells) else 0.0
     heights = [max(len(frame), 1) for frame in frames]
-    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12))))
+    figure = Figure(figsize=(width, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12))))
     below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
         image = painted(axes, grid, Normalize(lowest, limit))
@@ -229,7 +231,7 @@ def heatmaps(
         for axis, labels in ((axes.xaxis, columns), (axes.yaxis, [str(name) for name in frame.index])):
             places = range(0, len(labels), max(1, -(-len(labels) // 40)))  # thinned out where they are too many to read
             axis.set_ticks(places, [labels[i] for i in places])
-        if max(map(len, columns)) * _CHARACTER > (WIDTH - 1.4) / len(columns) and len(columns) <= 40:
+        if max(map(len, columns)) * _CHARACTER > (width - 1.4) / len(columns) and len(columns) <= 40:
             for tick in axes.get_xticklabels():
                 tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel=ylabel)

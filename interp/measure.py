@@ -241,9 +241,10 @@ class Measure:
         text = f"{self.claim}{about}: {self.word}{why}."
         if isnan(self.number.estimate):
             return text
-        least = "at least" if self.side == "above" else "at most"
+        least = "more than 0" if 0 < self.threshold < 1e-6 else f"at least {self.threshold:g}"
+        held = least if self.side == "above" else f"at most {self.threshold:g}"
         control = f"; {self.strongest} {self.controls[self.strongest].number:.3g}" if self.strongest else ""
-        return f"{text} {self.unit} {self.number}, {least} {self.threshold:g}{control}.".replace(".  ", ". ")
+        return f"{text} {self.unit} {self.number}, {held}{control}.".replace(".  ", ". ")
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:

@@ -618,7 +618,7 @@ class Task:
         >>> from interp.tasks import bandit
         >>> from interp.tasks.bandit.algorithms import rescorla_wagner
         >>> bandit.TASK.held_against(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
-        'Rescorla-Wagner (rate 0.7, inverse_temperature 5)'
+        'Rescorla-Wagner (rate 0.7, inverse temperature 5)'
         """
         require(algorithm.task == self.key, f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}")
         named = replace(algorithm, name=with_parameters(algorithm))

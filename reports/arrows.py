@@ -156,7 +156,7 @@ _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 
 @styled
-def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
+def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
     """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
 
     ``layers`` are names of heads (and groups of neurons); ``edges`` have columns ``source``, ``target`` and ``port``,
@@ -170,9 +170,9 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
     place = {name: (x, (len(of) - 1) / 2 - y) for x, of in enumerate(columns) for y, name in enumerate(of)}
-    half = len(columns) * _HALF_CHARACTER / WIDTH
+    half = len(columns) * _HALF_CHARACTER / width
     shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
-    figure = Figure(figsize=(WIDTH, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
+    figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
@@ -190,5 +190,5 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     axes.axis("off")
     for port in [port for port in _PORTS if port in set(edges["port"])]:
         axes.plot([], [], color=_PORTS[port], linewidth=2, label=f"read by {port}")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4))
     return figure

@@ -30,14 +30,14 @@ def page(result: Result) -> Report:
     table = pd.DataFrame({question: of.groupby(lambda key: key.split(":")[0]).max() for question, of in means.items()})
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
-    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
+    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0, width=4.1)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
     caption = f"{first} does best where it answers. Each method has its best reading; a blank cell has no answer."
     hero = [Figure(picture, "Every method on every question", caption)]
     sections = [Section(_title(question), _blocks(result, question, of)) for question, of in summaries.items()]
     if result.refusals:
-        refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
-        sections.append(Section("Refused", [refused]))
+        refused = pd.DataFrame(list(result.refusals))
+        sections.append(Section("Refused", [Table(refused, "What methods refused, and why")]))
     told = [f"{QUESTIONS[question].name}: {_best(of)}" for question, of in summaries.items()]
     sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
     about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": sentence}
@@ -63,14 +63,11 @@ def _blocks(result: Result, question: str, summary: pd.DataFrame) -> list[Any]:
     record = QUESTIONS[question]
     chance = summary.loc[summary["method"] == "random", "mean"]
     beside = {"random": float(chance.iloc[0])} if len(chance) else {}
-    rows = [
-        plain(str(row["method"]), Interval(row["mean"], row["low"], row["high"]), beside)
-        for row in summary.to_dict("records")
-    ]
+    numbers = summary[["method", "mean", "low", "high"]].itertuples(index=False, name=None)
+    rows = [plain(str(method), Interval(*number), beside) for method, *number in numbers]
     known = {method: record.name for (of, method), record in METHODS.items() if of == question}
     listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
-    listed["what"] = [known.get(method, "") for method in listed["method"]]
-    listed = listed[["method", "what", "score", "subjects", "CPU s"]]
+    listed.insert(1, "what", listed["method"].map(known).fillna(""))
     caption = f"Best is {_best(summary)}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]

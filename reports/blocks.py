@@ -367,7 +367,8 @@ class Measures:
         """A row as it is read out, or printed where nothing can be drawn."""
         if math.isnan(of.number.estimate):
             return of.reason
-        held = f"{'at least' if of.side == 'above' else 'at most'} {number(of.threshold)}"
+        least = "more than 0" if 0 < of.threshold < 1e-6 else f"at least {number(of.threshold)}"
+        held = least if of.side == "above" else f"at most {number(of.threshold)}"
         parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
         return "; ".join([*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())])
 

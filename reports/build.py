@@ -123,9 +123,8 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     from reports.parts.overview import measures_of, sampled
 
     step("drawing" + took)
-    opening = [
-        _attempt(context, part, part.hero) for part in sorted(context.parts, key=lambda part: part.key == "attention")
-    ]
+    attention_last = sorted(context.parts, key=lambda part: part.key == "attention")
+    opening = [_attempt(context, part, part.hero) for part in attention_last]
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
     task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]

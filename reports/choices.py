@@ -80,7 +80,7 @@ def _report(
     if family and len(family.searched) and facts["Participants"] > 1:
         people = by_participant(family, episodes, episodes.choices)
         fitted = people[list(found.parameters)].items()
-        told = [f"{name}: {of.mean():.3g} (standard deviation {of.std():.2g})" for name, of in fitted]
+        told = [f"{str(k).replace('_', ' ')}: {of.mean():.3g} (standard deviation {of.std():.2g})" for k, of in fitted]
         caption = f"{family.name}, fitted to each participant. Means over participants are {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
     sources = {found.algorithm.name: found.algorithm} if found.algorithm else {}

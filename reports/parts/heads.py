@@ -84,7 +84,8 @@ def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
     caption = f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
     picture: Any = Figure(_flow(reads, context, width=4.5), "The circuit in one round", caption)
     if picture.figure.get_figwidth() > 7:  # so many positions that arrows between them cannot be told apart
-        picture = _picture(context.circuit, "The circuit", "An arrow is a head that reads what another wrote.")
+        caption = "An arrow is a head that reads what another wrote."
+        picture = _picture(context.circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
@@ -178,12 +179,12 @@ def _named(wired: Circuit) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table, edges.replace({"source": called, "target": called}) if len(edges) else edges
 
 
-def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
+def _picture(wired: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
     table, edges = _named(wired)
     if not len(edges):
         return Prose(_NO_EDGES.format(name=wired.name))
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
-    return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])]), title, caption)
+    return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])], **size), title, caption)
 
 
 _FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."

@@ -164,7 +164,7 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
         evaluate(interp.load("wma-handwired", n_experts=3))
     assert np.array_equal(target.values, fitted.run(people)["next_arm_values"])
     assert used["recorded"]["bandit"]["participants"] == 12
-    name = "Rescorla-Wagner with two rates (gain 0.7, loss 0.2, inverse_temperature 4)"
+    name = "Rescorla-Wagner with two rates (gain 0.7, loss 0.2, inverse temperature 4)"
     assert task.name == "a bandit" and used["recorded"]["bandit"]["algorithm"] == name
     assert used["digest"] == machine.digest() and "recorded" not in provenance(machine)
     assert interp.tasks.of(people) is bandit.TASK is interp.tasks.get("bandit")
