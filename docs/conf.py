@@ -14,6 +14,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["pages.css"]
+html_js_files = [("pages.js", {"defer": "defer"})]
 html_title = f"{project} {release}"
 html_use_index = html_domain_indices = False  # no page leads there; the search finds names
 
