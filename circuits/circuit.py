@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -30,8 +30,8 @@ from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
 from interp.algorithm import Algorithm, Values
 from interp.checks import check_fields, checked, checked_fields, fit
-from interp.display import Tabled
 from interp.errors import require, require_known, unknown_name
+from interp.measure import Found
 from interp.model.layout import RoundLayout
 
 
@@ -258,7 +258,7 @@ def held(
 
 
 @dataclass(frozen=True)
-class Circuit(Tabled):
+class Circuit(Found):
     """A construction as data; :func:`circuits.compile_circuit` makes the model.
 
     Attributes:
@@ -312,7 +312,9 @@ class Circuit(Tabled):
                 f"the locations {called} of {key!r} in {self.name!r} must hold equally many elements",
             )
 
-    def __repr__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """What it computes, of how many heads, and what was edited."""
         held = self.algorithm.variable(self.algorithm.memory).noun
         size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {held}"
         return ". ".join([f"{self.name} runs {self.algorithm.name}: {size}", *self.edits])
@@ -407,6 +409,12 @@ class Circuit(Tabled):
             reads, writes = f"{len(group)} neurons, {group[0].read} ...", f"{group[0].write} ..."
             rows.append((name, group[0].layer + 1, "relu", reads, writes, 0, sum(neuron.n_nonzero for neuron in group)))
         return pd.DataFrame(rows, columns=columns).sort_values("layer", kind="stable", ignore_index=True)
+
+    def _draw(self, figures: Any) -> Any:
+        """Which head reads what another wrote."""
+        heads, edges = self.to_frame(), pd.DataFrame(list(self.edges), columns=[one.name for one in fields(Edge)])
+        layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]
+        return figures.wiring(layers, edges[edges["source"].isin(heads["head"])])
 
     def ground_truth(self) -> pd.DataFrame:
         """Where the algorithm's variables live, one row a location."""

@@ -5,7 +5,7 @@
     >>> episodes = experts.sample(20, 30, 4, seed=0)
     >>> result = calibration(episodes.advice.mean(-1), episodes)
     >>> result
-    Calibration(error=0.0775, chance=0.0211 [0.006667, 0.04419])
+    The calibration error is 0.0775; a perfectly calibrated predictor has 0.0211 [0.006667, 0.04419].
     >>> result._repr_html_().count("<tr")
     11
 
@@ -16,24 +16,18 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from interp.errors import InputError, require_known, unknown_name
-from interp.foreign import one_line, plain
-from interp.statistics import Interval
+from interp.errors import InputError, unknown_name
+from interp.foreign import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from interp.machine import Machine
 
-_MOST_ROWS, _MOST_FIELDS = 10, 6  # rows of a table, and fields of a line
-_MOST_NAMES = 8  # names that a short list of them has
+_MOST_ROWS, _MOST_NAMES = 10, 8  # rows of a table, and names that a short list of them has
 
 
 _MEANT = {
@@ -115,77 +109,6 @@ class Cache(dict[str, Any]):
         lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
         more = [f"  ... and {len(lines) - _MOST_ROWS} more"] if len(lines) > _MOST_ROWS else []
         return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more])
-
-
-class Tabled:
-    """A result with ``to_frame()``: mixed into the dataclasses of results.
-
-    Its line names the fields that are words, numbers or intervals, and leaves arrays, tables and settings out.
-    """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # a dataclass writes its own where a class holds none
-
-    def to_frame(self) -> pd.DataFrame:
-        """The result as a tidy table."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return plain(f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})")
-
-    def _told(self) -> Iterator[str]:
-        for name in (one.name for one in fields(self)):  # type: ignore[arg-type]
-            value = getattr(self, name)
-            if isinstance(value, Interval):
-                yield f"{name}={value}"
-            elif isinstance(value, float | np.floating):
-                yield f"{name}={float(value):.4g}"
-            elif isinstance(value, int | str | np.integer) and value != "":
-                yield f"{name}={value!r}"
-
-    def _repr_html_(self) -> str:
-        return table_html(repr(self), self.to_frame())
-
-
-@dataclass(frozen=True, eq=False)
-class Scores(Tabled):
-    """Numbers with intervals by what names them: what an evaluation measured.
-
-    Attributes:
-        by: the columns that the parts of a key fill, such as ("regime", "key", "quantity").
-        numbers: by key.
-        beside: further columns of a key's row.
-        settings: what it was measured on and with.
-
-    >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
-    Interval(estimate=0.75, low=0.7, high=0.8)
-    """
-
-    by: tuple[str, ...]
-    numbers: dict[tuple[Any, ...], Interval]
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
-    beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
-
-    def get(self, *key: Any) -> Interval:
-        """One number."""
-        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
-        asked = "/".join(map(str, key))
-        require_known("result", asked, named, limit=20)
-        return named[asked]
-
-    def _told(self) -> Iterator[str]:
-        yield from ("/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items())
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per number."""
-        import pandas as pd
-
-        rows = [
-            {**dict(zip(self.by, key, strict=True)), **vars(value), **self.beside.get(key, {})}
-            for key, value in self.numbers.items()
-        ]
-        return pd.DataFrame(rows)
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:

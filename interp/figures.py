@@ -7,7 +7,7 @@ the page's ink. A figure shows only the numbers that it is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import require_columns
 from interp.errors import require
-from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
+from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
 from interp.statistics import bootstrap_mean
 from interp.style import WIDTH, styled
 
@@ -291,7 +292,8 @@ def intervals(
         reference: vertical lines, name -> value.
     """
     require_columns("frame", frame, "name", "estimate")
-    figure = Figure(figsize=(WIDTH, 0.95 + 0.27 * len(frame)))
+    names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * len("\n".join(names).splitlines())))
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]
     lowest = -np.inf if floor is None else floor
@@ -308,7 +310,7 @@ def intervals(
     for name, value in (reference or {}).items():
         axes.axvline(value, **REFERENCE)
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
-    axes.set_yticks(places, frame["name"].astype(str).tolist())
+    axes.set_yticks(places, names)
     for label, control in zip(axes.get_yticklabels(), frame.get("control", [False] * len(frame)), strict=True):
         label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
@@ -363,4 +365,71 @@ def plane(
         axes.scatter(x, y, s=40, color=colour, edgecolors=INK, label=f"fixed or slow: {kind}")
     axes.set(xlabel="first component", ylabel="second component")
     figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@styled
+def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
+    """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
+
+    ``bins`` are those of ``interp.evaluation.experts.regret``; empty ones hold NaN.
+    """
+    require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
+    figure = Figure(figsize=(WIDTH * 0.62, 4.4))
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    seen = bins[bins["share"] > 0]
+    top.plot([0, 1], [0, 1], **REFERENCE, label="perfect calibration")
+    top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
+    top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
+    top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
+    top.legend(loc="upper left")
+    centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
+    bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
+    bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
+    return figure
+
+
+_PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
+_BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
+_HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
+
+
+@styled
+def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
+    """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
+
+    ``layers`` are names of heads (and groups of neurons); ``edges`` have columns ``source``, ``target`` and ``port``,
+    of which a target that is no head is an exit ("prediction", "update").
+    """
+    require_columns("edges", edges, "source", "target", "port")
+    heads = [name for layer in layers for name in layer]
+    exits = [name for name in dict.fromkeys(edges["target"]) if name not in heads]
+    for name in edges["source"]:
+        require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
+    columns = [*layers, exits]
+    tallest = max(len(column) for column in columns)
+    place = {name: (x, (len(of) - 1) / 2 - y) for x, of in enumerate(columns) for y, name in enumerate(of)}
+    half = len(columns) * _HALF_CHARACTER / width
+    shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
+    figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
+    axes = figure.subplots()
+    for edge in edges.to_dict("records"):
+        (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
+        out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
+        start, end = (x0 + out, y0), (x1 - into, y1)
+        bow = (0.25 if x1 - x0 > 1 else 0.04) * (1 if y0 + y1 <= 0 else -1)  # past the boxes of layers in between
+        look: dict[str, Any] = {"shrinkA": 5, "shrinkB": 5, "linewidth": 1.5, "zorder": 2}
+        look |= {"arrowstyle": "-|>,head_length=5,head_width=2.5", "connectionstyle": f"arc3,rad={bow}"}
+        axes.add_patch(FancyArrowPatch(start, end, color=_PORTS[edge["port"]], **look))
+    for name, (x, y) in place.items():
+        ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
+        text = "\n".join(shown[name])
+        axes.text(x, y, text, ha="center", va="center", size=9, weight=weight, bbox=_BOX | {"edgecolor": ink}, zorder=3)
+    for x, title in enumerate([*(f"layer {x}" for x in range(len(layers))), "exits"]):
+        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5)
+    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
+    axes.axis("off")
+    read = {f"read by {port}": hue for port, hue in _PORTS.items() if port in set(edges["port"])}
+    handles = [axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in read.items()]
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4))
     return figure

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from interp.display import Tabled, table_html
+from interp.display import table_html
 from interp.errors import require, require_known
 from interp.files import read_tables
 from interp.foreign import plain
@@ -52,6 +53,7 @@ _CLEAR = 3.0  # a number is clear of a control where its odds are three times th
 _ROUNDING = 1e-4
 """Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
 _MOST_WORDS = 20  # words of a first sentence, at most
+_MOST_DRAWN, _MOST_NUMBERS = 10, 6  # numbers of a table in a picture, and of a line
 
 
 @dataclass(frozen=True)
@@ -340,17 +342,61 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-class Found(Tabled):
-    """A result that says what it found: a sentence, a table with the largest effects first, and a picture."""
+def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """What the first numbers of a table are called, and its rows that have them, the lowest first.
 
-    if TYPE_CHECKING:  # a property of the class, or a field of a dataclass
+    The columns ``estimate``, ``low`` and ``high`` hold the number and its interval, ``name`` the words and the counts
+    that stand before it in the row.
 
-        @property
-        def sentence(self) -> str: ...
+    >>> import pandas as pd
+    >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
+    ['v, head 1', 'z, head 1']
+    """
+    what, numeric = "", list(map(str, frame.select_dtypes("number")))
+    if list(frame.columns[:1]) == ["name"] and len(frame):
+        what = str(frame["name"].iloc[0])
+        frame = frame[frame["name"] == what].drop(columns="name")
+    column = next((one for one in ("number", "estimate", "mean", *numeric) if one in frame), "number")
+    what = what or column.replace("_", " ")
+    low, high = (f"{column}_{end}" if f"{column}_{end}" in frame else end for end in ("low", "high"))
+    frame = frame.reindex(columns=[*dict.fromkeys([*frame.columns, column, low, high])])
+    names = []
+    for row in frame.iloc[:, : list(frame.columns).index(column)].to_dict("records"):
+        words = [f"{key} {value}" if isinstance(value, int) else value for key, value in row.items()]
+        names.append(", ".join(word.replace("_", " ") for word in words if isinstance(word, str) and word) or what)
+    known = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
+    return what, known.sort_values("estimate", kind="stable", ignore_index=True)
+
+
+class Found:
+    """A result: what it found in a sentence, a table, and a picture; mixed into the dataclasses of results.
+
+    Unless a class says more, the sentence and the picture are of the first numbers of its table (:func:`numbered`).
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # a dataclass writes its own where a class holds none
+
+    def to_frame(self) -> pd.DataFrame:
+        """The result as a tidy table."""
+        raise NotImplementedError
+
+    @cached_property  # and no property, which a dataclass could not hold a field of this name over
+    def sentence(self) -> str:
+        """Where the lowest and the highest of its numbers are."""
+        what, rows = numbered(self.to_frame())
+        known = rows.dropna(subset="estimate").to_dict("records")
+        ends = [(Interval(row["estimate"], row["low"], row["high"]), row["name"]) for row in known[:1] + known[1:][-1:]]
+        named = [f"{number} ({name})" if name != what else str(number) for number, name in ends]
+        return f"{what}: {' to '.join(named) or 'none'}."
 
     def _draw(self, figures: Any) -> Any:
         """The picture, by the functions of :mod:`interp.figures`."""
-        raise NotImplementedError
+        what, rows = numbered(self.to_frame())
+        few = f", the lowest {_MOST_DRAWN} of {len(rows)}" * (len(rows) > _MOST_DRAWN)
+        drawn = rows.dropna(subset="estimate").head(_MOST_DRAWN)
+        return figures.intervals(drawn[["name", "estimate", "low", "high"]], xlabel=what + few)
 
     def plot(self) -> Any:
         """The picture."""
@@ -363,6 +409,49 @@ class Found(Tabled):
 
     def _repr_html_(self) -> str:
         return table_html(self.sentence.removesuffix("."), self.to_frame())
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Found):
+    """Numbers with intervals by what names them: what an evaluation measured.
+
+    Attributes:
+        by: the columns that the parts of a key fill, such as ("regime", "key", "quantity").
+        numbers: by key.
+        beside: further columns of a key's row.
+        settings: what it was measured on and with.
+
+    >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
+    Interval(estimate=0.75, low=0.7, high=0.8)
+    """
+
+    by: tuple[str, ...]
+    numbers: dict[tuple[Any, ...], Interval]
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def get(self, *key: Any) -> Interval:
+        """One number."""
+        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
+        asked = "/".join(map(str, key))
+        require_known("result", asked, named, limit=20)
+        return named[asked]
+
+    @property
+    def sentence(self) -> str:
+        """The first numbers."""
+        named = ["/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items()]
+        return f"Scores({', '.join(named[:_MOST_NUMBERS])})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per number."""
+        import pandas as pd
+
+        rows = [
+            {**dict(zip(self.by, key, strict=True)), **vars(value), **self.beside.get(key, {})}
+            for key, value in self.numbers.items()
+        ]
+        return pd.DataFrame(rows)
 
 
 class Measured(Found):

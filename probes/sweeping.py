@@ -20,11 +20,11 @@ from torch import Tensor
 
 from interp.algorithm import Episodes, counted_of
 from interp.checks import array_of, checked, integer, require_columns
-from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.files import writable
 from interp.interventions.sites import Site, sites
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
@@ -65,7 +65,7 @@ class _Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult(Tabled):
+class SweepResult(Found):
     """A sweep's scores, tidy: one row per target, site and window.
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), those of every measure
@@ -79,6 +79,11 @@ class SweepResult(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """One row for each cell and target."""
         return self.frame.copy()
+
+    def _draw(self, figures: Any) -> Any:
+        """The first target's heat map."""
+        require_columns("a sweep", self.frame, "target")
+        return self.heatmap(str(next(iter(self.frame["target"]), "")))
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:

@@ -1,14 +1,13 @@
-"""Pictures of circuits, arrow by arrow: one round as it ran, and the wiring that somebody claims.
+"""One round as it ran, arrow by arrow.
 
 :func:`flow` draws what was measured in one round, an arrow for a head that moves something from one position to
-another, and does NOT say what is moved. :func:`wiring` draws a circuit's table of edges, which is a claim.
+another, and does NOT say what is moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -80,8 +79,9 @@ def flow(
     for i, read in enumerate(frame.to_dict("records")):
         span = ((column[read["source"]], read["layer"]), (column[read["target"]], read["layer"] + 1))
         bow, alpha = 0 if span[0][0] != span[1][0] else 0.35, 0.35 + 0.6 * read["weight"]
-        look = {"shrinkA": 3, "shrinkB": 4, "linewidth": 1.6, "alpha": alpha, "clip_on": False}
-        axes.add_patch(_arrow(*span, colour[read["of"]], bow, 2.6, **look))
+        look: dict[str, Any] = {"shrinkA": 3, "shrinkB": 4, "linewidth": 1.6, "alpha": alpha, "clip_on": False}
+        look |= {"arrowstyle": "-|>,head_length=5,head_width=2.6", "connectionstyle": f"arc3,rad={bow}", "zorder": 2}
+        axes.add_patch(FancyArrowPatch(*span, color=colour[read["of"]], **look))
         key = i if "label" in read else (read["layer"], read["of"])
         long = abs(span[1][0] - span[0][0])
         if key not in named or long > named[key][0]:
@@ -122,11 +122,6 @@ def _stream(
     return figure, axes
 
 
-def _arrow(start: _Point, end: _Point, colour: str, bow: float, head_width: float, **more: Any) -> FancyArrowPatch:
-    style, bowed = f"-|>,head_length=5,head_width={head_width}", f"arc3,rad={bow}"
-    return FancyArrowPatch(start, end, arrowstyle=style, connectionstyle=bowed, color=colour, zorder=2, **more)
-
-
 def _name(figure: Figure, axes: Axes, named: Sequence[tuple[float, str, str, _Span]]) -> None:
     """A name on every arrow, where no other stands: along it, or a little above or below it."""
     figure.draw_without_rendering()
@@ -148,47 +143,3 @@ def _name(figure: Figure, axes: Axes, named: Sequence[tuple[float, str, str, _Sp
 _ALONG = (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)
 _ASIDE = (0.0, 0.09, -0.09, 0.18, -0.18, 0.27, -0.27)
 """Where a label is tried: shares of the way along its arrow, and shares of a layer's height beside it."""
-
-
-_PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
-_BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
-_HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
-
-
-@styled
-def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float = WIDTH) -> Figure:
-    """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
-
-    ``layers`` are names of heads (and groups of neurons); ``edges`` have columns ``source``, ``target`` and ``port``,
-    of which a target that is no head is an exit ("prediction", "update").
-    """
-    require_columns("edges", edges, "source", "target", "port")
-    heads = [name for layer in layers for name in layer]
-    exits = [name for name in dict.fromkeys(edges["target"]) if name not in heads]
-    for name in edges["source"]:
-        require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
-    columns = [*layers, exits]
-    tallest = max(len(column) for column in columns)
-    place = {name: (x, (len(of) - 1) / 2 - y) for x, of in enumerate(columns) for y, name in enumerate(of)}
-    half = len(columns) * _HALF_CHARACTER / width
-    shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
-    figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
-    axes = figure.subplots()
-    for edge in edges.to_dict("records"):
-        (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
-        out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
-        start, end = (x0 + out, y0), (x1 - into, y1)
-        bow = (0.25 if x1 - x0 > 1 else 0.04) * (1 if y0 + y1 <= 0 else -1)  # past the boxes of layers in between
-        axes.add_patch(_arrow(start, end, _PORTS[edge["port"]], bow, 2.5, shrinkA=5, shrinkB=5, linewidth=1.5))
-    for name, (x, y) in place.items():
-        ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
-        text = "\n".join(shown[name])
-        axes.text(x, y, text, ha="center", va="center", size=9, weight=weight, bbox=_BOX | {"edgecolor": ink}, zorder=3)
-    for x, title in enumerate([*(f"layer {x}" for x in range(len(layers))), "exits"]):
-        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5)
-    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
-    axes.axis("off")
-    for port in [port for port in _PORTS if port in set(edges["port"])]:
-        axes.plot([], [], color=_PORTS[port], linewidth=2, label=f"read by {port}")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4))
-    return figure

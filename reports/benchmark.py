@@ -23,25 +23,16 @@ _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap
 
 def page(result: Result) -> Report:
     """The report on a result."""
-    asked = list(dict.fromkeys(row["question"] for row in result.rows))
-    summaries = {question: result.summary(question) for question in asked}
-    means = {question: of.set_index("method")["mean"] for question, of in summaries.items()}
-    # Each method on each question, in its best reading.
-    table = pd.DataFrame({question: of.groupby(lambda key: key.split(":")[0]).max() for question, of in means.items()})
-    table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
-    heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
-    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0, width=4.1)
-    first = next((name for name in table.index if name not in _BOUNDS), "none")
+    asked = dict.fromkeys(row["question"] for row in result.rows)
+    first = next((name for name in result.means.index if name not in _BOUNDS), "none")
     caption = f"{first} does best where it answers. Each method has its best reading; a blank cell has no answer."
-    hero = [Figure(picture, "Every method on every question", caption)]
-    sections = [Section(_title(question), _blocks(result, question, of)) for question, of in summaries.items()]
+    hero = [Figure(result.plot(), "Every method on every question", caption)]
+    sections = [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
-        refused = pd.DataFrame(list(result.refusals))
-        sections.append(Section("Refused", [Table(refused, "What methods refused, and why")]))
-    told = [f"{QUESTIONS[question].name}: {_best(of)}" for question, of in summaries.items()]
-    sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
-    about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": sentence}
-    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), "", about, sentence, hero)
+        refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
+        sections.append(Section("Refused", [refused]))
+    about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": result.sentence}
+    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), "", about, result.sentence, hero)
 
 
 def write(result: Result, out: str | Path = "output") -> Path:
@@ -59,8 +50,8 @@ def _title(question: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _blocks(result: Result, question: str, summary: pd.DataFrame) -> list[Any]:
-    record = QUESTIONS[question]
+def _blocks(result: Result, question: str) -> list[Any]:
+    record, summary = QUESTIONS[question], result.summary(question)
     chance = summary.loc[summary["method"] == "random", "mean"]
     beside = {"random": float(chance.iloc[0])} if len(chance) else {}
     numbers = summary[["method", "mean", "low", "high"]].itertuples(index=False, name=None)

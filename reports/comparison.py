@@ -21,11 +21,12 @@ from circuits.compare import FULL, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
-from interp import figures, tasks
+from interp import tasks
 from interp.algorithm import in_words
 from interp.checks import file_path
 from interp.files import read_tables
-from interp.measure import Measure, Word
+from interp.interventions.experiment import over
+from interp.measure import Measure, Word, numbered
 from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
 from interp.style import styled
@@ -47,7 +48,7 @@ def page(comparison: Comparison) -> Report:
     said, measures, task = comparison.sentence, comparison.measures, tasks.get(comparison.algorithm.settings["task"])
     shown_by = [Section(_titled(one.key)[0], []) for one in measures]
     found: list[Any] = [Measures(measures, f"{counts(measures)}.", [(one.slug, one.title) for one in shown_by])]
-    found.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
+    found.append(Prose(f"**Which algorithm.** {comparison.algorithm}"))
     less = any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
     seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})
     found += [Prose(seen[effort]) for effort in ["quick" if less else "full"] if effort in seen]
@@ -97,15 +98,11 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         words = [column for column in of if not pd.api.types.is_numeric_dtype(of[column])]
         of = of.drop(columns=[column for column in words if (of[column].fillna("") == "").all()])
         if {"number", "number_low", "number_high"} <= set(of) and key not in _PICTURES:
-            least = of.sort_values("number", kind="stable").head(_MOST)
             few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
             shown = []
-            for row in least.to_dict("records"):  # a number is called by the words of its row
-                said = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
-                said += [f"horizon {row['horizon']:g}"] if "horizon" in row else []
-                number = Interval(*(row[end] for end in ("number", "number_low", "number_high")))
+            for row in numbered(of)[1].head(_MOST).to_dict("records"):
                 beside = {column: row[column] for column in _QUANTITIES if column in row}
-                shown.append(plain(", ".join(said), number, beside))
+                shown.append(plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), beside))
             yield Measures(shown, f"{str(name).capitalize()}.{few}")
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
 
@@ -130,10 +127,8 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
     for way in part.trajectories:
         drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
         rounds = range(way.first + 1, way.first + 1 + len(way.own))
-        frame = pd.concat(
-            pd.DataFrame({"round": rounds, "algorithm": name, "name": name, "mean": values[:, 0]})
-            for name, values in drawn.items()
-        )
+        frame = over({"round": rounds}, {name: values[:, 0] for name, values in drawn.items()})
+        frame = frame.assign(name=frame["algorithm"])
         distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
         about: dict[str, Any] = {"source": way.source, "target": way.target, "first": way.first + 1}
         about |= {"distance": distance, "cut": cut, "shown": shown}
@@ -151,17 +146,8 @@ def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
     causes = dict.fromkeys(m.cause for _, m in part.maps)
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
-        grid, by_layer = m.to_frame(), m.to_frame().index.name == "layer"
-        grid = grid.rename(index="layer {}".format if by_layer else str).rename_axis(None)
-        shares, peak = grid.stack(), ""
-        if not shares.dropna().empty:
-            row, column = shares.idxmax()  # type: ignore[misc]
-            at = f" at {column}" if column != "share" else ""
-            peak = f"The largest share, {shares.max():.2f}, is carried in {row}{at}."
-        picture = figures.heatmaps({"": grid}, label="share of the effect", limit=1.0)
         title = f"{model}: the effect of {', '.join(m.cause)} on the {m.outcome}"
-        what = "The residual stream after each layer" if by_layer else "Each point of the machine"
-        blocks.append(Figure(picture, title, f"**{title}.** {peak} {what}; blank where no effect can pass."))
+        blocks.append(Figure(m.plot(), title, f"**{title}.** {m.sentence} Blank where no effect can pass."))
     return blocks
 
 

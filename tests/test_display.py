@@ -4,21 +4,26 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import numpy as np
-import pytest
+import pandas as pd
 
+import circuits
 import interp
 import probes
+import reports
 from circuits import compare
-from circuits.benchmark.grading import Result
-from interp import audit, interventions
-from interp.display import _MOST_ROWS, Tabled, table_html
+from circuits.benchmark.grading import _COLUMNS, Result
+from circuits.compare.response import Cell, ResponsePart
+from interp.display import _MOST_ROWS, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
-from interp.measure import Found, Measured
+from interp.llm.scores import LLMScores
+from interp.measure import Found
+from interp.statistics import Interval
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
+from probes.result import Decoded
 
 
 def test_a_line_and_a_table() -> None:
@@ -40,24 +45,28 @@ def test_a_long_table_says_what_is_left_out() -> None:
     assert html.count("<tr") == 1 + _MOST_ROWS and f"of {len(result.scores())} rows" in html
 
 
-def test_a_dataclass_keeps_the_short_line() -> None:
-    """A mixed-in dataclass would otherwise write its own, with every array in it: what was found comes first."""
-    for result, base in ((Evaluation, Tabled), (Result, Tabled), (InterchangeResult, Found), (PatchingResult, Found)):
-        assert issubclass(result, base) and result.__repr__ is base.__repr__
+def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
+    """Whatever has a table is a result, but for mere values; a dataclass keeps the line that says what was found."""
+    names = [m.name for p in (interp, probes, circuits, reports) for m in walk_packages(p.__path__, f"{p.__name__}.")]
+    named = [one for name in names if "__main__" not in name for one in vars(import_module(name)).values()]
+    results = {one for one in named if isinstance(one, type) and hasattr(one, "to_frame")} - {pd.DataFrame, Decoded}
+    assert {PatchingResult, InterchangeResult, compare.AlgorithmPart, Evaluation} <= results and len(results) > 35
+    assert not [one for one in results if not issubclass(one, Found) or one.__repr__ is object.__repr__]
 
 
-def test_every_result_of_a_causal_method_and_of_a_comparison_has_a_sentence_a_table_and_a_picture() -> None:
-    """Whatever has a table in the rooms of methods, and what a comparison exports, draws itself and says what it is."""
-    names = [m.name for p in (interventions, audit) for m in walk_packages(p.__path__, f"{p.__name__}.")]
-    named = [one for name in names for one in vars(import_module(name)).values()]
-    named += [getattr(compare, name) for name in compare.__all__]
-    results = {one for one in named if hasattr(one, "to_frame") and one not in (Found, Tabled, Measured)}
-    assert {compare.AlgorithmPart, PatchingResult, InterchangeResult, audit.FixedPoints} <= results and len(
-        results
-    ) > 12
-    for one in results:
-        drawn = (one.plot, one._draw) != (Found.plot, Found._draw)
-        assert drawn and (hasattr(one, "sentence") or "sentence" in one.__dataclass_fields__), one
+def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
+    """The lowest and the highest by the words of their rows; the first of a name alone; of a benchmark the best."""
+    rates = pd.DataFrame({"regime": ["wide", "flat"], "n": [4, 5], "mean": [0.5, 0.2], "low": [0.4, 0.1], "high": 0.6})
+    for one in (LLMScores(rates, rates, {}), Evaluation({"summary": rates}, {})):
+        assert repr(one) == "mean: 0.2 [0.1, 0.6] (flat, n 5) to 0.5 [0.4, 0.6] (wide, n 4)."
+        assert [label.get_text() for label in one.plot().axes[0].get_yticklabels()] == ["flat, n 5", "wide, n 4"]
+    cell = Cell("flip", "later", Interval(0.5, 0.25, 1.0), 1.0, 1.0)
+    assert repr(ResponsePart(cells=(cell,))) == "response through the state: 0.5 [0.25, 1] (flip, later)."
+    assert repr(ResponsePart()) == "number: none." and not ResponsePart().plot().axes[0].get_yticklabels()
+    rows = [("s", "m", f, "v", 0, "edges", by, "ap", x, 1.0) for f in "ab" for by, x in (("x:state", 0.7), ("y", 0.5))]
+    graded = Result(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
+    assert ": x (0.70)" in repr(graded) and graded.plot()._repr_png_().startswith(b"\x89PNG")
+    assert "'update'" in str([*circuits.build("wma-handwired", n_experts=2).plot().axes[0].texts])
 
 
 def test_nothing_fills_the_screen() -> None:
@@ -73,12 +82,3 @@ def test_nothing_fills_the_screen() -> None:
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
     held = interp.rollout(model, episodes)._repr_html_()
     assert "6 x 13 x 1 x" in held and len(held) < 1000, "names and shapes, never thousands of numbers"
-
-
-def test_a_plot_shows_in_a_notebook() -> None:
-    """A figure that pyplot did not make is drawn, not named."""
-    episodes = experts.sample(10, 12, 2, seed=0)
-    run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
-    with pytest.warns(UserWarning, match="few"):
-        result = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
-    assert result.plot()._repr_png_().startswith(b"\x89PNG")

@@ -144,7 +144,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     for result in found.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
     assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"
-    assert round_map(model, clean, corrupted, "latent", rounds=[4, 5]).metric == "prediction"
+    assert round_map(model, clean, corrupted, "latent", rounds=[4, 5]).table["metric"][0] == "prediction"
     for key in ("logit_diff", "probability", "agreement"):
         with pytest.raises(
             InputError,

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, integer, refuse_endless
-from interp.display import Tabled, lacks
+from interp.display import lacks
 from interp.errors import InputError, require, require_known, theirs
 from interp.files import json_values, read_json, writable, write_csv, write_json
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.saved import content_of
 from interp.provenance import provenance
 from interp.session import Finished
@@ -134,7 +135,7 @@ _COLUMNS = ("subject", "machine", "form", "variant", "seed", "question", "method
 
 
 @dataclass(frozen=True)
-class Result(Tabled):
+class Result(Found):
     """Scores of methods: a row for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
 
     ``refusals`` are what methods refused: subject, seed, question, method, and the sentence.
@@ -147,6 +148,28 @@ class Result(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """The tidy table."""
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """The mean headline score of every method, in its best reading, on every question; the best method first."""
+        found = {}
+        for key in dict.fromkeys(row["question"] for row in self.rows):
+            by_method = self.summary(key).set_index("method")["mean"]
+            name = f"{QUESTIONS[key].name}, {QUESTIONS[key].headline}"
+            found[name] = by_method.groupby(lambda method: method.split(":")[0]).max()
+        table = pd.DataFrame(found)
+        return table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+
+    @property
+    def sentence(self) -> str:
+        """The best method for each question."""
+        kept = self.means.drop(index=["oracle", "random"], errors="ignore").dropna(how="all", axis="columns")
+        best = [f"{name}: {of.idxmax()} ({of.max():.2f})" for name, of in kept.items()]
+        return f"The best method for each question, with its mean score: {'; '.join(best) or 'none'}."
+
+    def _draw(self, figures: Any) -> Any:
+        """Every method on every question."""
+        return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:

@@ -123,21 +123,18 @@ class AlgorithmPart(Found):
     response: Cell | None = None
     left: Interval | None = None
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """Which algorithm it is, and how much of the predictions it explains."""
         name, rival = (self.scores[key].name for key in (self.closest, self.runner_up))
         named = f"{name} ({in_words(self.parameters)})"
-        told = f"explains {self.explained} of the predictions and leaves {self.ratio} of the error of {rival}"
+        told = f"explains {self.explained} of the predictions and leaves {self.ratio} of the error of {rival}."
         return f"{named} {told}" if self.family else f"No family fits; the closest, {named}, {told}"
 
     @property
     def algorithm(self) -> Algorithm | None:
         """The closest algorithm, with the parameters found."""
         return self.scores[self.closest].algorithm
-
-    @property
-    def sentence(self) -> str:
-        """Which algorithm it is, and how much of the predictions it explains."""
-        return f"{self}."
 
     def _draw(self, figures: Any) -> Any:
         """What every family explains; all but the closest in grey."""
@@ -423,8 +420,8 @@ class _Agreement:
         return decisive([average, rounds, *responses])
 
 
-@dataclass(frozen=True)
-class Behaviour:
+@dataclass(frozen=True, repr=False)
+class Behaviour(Found):
     """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
 
     Attributes:

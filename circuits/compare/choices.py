@@ -599,8 +599,8 @@ def _profiles(
 _FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over fewer says little
 
 
-@dataclass(frozen=True)
-class PlayerBehaviour:
+@dataclass(frozen=True, repr=False)
+class PlayerBehaviour(Found):
     """What one group of ``n`` runs (model, condition, regime) plays like; ``found`` is None below :data:`_FEWEST` runs.
 
     ``repeated`` is the share of rounds in which further plays of an instance choose alike; NaN where there are none.
@@ -613,8 +613,14 @@ class PlayerBehaviour:
     found: ChoicePart | None
     repeated: Interval = NO_NUMBER
 
-    def __str__(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """Whose play it is, and which algorithm it is like."""
         return f"{self.model}, {self.condition}, {self.regime}: {self.found.measure if self.found else self.answer}"
+
+    def _draw(self, figures: Any) -> Any:
+        """What every family loses; the row alone where none was asked."""
+        return super()._draw(figures) if self.found is None else self.found._draw(figures)
 
     @property
     def whose(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ from interp.interventions.experiment import Edit, Experiment, Outcome, batches
 from interp.interventions.mediation import MediationResult, Split, mediate, paths
 from interp.interventions.sites import Place, Site
 from interp.machine import runs_from
-from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
+from interp.measure import NOTHING, SPANS, UNTRAINED, Found, Measure, best_of, decisive
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -315,8 +315,8 @@ class _Path:
     untrained: tuple[tuple[float, ...], tuple[float, ...]]
 
 
-@dataclass(frozen=True)
-class CircuitPart:
+@dataclass(frozen=True, repr=False)
+class CircuitPart(Found):
     """How two models compute; ``untrained`` are the heads of every untrained copy, matched with the reference's."""
 
     model: str
@@ -360,16 +360,15 @@ class CircuitPart:
         return f"{SPANS}: {share}: difference {gap}" if gap.high > _SHARE else ""
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a measurement: shares of paths, similarities, each pair of heads."""
-        rows: list[dict[str, Any]] = []
+        """One row a measurement: similarities, which decide, shares of paths, each pair of heads."""
+        rows = [{"name": name, **of.columns("number"), **_range(untrained)} for name, of, untrained in self.alike()]
+        rows += [{"name": name, **value.columns("number")} for name, value in self.matched.by_outcome.items()]
         for path in self.paths:
             row: dict[str, Any] = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
             fresh = _range(path.untrained[0]) | _range(path.untrained[1], "reference ")
             for share, (mine, theirs) in path.shares.items():
                 numbers = mine.columns("number") | theirs.columns("reference")
                 rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
-        rows += [{"name": name, **of.columns("number"), **_range(untrained)} for name, of, untrained in self.alike()]
-        rows += [{"name": name, **value.columns("number")} for name, value in self.matched.by_outcome.items()]
         for role in self.matched.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})

@@ -26,7 +26,7 @@ from interp.interventions.interchange import Claim, InterchangeResult, interchan
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, flat, move
 from interp.interventions.sites import Place
-from interp.measure import best_of
+from interp.measure import Found, best_of
 from interp.statistics import NO_NUMBER, Interval
 
 _SAME_STATE = 0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved
@@ -58,8 +58,8 @@ class _Effect:
     untrained: float
 
 
-@dataclass(frozen=True)
-class EffectsPart:
+@dataclass(frozen=True, repr=False)
+class EffectsPart(Found):
     """Every move under every algorithm; ``missing`` says which moves the model's kind does not allow."""
 
     effects: tuple[_Effect, ...]
@@ -242,8 +242,8 @@ class _Held:
     untrained_best: float
 
 
-@dataclass(frozen=True)
-class WherePart:
+@dataclass(frozen=True, repr=False)
+class WherePart(Found):
     """Sites and maps of two models: (model, where its effects travel), all of one, then all of the other.
 
     ``missing`` has a sentence for each model that has no maps.

@@ -41,12 +41,7 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
     if isinstance(subject, Machine):
-
-        def of_a_model(episodes: Episodes) -> Array:
-            run = rollout(subject, episodes)
-            return distributions(run.layout, run.predictions)
-
-        return of_a_model
+        return lambda episodes: distributions((run := rollout(subject, episodes)).layout, run.predictions)
     if callable(subject):
         return subject
     raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")

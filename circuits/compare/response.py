@@ -24,6 +24,7 @@ from interp.algorithm import Algorithm, Episodes, participants_of
 from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
 from interp.session import remembered
@@ -213,8 +214,8 @@ def _cells_of(edits: Edits, lag: Int[np.ndarray, "edit round"]) -> Iterator[tupl
         yield "any input", f"changed in round {t}", np.broadcast_to(told[:, 1:2] == t, lag.shape)
 
 
-@dataclass(frozen=True)
-class ResponsePart:
+@dataclass(frozen=True, repr=False)
+class ResponsePart(Found):
     """Whether the model responds as if its state had been updated as an algorithm's.
 
     Attributes:

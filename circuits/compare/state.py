@@ -24,7 +24,7 @@ from interp.algorithm import Predicted
 from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.measure import FEW, NOTHING, UNTRAINED, Measure, best_of
+from interp.measure import FEW, NOTHING, UNTRAINED, Found, Measure, best_of
 from interp.session import remembered
 from interp.statistics import Interval
 
@@ -75,8 +75,8 @@ class _Trajectory:
     cut: Array = field(repr=False)
 
 
-@dataclass(frozen=True)
-class StatePart:
+@dataclass(frozen=True, repr=False)
+class StatePart(Found):
     """Stitchings both ways, nats a round that each model's memory is worth, and the first test episode each way."""
 
     model: str
@@ -128,7 +128,8 @@ class StatePart:
         for s in self.stitchings:
             ends = {"source": s.source, "target": s.target, "supplied": " + ".join(s.supplied)}
             place = {"control": s.control, "seen": s.seen, "rounds": "{} to {}".format(*s.band)}
-            rows.append({"name": "stitching", **ends, **place, **s.score.columns("number")})
+            name = "control of stitching" if s.control else "stitching"
+            rows.append({"name": name, **ends, **place, **s.score.columns("number")})
         for name, worth in self.worth.items():
             rows.append({"name": "worth of memory, nats", "target": name, **worth.columns("number")})
         return pd.DataFrame(rows)

@@ -40,7 +40,7 @@ from circuits.compare.state import is_hard
 from interp.algorithm import Algorithm, Family, Values, in_words
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, flat, transition
-from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, best_of, decisive
+from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Found, Measure, Word, best_of, decisive
 from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
 
@@ -95,8 +95,8 @@ class _Rule:
     left: Interval
 
 
-@dataclass(frozen=True)
-class UpdatePart:
+@dataclass(frozen=True, repr=False)
+class UpdatePart(Found):
     """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
 
     updates: tuple[_Update, ...]

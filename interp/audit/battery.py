@@ -81,14 +81,12 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         done(1)
         narrow = not trial.grows and int(carried_mask(model).sum()) <= effort.solved
         points = dynamics.fixed_points(model, trial.episodes, starts=8, seed=effort.seed) if narrow else None
+        presence = [used.presence(of).assign(regime=name) for name, of in {**longer, home: trial}.items()]
         tables = {
             "without": used.without(trial),
             "used": used.table(trial),
             "by_round": used.by_round(trial),
-            "presence": pd.concat(
-                [used.presence(of).assign(regime=name) for name, of in {**longer, home: trial}.items()],
-                ignore_index=True,
-            ),
+            "presence": pd.concat(presence, ignore_index=True),
             "directions": content.table(trial),
             "doses": content.doses(trial),
             "repeated": content.repeated(trial),

@@ -107,11 +107,8 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
         classes, answers = trial.run.layout.kind == "classes", trial.run.choices.numpy(force=True)
         there = np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in rounds]) if classes else ~there
     said = trial.continued(limited(trial, rounds, change, channel), rounds)
-    parts = []
-    for of in (
-        trial.distance(trial.distribution(said), trial.plain),
-        trial.losses(said) - trial.losses(trial.run.predictions),
-    ):
+    moved, parts = trial.distance(trial.distribution(said), trial.plain), []
+    for of in (moved, trial.losses(said) - trial.losses(trial.run.predictions)):
         later = np.full(of.shape, np.nan)
         for i, t in enumerate(rounds):
             later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]

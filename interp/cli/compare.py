@@ -95,7 +95,7 @@ def _compare(
     other = None if held == "none" else held
     found = room.run(subject, other, effort=effort, folder=folder, arguments=of_reference)
     say.measures(found)
-    say.line(f"{found.model}: {found.algorithm}")
+    say.line(f"{found.model}: {found.algorithm.sentence}")
     if of_reference:
         say.line(f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}")
     kept = ("model", "reference", "sentence", "algorithm", "settings")

@@ -19,18 +19,18 @@ import pandas as pd
 from rich.table import Table
 
 from interp import catalog
-from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.plan import EvaluationPlan, notes
 from interp.files import write_csv, write_json
 from interp.foreign import rich_table
 from interp.machine import Machine
+from interp.measure import Found
 from interp.provenance import provenance
 from interp.workers import each
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Tabled):
+class Evaluation(Found):
     """All tables of one model, by name; "summary" is the one to print."""
 
     tables: dict[str, pd.DataFrame]

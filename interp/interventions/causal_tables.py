@@ -21,9 +21,10 @@ from interp.errors import InputError, require
 from interp.files import write_csv, write_figure, write_json
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.edge_graph import Ablation, attribute, with_heads
+from interp.interventions.experiment import Tabulated
 from interp.interventions.interchange import Claim, carriers, of_rounds
 from interp.interventions.pairs import METRICS, corruption, exits, find_metric, paired_runs, prepare, run_of
-from interp.interventions.patching import PatchingResult, RoundMap, of_pair, round_map, sweep
+from interp.interventions.patching import PatchingResult, of_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
 from interp.machine import Machine
@@ -56,7 +57,7 @@ class _Patching:
 
     corruption: str
     sweeps: tuple[PatchingResult, ...]
-    rounds: RoundMap | None
+    rounds: Tabulated | None
 
 
 @checked
@@ -153,9 +154,8 @@ def _patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFr
     task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, round)
-        frames.append(
-            sweep(model, clean, corrupted, round, read=round + record.delay).to_frame().assign(corruption=record.key)
-        )
+        swept = sweep(model, clean, corrupted, round, read=round + record.delay)
+        frames.append(swept.to_frame().assign(corruption=record.key))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -105,9 +105,9 @@ class Effects(Found):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tabulated(Found):
-    """A result whose sentence and table are made with it; ``picture`` draws it (:meth:`~interp.measure.Found.draw`)."""
+    """A result whose sentence and table are made with it; ``picture`` draws it (:meth:`~interp.measure.Found.plot`)."""
 
-    sentence: str
+    sentence: str = field()
     table: pd.DataFrame
     picture: Callable[[Any], Any]
     settings: dict[str, Any] = field(default_factory=dict)

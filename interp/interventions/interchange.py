@@ -184,8 +184,9 @@ def graded(
     else:
         before, goal = (np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual)
     if not of_state and model.layout.kind == "classes":
-        wanted = _choice(goal)
-        correct, unpatched, informative = (_choice(x) == wanted for x in (patched, plain, before))
+        # The most probable outcomes; the lowest index within rounding of the maximum.
+        wanted, *made = [(p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1) for p in (goal, patched, plain, before)]
+        correct, unpatched, informative = (choice == wanted for choice in made)
         informative, error = ~informative, np.abs(patched - goal).max(-1)
         effect, asked = patched - plain, goal - before
     else:
@@ -210,11 +211,6 @@ def graded(
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": list(rounds), **settings}
     about = provenance(model, **chosen), participants_of(base.episodes)
     return InterchangeResult(variable, places, outcome.key, *grades, *about)
-
-
-def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
-    """The most probable outcome; the lowest index within rounding of the maximum."""
-    return (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
 
 
 _EXACT = 1e-6  # how near an exactly read state must be to count as equal

@@ -297,7 +297,7 @@ class EffectMap(Found):
         """The shares as a heat map."""
         table, title = self.to_frame(), f"effect of {' + '.join(self.cause)} on the {self.outcome}"
         axes = {"xlabel": "position", "ylabel": str(table.index.name)}
-        return figures.heatmaps({title: table}, label="share carried", **axes)
+        return figures.heatmaps({title: table}, label="share carried", limit=1.0, **axes)
 
 
 @checked

@@ -250,27 +250,6 @@ def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
     return (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RoundMap(Tabulated):
-    """Effects of patching one site at some rounds, read at the same rounds: patched minus base, NaN before the patch.
-
-    ``gaps`` are the unpatched differences, source minus base.
-    """
-
-    rounds: tuple[int, ...]
-    effects: Float[np.ndarray, "patched read episode"]
-    gaps: Float[np.ndarray, "read episode"]
-    metric: str
-
-    @checked
-    def grid(self, value: Literal["effect", "fraction"] = "effect") -> pd.DataFrame:
-        """Mean effects, or fractions of the gap (NaN where the runs do not differ): rows patched, columns read."""
-        table, gap = self.effects.mean(-1), self.gaps.mean(-1)
-        if value == "fraction":
-            table = table / np.where(np.abs(gap) > _NO_GAP, gap, np.nan)
-        return pd.DataFrame(table, index=list(self.rounds), columns=list(self.rounds))
-
-
 @checked
 def round_map(
     model: Machine,
@@ -281,10 +260,11 @@ def round_map(
     rounds: Rounds = "all",
     metric: str | Metric | None = None,
     direction: str = "denoising",
-) -> RoundMap:
-    """Patch ``site`` at each of ``rounds`` and read at each of them.
+) -> Tabulated:
+    """Patch ``site`` at each of ``rounds`` and read at each of them, from the patched one on.
 
-    The metric is read per round: a regret is that round's loss.
+    The metric is read per round: a regret is that round's loss. The ``size`` is the mean size of the effects of
+    episodes, the ``gap`` the unpatched difference, source minus base.
     """
     measure = _measure(metric, direction, model)
     at_rounds = sorted(select_rounds(rounds, clean.n_rounds))
@@ -304,29 +284,23 @@ def round_map(
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
     experiment = Experiment(model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read)
     found = run(experiment)
-    moved = found.effects[0, :, :, 0].double().numpy(force=True)
-    effects = np.full((len(at_rounds), len(at_rounds), pair.clean.n_episodes), np.nan)
-    for i, (t, u) in enumerate(experiment.pairs):
-        if u in at:
-            effects[at_rounds.index(t), at_rounds.index(u)] = moved[:, i]
     sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
     gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
     frame = found.to_frame().rename(columns={"edited": "patched"}).drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(at_rounds)]
+    each = np.abs(np.ascontiguousarray(found.effects[0, :, :, 0].double().numpy(force=True).T)).mean(-1)
+    size = dict(zip(found.rounds, each.tolist(), strict=True))
+    frame["size"] = [size[pair] for pair in zip(frame["patched"], frame["read"], strict=True)]
     frame = frame.assign(gap=frame["read"].map(dict(zip(at_rounds, gaps.mean(1), strict=True))))
-    sizes = np.array([np.nanmean(np.diagonal(np.abs(effects.mean(-1)), lag)) for lag in range(len(at_rounds))])
-    lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
+    grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
+    by_lag = np.array([np.diagonal(grid.abs(), lag).mean() for lag in range(len(grid))])
+    lasts = int(np.flatnonzero(by_lag >= by_lag.max() / 2)[-1])
     later = f"{lasts} round{'s' * (lasts != 1)} later"
     title, told = f"{model.name}: {site}, round x round", f" ({pair.counted})" if pair.counted else ""
-    grid = {title: pd.DataFrame(effects.mean(-1), index=at_rounds, columns=at_rounds)}
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
-    return RoundMap(
+    return Tabulated(
         sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}{told}.",
         table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(drop=True),
-        picture=lambda figures: figures.heatmaps(grid, **axes),
+        picture=lambda figures: figures.heatmaps({title: grid}, **axes),
         settings=provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted),
-        rounds=tuple(at_rounds),
-        effects=effects,
-        gaps=gaps,
-        metric=measure.key,
     )

@@ -114,13 +114,11 @@ class _SteeringResult(Tabulated):
     Attributes:
         model, algorithm: probability of the outcome that is read.
         random: the model's along random directions of equal norm.
-        max_error: largest difference from the algorithm.
     """
 
     model: Float[np.ndarray, "dose episode"]
     algorithm: Float[np.ndarray, "dose episode"]
     random: Float[np.ndarray, "dose direction episode"]
-    max_error: float
 
 
 def _responses(
@@ -240,5 +238,4 @@ def steer(
         model=mine,
         algorithm=wanted,
         random=random,
-        max_error=float(off.max()),
     )

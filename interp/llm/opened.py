@@ -26,6 +26,7 @@ from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
+from interp.measure import Found
 from interp.provenance import provenance
 from interp.statistics import mean_interval
 from interp.tasks import experts
@@ -67,7 +68,7 @@ class _OpenedRollout:
 
 
 @dataclass(frozen=True, eq=False)
-class _Patch:
+class _Patch(Found):
     """The effect of patching one expert's vote, or its count in the note, at one round, by hook point.
 
     Attributes:

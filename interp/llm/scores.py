@@ -19,13 +19,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.checks import checked, require_columns
-from interp.display import Tabled
 from interp.errors import require, require_known
 from interp.evaluation.experts import regret as metrics
 from interp.files import write_csv, write_json
 from interp.llm.notes import FORMATS, check_counts, classify
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
+from interp.measure import Found
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
@@ -51,7 +51,7 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class LLMScores(Tabled):
+class LLMScores(Found):
     """Tables of a set of runs, tidy.
 
     Attributes:

@@ -79,13 +79,11 @@ class Answer:
 
     def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
-        sides = {"machine": self.machine, "algorithm": self.algorithm}
-        if len(self.controls):
-            sides["control"] = self.machine[0], self.controls
-        apart = {name: np.abs(after - before) for name, (before, after) in sides.items()}
-        moved = {name: of.sum(-1) / 2 if self.bench.classes else of[..., 0] for name, of in apart.items()}
-        if len(self.controls):
-            random = moved.pop("control")
+        sides = self.machine, self.algorithm, (self.machine[0], self.controls)
+        apart = [np.abs(after - before) for before, after in sides]
+        machine, algorithm, random = [of.sum(-1) / 2 if self.bench.classes else of[..., 0] for of in apart]
+        moved = {"machine": machine, "algorithm": algorithm}
+        if len(random):
             moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
         return moved
 

@@ -12,6 +12,7 @@ from einops import einsum
 
 from circuits.circuit import Circuit
 from circuits.registry import build
+from interp import figures
 from interp.interventions.edge_graph import strongest_reads
 from interp.library import handwired_models
 from interp.model.rollout import rollout
@@ -184,7 +185,7 @@ def _picture(wired: Circuit, title: str, caption: str, **size: float) -> Figure 
     if not len(edges):
         return Prose(_NO_EDGES.format(name=wired.name))
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
-    return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])], **size), title, caption)
+    return Figure(figures.wiring(layers, edges[edges["source"].isin(table["head"])], **size), title, caption)
 
 
 _FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."

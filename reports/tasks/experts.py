@@ -7,14 +7,12 @@ import pandas as pd
 
 from circuits.compare.fitting import probable
 from interp import figures
-from interp.display import Scores
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
 from interp.evaluation.plan import predictions_of
-from interp.measure import UNTRAINED, Control, Measure
+from interp.measure import UNTRAINED, Control, Measure, Scores
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
-from reports import panels
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import Context, Part
 from reports.parts import heads, overview
@@ -114,6 +112,6 @@ def _calibration_measures(result: Calibration, context: Context) -> list[Measure
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:
-    drawn = panels.calibration(result.to_frame(), name=context.model.name)
+    drawn = figures.calibration(result.to_frame(), name=context.model.name)
     caption = _PROSE["calibration"].format(error=result.error, chance=cell(result.chance, ".3f"))
     return [Figure(drawn, "Predicted probability against frequency", caption)]

@@ -124,10 +124,11 @@ def test_a_report_shows_the_claims_and_links_to_the_page(found, tmp_path):
         assert found.sentence in text
 
 
-@pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
+@pytest.mark.parametrize("name", ["algorithm", "behaviour", "state", "update", "effects", "circuit", "where"])
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
-    """Through a file and back: the same table, whatever it is made of."""
+    """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
     part = getattr(found, name)
+    assert part.plot().axes[0].get_yticklabels() and re.search(r"0?\.\d+ \[.*\]", repr(part))
     finished = Finished(tmp_path, {}, experts.TASK.rivals())
     finished.save(name, type(part), part)
     pd.testing.assert_frame_equal(finished.load(name, type(part)).to_frame(), part.to_frame(), check_exact=True)

@@ -82,7 +82,8 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
     """One flipped label at round 3: the latents carry all of it from the next round on, for ever."""
     _, model = wma
     pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
-    grid = round_map(model, *pair, "latent", rounds=range(1, 9)).grid("fraction")
+    frame = round_map(model, *pair, "latent", rounds=range(1, 9)).to_frame()
+    grid = frame.assign(share=frame["effect"] / frame["gap"]).pivot(index="patched", columns="read", values="share")
     assert grid.loc[1:3, 4:].to_numpy() == pytest.approx(0)
     for patched in range(4, 9):
         assert grid.loc[patched, patched:].to_numpy() == pytest.approx(1)
@@ -91,13 +92,9 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
 
 def test_round_map_equals_sweeps(untrained, expert_episodes):
     """Each cell of the map is a sweep's cell: patched at t, read at t'."""
-    pair = corruptions.exchange_history(expert_episodes, 2)
-    mapped = round_map(untrained, *pair, "resid_pre[1]@w?", rounds=[2, 3, 5], metric="probability")
-    for i, patched in enumerate((2, 3, 5)):
-        for j, read in enumerate((2, 3, 5)):
-            if read >= patched:
-                one = patching.sweep(
-                    untrained, *pair, patched, sites=["resid_pre[1]@w?"], read=read, metric="probability"
-                )
-                assert mapped.effects[i, j] == pytest.approx(one.effects[0].numpy(), abs=1e-12)
-    assert {"patched", "read", "effect", "effect_low", "effect_high", "gap"} <= set(mapped.to_frame().columns)
+    pair, site = corruptions.exchange_history(expert_episodes, 2), "resid_pre[1]@w?"
+    mapped = round_map(untrained, *pair, site, rounds=[2, 3, 5], metric="probability").to_frame()
+    for row, _ in zip(mapped.itertuples(), range(6), strict=True):
+        one = patching.sweep(untrained, *pair, row.patched, sites=site, read=row.read, metric="probability")
+        found = row.effect, row.size, row.gap
+        assert found == pytest.approx((float(one.effects.mean()), float(one.effects.abs().mean()), one.gap), abs=1e-12)

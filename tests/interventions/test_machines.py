@@ -68,8 +68,8 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
         whole, part = sweep(machine, *histories, AT, sites=["latent", inside], read=read).fractions().tolist()
         assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
-    rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).grid("fraction").to_numpy()
-    assert np.allclose(rows[np.triu_indices(3)], 1, atol=1e-4)
+    rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).to_frame()
+    assert len(rows) == 6 and np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
     held = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
     assert float(held.effects.abs().max()) == 0
 
@@ -148,7 +148,7 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
     direction[1, 0] = 1
     known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)
-    assert known.max_error < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
+    assert known.table.max_error.max() < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
     assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
     with pytest.raises(interp.InputError, match="says how its state is read, and not how it is written"):

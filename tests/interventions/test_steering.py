@@ -16,7 +16,6 @@ def test_steered_wma_is_the_algorithm(wma):
     _, model = wma
     episodes = experts.sample(16, 12, 3, seed=0)
     result = steer(model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, -0.5]), round=8)
-    assert result.max_error < 1e-9
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
     frame = result.to_frame()
     assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
@@ -29,7 +28,7 @@ def test_an_experts_vote_gains_with_its_weight(wma):
     result = steer(
         model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, 0.0]), round=8, of=episodes.advice[:, 8, 0]
     )
-    assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.max_error < 1e-9
+    assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.table.max_error.max() < 1e-9
     frame = result.to_frame()
     assert frame.model.iloc[-1] > frame.model.iloc[0] + 0.3
     assert (frame.random_mean_error[frame.dose != 0] > 1e-3).all()
@@ -42,7 +41,7 @@ def test_steered_q_learner_is_the_algorithm(qlearning):
     change = np.zeros((3, 2))
     change[:, 0] = 0.3
     result = steer(model, episodes, q_learning(), Doses(change, [0.0, 0.5, 1.0, 2.0]), round=9, of=0)
-    assert result.max_error < 1e-9
+    assert result.table.max_error.max() < 1e-9
     assert result.algorithm[-1].mean() > result.algorithm[0].mean() + 0.2
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
 

@@ -11,7 +11,8 @@ from matplotlib.patches import FancyArrowPatch
 
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
-from reports.arrows import flow, wiring, written
+from interp.figures import wiring
+from reports.arrows import flow, written
 from tests.refusals import refuses
 
 LABELS = ["<w>", "e_1", "p?"]

@@ -11,7 +11,6 @@ import pandas as pd
 from interp import figures, tasks
 from interp.palette import _DASHES, HUES, LIGHT, looks
 from interp.style import inline_svg
-from reports import panels
 from tests.refusals import refused
 
 LABELS = ["e_1", "e_2"]
@@ -87,7 +86,7 @@ BINS = pd.DataFrame(
 
 def test_calibration_leaves_empty_bins_out() -> None:
     """A bin without a round has no frequency, so no point."""
-    line = panels.calibration(BINS).axes[0].lines[1]
+    line = figures.calibration(BINS).axes[0].lines[1]
     np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.5]])
 
 
@@ -104,9 +103,9 @@ test_shapes_that_do_not_fit = refused(
 def test_drawing_changes_no_setting() -> None:
     """The caller's matplotlib is as it was, and the caller's settings do not reach our figures."""
     before = dict(matplotlib.rcParams)
-    plain = inline_svg(panels.calibration(BINS), "t", "f")
+    plain = inline_svg(figures.calibration(BINS), "t", "f")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
-        assert inline_svg(panels.calibration(BINS), "t", "f") == plain
+        assert inline_svg(figures.calibration(BINS), "t", "f") == plain
     assert dict(matplotlib.rcParams) == before
 
 

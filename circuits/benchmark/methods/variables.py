@@ -143,8 +143,8 @@ def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answ
     for key, at in changes(subject, material):
         # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
         ask = partial(round_map, subject.model, *sides(subject, material, key, at), "latent", direction="noising")
-        effects = np.abs(material.once(("round map", key, at), ask).effects).mean(-1)
-        sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[:, read])
+        effects = material.once(("round map", key, at), ask).table.pivot(index="patched", columns="read", values="size")
+        sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[read])
         scores |= {(key, at, t): size if size > FAINT else 0.0 for t, size in enumerate(sizes.tolist())}
     return Answer(scores)
 

@@ -21,11 +21,11 @@ from jaxtyping import Float
 from scipy import special
 
 from interp.checks import checked
-from interp.display import Scores
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import MODEL, predictions_of
 from interp.machine import Machine
+from interp.measure import Scores
 from interp.model.rollout import rollout
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval

@@ -14,11 +14,11 @@ import numpy as np
 
 from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
-from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import SWAP, cut, patterns, predictions_of
 from interp.machine import Machine
+from interp.measure import Scores
 from interp.model.rollout import replay, require_own, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance

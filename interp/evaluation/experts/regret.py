@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from interp.algorithm import participants_of
 from interp.checks import checked
-from interp.display import Scores, Tabled
 from interp.errors import InputError, require, require_known
+from interp.measure import Found, Scores
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
@@ -125,7 +125,7 @@ _N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show b
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration(Tabled):
+class Calibration(Found):
     """The reliability of predictions.
 
     Attributes:
@@ -142,6 +142,15 @@ class Calibration(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """One row per bin."""
         return self.bins
+
+    @property
+    def sentence(self) -> str:
+        """The error beside that of perfect calibration."""
+        return f"The calibration error is {self.error:.3g}; a perfectly calibrated predictor has {self.chance}."
+
+    def _draw(self, figures: Any) -> Any:
+        """The reliability diagram."""
+        return figures.calibration(self.bins)
 
 
 @checked

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from interp.algorithm import participants_of
 from interp.checks import checked, shown
-from interp.display import Scores
 from interp.errors import require
 from interp.files import read_tables
+from interp.measure import Scores
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.task import episode_array

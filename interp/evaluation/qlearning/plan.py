@@ -18,7 +18,6 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.decoder import N_FOLDS
-from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.plan import (
     MODEL,
@@ -34,6 +33,7 @@ from interp.evaluation.plan import (
 from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine
+from interp.measure import Scores
 from interp.model.rollout import rollout
 from interp.provenance import provenance
 from interp.statistics import Interval

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from interp.algorithm import participants_of
 from interp.checks import checked
 from interp.decoder import cross_fitted
-from interp.display import Scores
 from interp.errors import require
 from interp.machine import Machine
+from interp.measure import Scores
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained

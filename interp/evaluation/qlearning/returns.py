@@ -20,10 +20,10 @@ import numpy as np
 
 from interp.algorithm import participants_of, refuse_missing
 from interp.checks import checked
-from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.plan import MODEL
 from interp.machine import Machine
+from interp.measure import Scores
 from interp.model.rollout import play
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
