@@ -13,8 +13,6 @@ import pytest
 import interp
 import interp.tasks
 import probes
-from circuits.compare import Effort
-from interp.audit import Scope
 from interp.measure import WORDS
 from reports.tasks import parts_for
 from tests.cases import cases
@@ -26,15 +24,17 @@ COMMANDS = cases(__file__, "one_answer COMMANDS")
 
 
 @pytest.fixture
-def less_than_quick(few_fits: None, no_rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest sizes: words agree at any, and the slow test below asks at those of ``--quick``."""
-    small = Effort(known=16, test=8, rounds=20, starts=2, battery=4, scored=24, edits=80, untrained=1)
-    monkeypatch.setattr("circuits.compare.QUICK", small)
-    scope = Scope(episodes=16, rounds=6, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
-    monkeypatch.setattr("interp.audit.trial.QUICK", scope)
+def less_than_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest sizes of what shares a claim with another surface: words agree at any.
+
+    No other surface makes a claim of a comparison or of an audit: the slow test below asks these whether every missing
+    answer has its reason.
+    """
+    for alone in ("interp compare", "interp audit"):
+        monkeypatch.delitem(COMMANDS, alone)
     page = [*COMMANDS["the quick page"], "--episodes", "16", "--rounds", "12"]
     monkeypatch.setitem(COMMANDS, "the quick page", page)
-    decide = ("summary", "verification", "regret", "probes", "interchange", "steering")
+    decide = ("summary", "verification", "regret", "probes")
     parts = [part for part in parts_for(interp.tasks.get("experts")) if part.key in decide]
     monkeypatch.setattr("reports.tasks.experts.parts", lambda: parts)
     fewer(monkeypatch)

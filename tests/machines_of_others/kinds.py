@@ -123,7 +123,7 @@ def made(kind: str) -> Any:
         return make(kind, Path(folder))
 
 
-def pair(machine: Any, n_episodes: int = 6, n_rounds: int = 6) -> tuple[Any, Any]:
+def pair(machine: Any, n_episodes: int = 6, n_rounds: int = 5) -> tuple[Any, Any]:
     """Two batches of episodes that a machine reads."""
     if machine.layout.task == "experts":
         return tuple(experts.sample(n_episodes, n_rounds, 4, seed=seed) for seed in (1, 2))
