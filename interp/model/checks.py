@@ -292,12 +292,13 @@ def _digest(case: _Case) -> Iterator[str]:
     if case.machine.digest() != before:
         yield "the digest of the same weights differs from call to call"
     changed: Any = copy.deepcopy(case.machine)
+    last = changed.digest()
     with torch.no_grad():
         for name, weight in changed.named_parameters():
             if weight.numel():
-                last = changed.digest()
                 weight[(0,) * weight.ndim] += 1
-                if changed.digest() == last:
+                before, last = last, changed.digest()
+                if last == before:
                     yield f"the digest does not move with the weight {name!r}"
 
 
