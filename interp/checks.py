@@ -80,8 +80,11 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
     return _judge(kind)(value, finite)
 
 
+_Judge = Callable[[Any, bool], Any]
+
+
 @cache
-def _judge(kind: Any) -> Callable[[Any, bool], Any]:
+def _judge(kind: Any) -> _Judge:
     """What turns a value into ``kind`` or :data:`NO`, worked out once."""
     if kind in FREE:
         return lambda value, finite: value
@@ -94,9 +97,11 @@ def _judge(kind: Any) -> Callable[[Any, bool], Any]:
         judges = [_judge(part) for part in parts]
         return lambda value, finite: next((v for judge in judges if (v := judge(value, finite)) is not NO), NO)
     if origin in _LISTS:
-        return lambda value, finite: _list(origin, parts, value, finite)
+        elements = [_judge(part) for part in parts if part is not ...]
+        return lambda value, finite: _list(origin, elements, parts[-1] is not ..., value, finite)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return lambda value, finite: _mapping(parts, value, finite) if isinstance(value, origin) else NO
+        keys, values = map(_judge, parts)
+        return lambda value, finite: _mapping(keys, values, value, finite) if isinstance(value, origin) else NO
     kind = origin if origin in (np.ndarray, Callable) else kind
     if type(kind) in (type, ABCMeta):
         return lambda value, finite: value if isinstance(value, kind) else NO
@@ -141,31 +146,42 @@ _SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
 }
 
 
-def _list(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:
-    """A sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list."""
-    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist") and not getattr(value, "is_meta", False):
-        value = value.tolist()
-    if isinstance(value, range) and origin is not tuple:
-        return value if fitted(parts[0], 0) is not NO else NO
-    if isinstance(value, str | bytes) or hasattr(value, "ndim"):
+def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bool) -> Any:
+    """A sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list.
+
+    A ``fixed`` tuple has as many elements as judges; others have one judge for all elements.
+    """
+    if type(value) is not tuple:
+        if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist") and not getattr(value, "is_meta", False):
+            value = value.tolist()
+        if isinstance(value, range) and origin is not tuple:
+            return value if judges[0](0, True) is not NO else NO
+        if isinstance(value, str | bytes) or hasattr(value, "ndim"):
+            return NO
+        if not isinstance(value, Sequence | set | frozenset):
+            elements = value if isinstance(value, Mapping) else ()  # an iterator would be used up
+            fits = all(judges[0](one, True) is not NO for one in elements)
+            return value if fits and origin in (Iterable, Collection) and isinstance(value, origin) else NO
+    each = judges if origin is tuple and fixed else judges[:1] * len(value)
+    if len(each) != len(value):
         return NO
-    if not isinstance(value, Sequence | set | frozenset):
-        elements = value if isinstance(value, Mapping) else ()  # an iterator would be used up
-        fits = all(fitted(parts[0], one) is not NO for one in elements)
-        return value if fits and origin in (Iterable, Collection) and isinstance(value, origin) else NO
-    kinds = parts if origin is tuple and parts[-1] is not ... else parts[:1] * len(value)
-    found = [fitted(kind, one, finite) for kind, one in zip(kinds, value, strict=False)]
-    if len(kinds) != len(value) or any(one is NO for one in found):
-        return NO
+    found = []
+    for judge, one in zip(each, value, strict=True):  # constructions make directions by the thousand
+        if (kept := judge(one, finite)) is NO:
+            return NO
+        found.append(kept)
     if origin is not tuple and all(new is old for new, old in zip(found, value, strict=True)):
         return value
     return tuple(found) if origin is tuple or isinstance(value, tuple) else found
 
 
-def _mapping(parts: tuple[Any, ...], value: Mapping[Any, Any], finite: bool) -> Any:
-    found = {fitted(parts[0], key, finite): fitted(parts[1], one, finite) for key, one in value.items()}
-    if NO in found or any(one is NO for one in found.values()):
-        return NO
+def _mapping(keys: _Judge, values: _Judge, value: Mapping[Any, Any], finite: bool) -> Any:
+    found = {}
+    for key, one in value.items():
+        name, kept = keys(key, finite), values(one, finite)
+        if name is NO or kept is NO:
+            return NO
+        found[name] = kept
     return value if all(found.get(key) is one for key, one in value.items()) else found
 
 

@@ -41,7 +41,7 @@ def shifted(episodes: MDPEpisodes, by: float = -0.5) -> MDPEpisodes:
 @pytest.mark.parametrize("regime", ["grid", "deterministic", "sparse"])
 def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], regime: str) -> None:
     """The table to rounding, and a one-hot choice equal to numpy's argmax at every step (all ties at t = 0)."""
-    table, choice = errors(mdp.sample(5, 40, *size, seed=1, regime=regime), variant=variant)
+    table, choice = errors(mdp.sample(5, 20, *size, seed=1, regime=regime), variant=variant)
     assert table <= 1e-13
     assert choice == 0.0
 
@@ -49,12 +49,12 @@ def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], reg
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "gamma"), [(1.0, 0.5), (0.3, 0.97)])
 def test_any_rates(variant: str, alpha: float, gamma: float) -> None:
-    assert errors(mdp.sample(5, 40, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0] <= 1e-12
+    assert errors(mdp.sample(5, 20, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0] <= 1e-12
 
 
 @pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
 def test_negative_rewards_with_doubled_neurons_or_lin(arguments: dict[str, Any]) -> None:
-    table, choice = errors(shifted(mdp.sample(6, 40, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
+    table, choice = errors(shifted(mdp.sample(6, 20, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
     assert table <= 1e-13
     assert choice == 0.0
 
@@ -71,7 +71,7 @@ def test_lin_takes_any_sign_and_size_of_q(by: float) -> None:
 
 @pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 2}, {"rotation": 2, "variant": "lin"}])
 def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
-    assert errors(mdp.sample(5, 40, 4, 3, seed=5), **arguments)[0] <= 1e-11
+    assert errors(mdp.sample(5, 20, 4, 3, seed=5), **arguments)[0] <= 1e-11
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -92,7 +92,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
 
 def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
     """beta in head 3.1 alone: the policy is Boltzmann's, the table still the maximum's (not expected SARSA)."""
-    episodes = mdp.sample(5, 30, 4, 3, seed=8)
+    episodes = mdp.sample(5, 15, 4, 3, seed=8)
     for variant in VARIANTS:
         for beta in (0.5, 5.0, 50.0):
             model = circuits.load("qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta)
@@ -104,7 +104,7 @@ def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
 
 def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
     """ "softmlp" with every head softmax (the theorem's claim: the error vanishes)."""
-    episodes = mdp.sample(5, 50, 4, 3, seed=10)
+    episodes = mdp.sample(5, 25, 4, 3, seed=10)
     routing = [errors(episodes, variant="softmlp", eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
     assert all(later < earlier / 10 for earlier, later in pairwise(routing))
     assert routing[0] > 0.01
@@ -118,7 +118,7 @@ def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
 
 @pytest.mark.parametrize("variant", ["mlp", "lin"])
 def test_softmax_pairs_are_second_order_in_epsilon(variant: str) -> None:
-    episodes = mdp.sample(4, 40, 4, 3, seed=11)
+    episodes = mdp.sample(4, 20, 4, 3, seed=11)
     coarse, fine = (errors(episodes, variant=variant, eta=120.0, epsilon=e)[0] for e in (1e-2, 1e-3))
     assert fine < coarse / 30
     assert fine < 1e-4

@@ -42,7 +42,7 @@ def built(form: str) -> circuits.Circuit:
 
 @cache
 def episodes_of(form: str) -> Any:
-    return handwired(FORMS[form][0]).plan.episodes(built(form), 15, 6, 0)
+    return handwired(FORMS[form][0]).plan.episodes(built(form), 10, 6, 0)
 
 
 def checks(form: str, mutant: circuits.Circuit | HookedLatentTransformer | None = None) -> list[Check]:

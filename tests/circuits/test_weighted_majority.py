@@ -28,7 +28,7 @@ def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments
 @pytest.mark.parametrize("n_experts", [1, 3, 8])
 def test_exact_in_float64(variant: str, n_experts: int) -> None:
     """With a gain that rounds; verification, below, is at the default gain."""
-    prediction, weights = errors(experts.sample(8, 40, n_experts, seed=n_experts), np.log(1.5), variant=variant)
+    prediction, weights = errors(experts.sample(8, 20, n_experts, seed=n_experts), np.log(1.5), variant=variant)
     assert prediction <= 1e-14
     assert weights <= 1e-13
 
@@ -49,7 +49,7 @@ def test_log_weights_are_bitwise_those_of_a_float32_loop() -> None:
 
 @pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 3}, {"rotation": 3, "variant": "P"}])
 def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
-    prediction, weights = errors(experts.sample(6, 40, 4, seed=2), **arguments)
+    prediction, weights = errors(experts.sample(6, 20, 4, seed=2), **arguments)
     assert prediction <= 1e-12
     assert weights <= 1e-11
 
