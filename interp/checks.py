@@ -176,12 +176,9 @@ def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bo
 
 
 def _mapping(keys: _Judge, values: _Judge, value: Mapping[Any, Any], finite: bool) -> Any:
-    found = {}
-    for key, one in value.items():
-        name, kept = keys(key, finite), values(one, finite)
-        if name is NO or kept is NO:
-            return NO
-        found[name] = kept
+    found = {keys(key, finite): values(one, finite) for key, one in value.items()}
+    if NO in found or any(one is NO for one in found.values()):
+        return NO
     return value if all(found.get(key) is one for key, one in value.items()) else found
 
 

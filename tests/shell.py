@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any
 
 import typer
-import typer.testing
 from typer.testing import CliRunner, Result
 
 from interp.cli import app

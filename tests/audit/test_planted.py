@@ -7,8 +7,6 @@ wrong word, and no right one: how many must be right is the count that was measu
 import pytest
 
 from interp.audit import audit
-from interp.session import once
-from interp.task import Task
 from tests.audit.planted import PLANTED, SMALL, said
 
 LONG = {"search", "Q-learning"}
@@ -22,21 +20,6 @@ UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
 """Where 48 episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
 
 
-@pytest.fixture(scope="module")
-def drawn_once(one_session):
-    """Machines of one layout are asked about the same episodes: graphs took a third of the time."""
-    draw = Task.sample_for
-
-    def drawn(task, model, *sizes):
-        options = repr((task.key, model.layout, task.data.sample_options(model)))
-        return once(("drawn", options, *sizes), make=lambda: draw(task, model, *sizes))
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Task, "sample_for", drawn)
-        yield
-
-
-@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED])
 def test_what_is_planted_is_named(key):
     found = audit(PLANTED[key].make(), effort=SMALL)
