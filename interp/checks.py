@@ -163,13 +163,9 @@ def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bo
             fits = all(judges[0](one, True) is not NO for one in elements)
             return value if fits and origin in (Iterable, Collection) and isinstance(value, origin) else NO
     each = judges if origin is tuple and fixed else judges[:1] * len(value)
-    if len(each) != len(value):
+    found = [judge(one, finite) for judge, one in zip(each, value, strict=False)]
+    if len(each) != len(value) or any(one is NO for one in found):
         return NO
-    found = []
-    for judge, one in zip(each, value, strict=True):  # constructions make directions by the thousand
-        if (kept := judge(one, finite)) is NO:
-            return NO
-        found.append(kept)
     if origin is not tuple and all(new is old for new, old in zip(found, value, strict=True)):
         return value
     return tuple(found) if origin is tuple or isinstance(value, tuple) else found

@@ -30,10 +30,8 @@ def less_than_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     No other surface makes a claim of a comparison or of an audit: the slow test below asks these whether every missing
     answer has its reason.
     """
-    for alone in ("interp compare", "interp audit"):
-        monkeypatch.delitem(COMMANDS, alone)
     page = [*COMMANDS["the quick page"], "--episodes", "16", "--rounds", "12"]
-    monkeypatch.setitem(COMMANDS, "the quick page", page)
+    monkeypatch.setitem(globals(), "COMMANDS", {"interp probe": COMMANDS["interp probe"], "the quick page": page})
     decide = ("summary", "verification", "regret", "probes")
     parts = [part for part in parts_for(interp.tasks.get("experts")) if part.key in decide]
     monkeypatch.setattr("reports.tasks.experts.parts", lambda: parts)
