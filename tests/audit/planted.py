@@ -25,7 +25,7 @@ from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known
 from lab.known import by_algorithm
 
-SMALL = Scope(episodes=48, rounds=8, writes=2, away=1, held=40, jacobians=1, along=3, copies=1)
+SMALL = Scope(episodes=48, rounds=8, writes=4, away=1, held=40, jacobians=1, along=3, copies=1)
 
 
 @dataclass(frozen=True)
