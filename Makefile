@@ -12,6 +12,9 @@ RANGED := tests/model tests/llm tests/probes tests/interventions tests/machines_
 report: $(READY)
 	$(BIN)/interp report wma-handwired
 
+# Bytecode is kept whatever the shell says: without it every worker rewrites the asserts of all tests anew, 7 CPU seconds.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
