@@ -285,8 +285,8 @@ METRICS: dict[str, Metric] = unique(
             name="prediction, from corrupted to clean",
             unit="prediction",
             measure=lambda readout, pair: (
-                (_mean(readout, pair) - (corrupted := _mean(pair.corrupted_readout, pair)))
-                * (_mean(pair.clean_readout, pair) - corrupted).sign()
+                (_mean(readout, pair) - _mean(pair.corrupted_readout, pair))
+                * (_mean(pair.clean_readout, pair) - _mean(pair.corrupted_readout, pair)).sign()
             ),
             kinds=_REAL,
         ),
