@@ -26,7 +26,7 @@ from interp.errors import require, require_known
 from interp.machine import Machine
 from interp.measure import Measure, Measured, listed
 from interp.provenance import provenance
-from interp.workers import bar
+from interp.workers import bar, one_thread
 
 _COLUMNS = ["size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed", "allowance"]
 
@@ -81,6 +81,7 @@ class VerificationResult(Measured):
 
 
 @checked
+@one_thread()
 def verify(
     name: str,
     sizes: Iterable[Size] | None = None,
@@ -144,6 +145,7 @@ def verify(
 
 
 @checked
+@one_thread()
 def verify_machine(
     machine: Machine,
     algorithm: Algorithm | None = None,
