@@ -22,7 +22,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -194,9 +194,10 @@ def rebuilt(
 ) -> list[tuple[str, HookFunction]]:
     """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, given what the first sources write now."""
     written: dict[str, Tensor] = {}
+    shifts = lru_cache(1)(lambda n_written: shift(list(written.values())))  # queries, keys and values share one
 
     def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        at, changes = [graph.destinations.index(name) for name in destinations], shift(list(written.values()))
+        at, changes = [graph.destinations.index(name) for name in destinations], shifts(len(written))
         return einsum(
             weights[: len(changes), at], changes, "source at episode, source episode pos d -> at episode pos d"
         )
@@ -208,7 +209,7 @@ def rebuilt(
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
-        written.clear()  # hooks are freed late, and what they hold is most of the memory
+        written.clear(), shifts.cache_clear()  # hooks are freed late, and what they hold is most of the memory
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
