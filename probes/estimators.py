@@ -289,12 +289,11 @@ def _logistic(x: Array, targets: Sequence[TargetValues], folds: Array, groups: A
 
 
 def _refitted(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
-    n_classes = fits[0].probabilities.shape[1]
-    names = [(name, c) for name in target.outputs for c in range(n_classes)]
+    n = fits[0].probabilities.shape[1]  # classes
     return {
         "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
         "intercept": np.concatenate([one.refit[1] for one in fits]),
-        "columns": target.outputs if n_classes <= 2 else tuple(f"{name}={c}" for name, c in names),
+        "columns": target.outputs if n <= 2 else tuple(f"{of}={c}" for of in target.outputs for c in range(n)),
         "settings": {"penalties": [one.refit[2] for one in fits]},
     }
 

@@ -209,7 +209,8 @@ def rebuilt(
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
-        written.clear(), shifts.cache_clear()  # hooks are freed late, and what they hold is most of the memory
+        shifts.cache_clear()
+        written.clear()  # hooks are freed late, and what they hold is most of the memory
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
