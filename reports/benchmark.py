@@ -40,11 +40,6 @@ def write(result: Result, out: str | Path = "output") -> Path:
     return write_listed(page(result), Path(out) / "benchmark.html")
 
 
-def _best(summary: pd.DataFrame) -> str:
-    methods = summary[~summary["method"].isin(_BOUNDS)]
-    return "none" if methods.empty else f"{methods['method'].iloc[0]} ({methods['mean'].iloc[0]:.2f})"
-
-
 def _title(question: str) -> str:
     name = QUESTIONS[question].name
     return name[0].upper() + name[1:]
@@ -59,7 +54,9 @@ def _blocks(result: Result, question: str) -> list[Any]:
     known = {method: record.name for (of, method), record in METHODS.items() if of == question}
     listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
     listed.insert(1, "what", listed["method"].map(known).fillna(""))
-    caption = f"Best is {_best(summary)}. {_title(question)}: {record.headline}, mean over forms of machines."
+    graded = summary.loc[~summary["method"].isin(_BOUNDS), ["method", "mean"]].itertuples(index=False, name=None)
+    best = next((f"{method} ({mean:.2f})" for method, mean in graded), "none")
+    caption = f"Best is {best}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     by_variant = result.summary(question, by=["variant"]).pivot(index="method", columns="variant", values="mean")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import interp.tasks
 from interp.cli import options
@@ -65,7 +65,7 @@ def _patch(
         )
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.study(say, model, sizes, True, **how)
-    loaded: Any = chosen.model
+    loaded = chosen.model
     from interp.interventions import causal_tables as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
@@ -77,7 +77,7 @@ def _patch(
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
 
-        smooth = differentiable(loaded) if runs_from(loaded) else None  # others have no heads
+        smooth = differentiable(cast(Any, loaded)) if runs_from(loaded) else None  # others have no heads
         results = run.tables(loaded, round_, smooth=smooth, sample=sample)
         say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return

@@ -267,6 +267,11 @@ def _agreement(readout: Readout, pair: Pair) -> Tensor:
     return (choice == clean).to(readout.predictions.dtype)
 
 
+def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
+    corrupted = _mean(pair.corrupted_readout, pair)
+    return (_mean(readout, pair) - corrupted) * (_mean(pair.clean_readout, pair) - corrupted).sign()
+
+
 METRICS: dict[str, Metric] = unique(
     (
         Metric("logit_diff", "logit difference", "nats", _logit_diff, kinds=_CLASSES),
@@ -280,16 +285,7 @@ METRICS: dict[str, Metric] = unique(
         Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
         Metric("regret", "expected loss", "expected mistakes", lambda run, pair: pair.losses(run.predictions).sum(-1)),
         Metric("state", "decoded state difference", "state", _along_state, needs_update=True),
-        Metric(
-            key="prediction",
-            name="prediction, from corrupted to clean",
-            unit="prediction",
-            measure=lambda readout, pair: (
-                (_mean(readout, pair) - _mean(pair.corrupted_readout, pair))
-                * (_mean(pair.clean_readout, pair) - _mean(pair.corrupted_readout, pair)).sign()
-            ),
-            kinds=_REAL,
-        ),
+        Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
         Metric(
             key="squared_error",
             name="squared error from clean",
