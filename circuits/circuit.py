@@ -79,27 +79,13 @@ class Location:
             assert self.head is not None
             index, keys = circuit.head_index(self.head), [at(label) for label in self.keys]
             return lambda scores: scores[..., index, queries, keys] / self.scale
-        groups: dict[int, list[int]] = {}
-        for element, position in enumerate(queries):
-            groups.setdefault(position, []).append(element)
-        positions, order = list(groups), [element for elements in groups.values() for element in elements]
-        sizes = {len(elements) for elements in groups.values()}
-        assert len(sizes) == 1, "a location reads equally many numbers at each of its positions"
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
-        maps = as_tensor(rearrange(vectors[order], "(position read) d -> position read d", position=len(groups)))
-        back = sorted(range(len(order)), key=order.__getitem__)
-        in_order, axes = order == list(range(len(order))), maps.abs().argmax(-1)
-        alone = int(maps.count_nonzero(dim=-1).max()) == 1  # every element is one coordinate
-
-        def read(activation: Tensor) -> Tensor:
-            if alone:
-                elements = activation[..., as_tensor(positions)[:, None], axes] * maps.sum(-1).to(activation)
-            else:
-                elements = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation))
-            elements = elements.flatten(-2)
-            return elements if in_order else elements[..., back]
-
-        return read
+        if int(np.count_nonzero(vectors, axis=1).max()) == 1:  # every element is one coordinate
+            places = np.array(queries) * vectors.shape[1] + np.abs(vectors).argmax(1)
+            axes, scales = as_tensor(places), as_tensor(vectors.sum(1))
+            return lambda resid: resid.flatten(-2).index_select(-1, axes) * scales.to(resid)
+        maps = as_tensor(vectors)
+        return lambda resid: einsum("...ed,ed->...e", resid[..., queries, :], maps.to(resid))
 
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")

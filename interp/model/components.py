@@ -105,7 +105,8 @@ class Attention(_Drawn):
         self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV")
         self.b_O = nn.Parameter(torch.empty(config.d_model))
         self.rules = tuple(config.attention_rules[layer])
-        self.register_buffer("mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False)
+        # Added to scores, which takes a fifth of the time of filling them.
+        self.register_buffer("mask", torch.full((config.n_ctx,) * 2, -torch.inf).triu(1), persistent=False)
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
@@ -122,7 +123,7 @@ class Attention(_Drawn):
             k, v = past.append(k, v)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n = scores.shape[-2:]
-        scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
+        scores = self.hook_attn_scores(scores + self.mask[n - n_queries : n, :n])
         z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", self.hook_pattern(_attention(scores, self.rules)), v))
         if self.runtime.use_attn_result:
             return self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O)).sum(2) + self.b_O
@@ -161,10 +162,10 @@ def _softmax(scores: Tensor) -> Tensor:
 def _hard(scores: Tensor) -> Tensor:
     scores = scores.detach()  # a maximum's place has no gradient
     is_max = torch.eq(scores, scores.amax(-1, keepdim=True), out=torch.empty_like(scores))
-    return is_max.div_(is_max.sum(-1, keepdim=True))
+    return is_max.mul_(is_max.sum(-1, keepdim=True).reciprocal_())
 
 
-_RULES = {"softmax": _softmax, "hard": _hard, "linear": lambda scores: scores.masked_fill(scores == float("-inf"), 0.0)}
+_RULES = {"softmax": _softmax, "hard": _hard, "linear": lambda scores: scores.nan_to_num(torch.nan, torch.inf, 0.0)}
 
 
 class MLP(_Drawn):
@@ -314,7 +315,11 @@ class PlainBlock:
             (_stored(weight[heads, :, :n].transpose(0, 1).flatten(1), sparse), bias[heads, :n].flatten())
             for weight, bias, n in maps
         )
-        self.out, self.bias = _stored(attn.W_O[heads, : self.n_moved].flatten(0, 1), sparse), attn.b_O
+        out, self.bias, self.written = attn.W_O[heads, : self.n_moved].flatten(0, 1), attn.b_O, None
+        if sparse:  # of the residual stream's columns only those that the heads write
+            self.written = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
+            out, self.bias = out[:, self.written], self.bias[self.written]
+        self.out = _stored(out, sparse)
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -334,11 +339,12 @@ class PlainBlock:
             scores = queries[:, heads] @ keys[:, heads]
             if self.scale != 1.0:
                 scores.div_(self.scale)
-            scores.masked_fill_(self.mask[n - n_queries : n, :n], float("-inf"))
+            scores.add_(self.mask[n - n_queries : n, :n])
             scores = scores if self.narrow else self.attn.hook_attn_scores(scores)
             parts.append(_attention(scores, self.rules[heads]) @ values[:, heads])
         z = (torch.cat(parts, 1) if parts[1:] else parts[0]).transpose(1, 2)
-        resid = resid + _times(z.reshape(*resid.shape[:2], -1), self.out).add_(self.bias)
+        out = _times(z.reshape(*resid.shape[:2], -1), self.out).add_(self.bias)
+        resid = resid + out if self.written is None else resid.index_add(2, self.written, out)
         if (mlp := self.mlp) is not None:
             post = mlp.act((self._normalize(resid) @ mlp.W_in).add_(mlp.b_in))
             resid = resid.add_((post @ mlp.W_out).add_(mlp.b_out))

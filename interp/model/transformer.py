@@ -143,7 +143,7 @@ class HookedLatentTransformer(LensSurface):
         embedded = nn.functional.embedding(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
-            embedded = embedded + payload * nn.functional.embedding(tokens, self.value_embed.table)
+            embedded.add_(nn.functional.embedding(tokens, self.value_embed.table).mul_(payload))
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
         embedded = torch.cat([embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1)
         positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(len(tokens), -1, -1)
