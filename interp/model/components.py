@@ -315,7 +315,8 @@ class PlainBlock:
             (_stored(weight[heads, :, :n].transpose(0, 1).flatten(1), sparse), bias[heads, :n].flatten())
             for weight, bias, n in maps
         )
-        out, self.bias, self.written = attn.W_O[heads, : self.n_moved].flatten(0, 1), attn.b_O, None
+        out, self.written = attn.W_O[heads, : self.n_moved].flatten(0, 1), None
+        self.bias: Tensor = attn.b_O
         if sparse:  # of the residual stream's columns only those that the heads write
             self.written = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
             out, self.bias = out[:, self.written], self.bias[self.written]

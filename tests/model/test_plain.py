@@ -1,5 +1,6 @@
 """Rounds without hooks are the hooked rounds bit for bit, and run only where nobody can tell."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -33,10 +34,13 @@ def hooked(model, call, *rounds):
     n=st.sampled_from([1, 2, 7, 16]),
     payload=st.booleans(),
     double=st.booleans(),
+    bias=st.sampled_from([0.0, 0.5]),
 )
-def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payload, double):
+def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payload, double, bias):
     """Whole rounds, and rounds in parts: up to any layer, from any position on."""
-    model = model.double() if double else model.float()
+    model = deepcopy(model.double() if double else model.float())
+    for block in model.blocks:  # also where no head writes
+        block.attn.b_O.data[::3] += bias
     generator, layout = torch.Generator().manual_seed(seed), model.layout
     tokens = torch.randint(model.config.d_vocab, (n, layout.n_positions), generator=generator)
     latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(model.W_E.dtype)
