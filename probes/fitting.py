@@ -52,7 +52,7 @@ from probes.values import (
 _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
-_N_UNTRAINED, _N_QUICK = 3, 2  # untrained copies, and of a quick probe; the best counts (why: docs/method/probes.md)
+_N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
 
 _MORE = 3
 
@@ -160,8 +160,7 @@ def probe(
     site: str = "latents",
     method: str | Any | None = None,
     seed: int = 0,
-    n_untrained: int | None = None,
-    quick: bool = False,
+    n_untrained: int = _N_UNTRAINED,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
     """:func:`fit` of a machine's rollout over ``episodes`` and of several targets, by their keys.
@@ -169,11 +168,9 @@ def probe(
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
             task's record names as ``probed``, or every variable where it names none.
-        n_untrained: untrained copies of the machine; when None, three, and two where ``quick``.
+        n_untrained: untrained copies of the machine, of which the best counts.
         run: the rollout of the model over the episodes, with what the site needs cached, where it is known.
     """
-    if n_untrained is None:
-        n_untrained = _N_QUICK if quick else _N_UNTRAINED
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
     about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
@@ -295,20 +292,22 @@ def fit_targets(
     targets = [target.as_numbers() for target in targets]
     missing, participants = targets[0].missing, targets[0].participants
     x = filled(as_inputs(x), missing)
-    blanks = [(filled(as_inputs(b), (there or targets)[0].missing), there) for b, there in copies]
     for target in targets:
         check(x, target)
-    for blank, there in blanks:
+    usable = []
+    for given, there in copies:
+        lost = (there or targets)[0].missing
+        blank = filled(as_inputs(given), lost)
         require(
             there is not None or x.shape == blank.shape,
             f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
             "use probes.untrained(model) on the same episodes",
         )
-    usable = [one for one in blanks if not overflows(one[0])]
+        usable += [] if overflows(blank) else [(as_array(given, "activations"), lost, there)]
     recorded = usable and (missing is not None or participants is not None)
     only = f"there are only {len(x)} episodes, where of an untrained copy {PLATEAU} show all that can be read"
     only = only if recorded and len(x) < PLATEAU else ""
-    overflown = "" if usable or not blanks else "the activations of the untrained model overflow or are NaN"
+    overflown = "" if usable or not copies else "the activations of the untrained model overflow or are NaN"
     if overflown:
         warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
     x, hidden = without_rounding(x)
@@ -332,17 +331,19 @@ def fit_targets(
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     sizes |= {} if missing is None else {"n_counted": int((~missing).sum())}
-    sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, _ in usable), default=0)}
+    sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, *_ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         sample = GroupedTargets([targets[i] for i in alike], together, seed)
-        drawn: list[tuple[np.ndarray, GroupedTargets]] = []
-        for blank, there in usable:
+        drawn: list[GroupedTargets] = []
+        for blank, _, there in usable:
             more = n_groups + np.arange(len(blank) - len(x))  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
-            drawn.append((without_rounding(blank)[0], GroupedTargets(own, np.concatenate([together, more]), seed)))
-        fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
+            drawn.append(GroupedTargets(own, np.concatenate([together, more]), seed))
+        # Only one of them is in memory at a time.
+        read_once = (without_rounding(filled(as_inputs(blank), lost))[0] for blank, lost, _ in usable)
+        fitted = Problem.of(sample, kind).with_baselines().fit(x, zip(read_once, drawn, strict=True))
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
             options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i], "hidden": hidden}

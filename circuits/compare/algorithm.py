@@ -481,7 +481,7 @@ def _behaves(compared: Compared) -> Behaviour:
 def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_Agreement, list[Failure]]:
     """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
     sets, seed = compared.sets, compared.effort.seed
-    edits = edits_of(compared)
+    edits = edits_of(compared, 1)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
     own, base = (_memoryless(compared, one) for one in (subject.model, other))
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
@@ -550,7 +550,7 @@ ALGORITHM = Question(
     "algorithm",
     AlgorithmPart,
     lambda compared: explain(
-        compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed, edits=edits_of(compared)
+        compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed, edits=edits_of(compared, 1)
     ),
 )
 BEHAVIOUR = Question(

@@ -76,7 +76,7 @@ class Edits:
 
 
 @remembered
-def edits_of(compared: Compared, times: int = 1) -> Edits:
+def edits_of(compared: Compared, times: int) -> Edits:
     """The changes that a comparison asks about, ``times`` as many as its effort says."""
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.effort.edits)

@@ -84,7 +84,7 @@ def _probe(
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
-            results = probes.probe(loaded, sampled, names, site=site, seed=seed, quick=quick)
+            results = probes.probe(loaded, sampled, names, site=site, seed=seed)
         write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
         write_csv(folder / "probes.csv", pd.concat([result.scores() for result in results], ignore_index=True))
         write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})

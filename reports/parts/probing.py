@@ -41,8 +41,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         kept = [channel for channel in context.model.channels if not channel.grows] or context.model.channels
         widest = max(kept, key=lambda channel: np.prod(channel.shape)).name
         site = "latents" if len(kept) == len(context.model.channels) else f"latents@{widest}"
-        how: dict[str, Any] = {"run": context.run, "quick": context.quick, "site": site}
-        return probes.probe(context.model, context.episodes, keys, seed=context.seed, **how) if keys else []
+        how: dict[str, Any] = {"run": context.run, "site": site, "seed": context.seed}
+        return probes.probe(context.model, context.episodes, keys, **how) if keys else []
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
