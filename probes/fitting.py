@@ -9,9 +9,10 @@ copies are run over more episodes than the probe has: ``docs/method/probes.md``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import joblib
@@ -201,18 +202,17 @@ def _fit_run(
     for when, activations in own.items():
         alike = [i for i, target in enumerate(targets) if target.when == when]
         there = None if elsewhere is None else [elsewhere[i] for i in alike]
-        copies = [*given, *((read(blank, where, when), there) for blank in blanks)]
-        about = {name: run.settings[name] for name in ("model", "digest", "commit")}
-        how: dict[str, Any] = {"copies": copies, "site": where, "seed": seed, **about, **options}
-        fitted = fit_targets(activations, [targets[i] for i in alike], **how)
+        copies = [*given, *((partial(lambda of, w: read(of(), where, w), blank, when), there) for blank in blanks)]
+        how = {name: run.settings[name] for name in ("model", "digest", "commit")} | options
+        fitted = fit_targets(activations, [targets[i] for i in alike], copies=copies, site=where, seed=seed, **how)
         results |= dict(zip(alike, fitted, strict=True))
     return [results[i] for i in range(len(targets))]
 
 
 def untrained_runs(
     run: Rollout, targets: Sequence[TargetValues], sites: Sequence[str | ProbedSite], n: int, seed: int
-) -> tuple[list[Rollout], list[TargetValues] | None]:
-    """Runs of ``n`` untrained copies of a rollout's model, and the targets of their episodes where these are more.
+) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
+    """For each of ``n`` untrained copies of a rollout's model what gives its run; targets of its episodes where more.
 
     They are more where there are fewer than :data:`PLATEAU`, which a sampler drew (docs/method/probes.md).
     """
@@ -239,7 +239,7 @@ def untrained_runs(
                 mask = np.concatenate(masks) if masks else None
                 elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
-    about, blanks = (n_rounds, run.commit, *hooks), []
+    about, blanks = (n_rounds, run.commit, *hooks), list[Callable[[], Rollout]]()
     fed = [model.layout.fit(sample).encoded(sample).tensors().values() for sample in samples]
     which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
@@ -249,9 +249,9 @@ def untrained_runs(
             kept = _RUNS.pop((digest, *about, key), None)
             if kept is None:
                 kept = rollout(fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit)
-            runs.append(kept)
+            runs.append(replace(kept, model=fresh))
             _RUNS[digest, *about, key] = kept
-        blanks.append(replace(Rollout.joined(runs), model=fresh))
+        blanks.append(partial(Rollout.joined, runs))
     while sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values())) > _MOST_KEPT:
         del _RUNS[next(iter(_RUNS))]
     return blanks, elsewhere
@@ -285,7 +285,8 @@ def fit_targets(
 ) -> list[ProbeResult]:
     """:func:`fit` for several targets of the same activations; one factorisation serves all ridge probes.
 
-    ``copies`` are activations of untrained copies, each with the targets of its episodes; None where they are the same.
+    ``copies`` are activations of untrained copies, or functions that give them, so that only one is in memory, each
+    with the targets of its episodes; None where they are the same.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
@@ -297,13 +298,14 @@ def fit_targets(
     usable = []
     for given, there in copies:
         lost = (there or targets)[0].missing
-        blank = filled(as_inputs(given), lost)
+        blank = filled(as_inputs(given() if callable(given) else given), lost)
         require(
             there is not None or x.shape == blank.shape,
             f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
             "use probes.untrained(model) on the same episodes",
         )
-        usable += [] if overflows(blank) else [(as_array(given, "activations"), lost, there)]
+        usable += [] if overflows(blank) else [(given, len(blank), lost, there)]
+        del blank
     recorded = usable and (missing is not None or participants is not None)
     only = f"there are only {len(x)} episodes, where of an untrained copy {PLATEAU} show all that can be read"
     only = only if recorded and len(x) < PLATEAU else ""
@@ -331,18 +333,18 @@ def fit_targets(
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     sizes |= {} if missing is None else {"n_counted": int((~missing).sum())}
-    sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, *_ in usable), default=0)}
+    sizes |= {"n_untrained": len(usable), "untrained_episodes": max((n for _, n, *_ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         sample = GroupedTargets([targets[i] for i in alike], together, seed)
         drawn: list[GroupedTargets] = []
-        for blank, _, there in usable:
-            more = n_groups + np.arange(len(blank) - len(x))  # further episodes are independent of each other
+        for _, n, _, there in usable:
+            more = n_groups + np.arange(n - len(x))  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
             drawn.append(GroupedTargets(own, np.concatenate([together, more]), seed))
-        # Only one of them is in memory at a time.
-        read_once = (without_rounding(filled(as_inputs(blank), lost))[0] for blank, lost, _ in usable)
+        given = ((of() if callable(of) else of, lost) for of, _, lost, _ in usable)
+        read_once = (without_rounding(filled(as_inputs(blank), lost))[0] for blank, lost in given)
         fitted = Problem.of(sample, kind).with_baselines().fit(x, zip(read_once, drawn, strict=True))
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()

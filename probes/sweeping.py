@@ -188,7 +188,7 @@ def sweep(
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for shared, site, scored in _run(missing, [run, *blanks], n_jobs, scheduler):
+            for shared, site, scored in _run(missing, [run, *(joined() for joined in blanks)], n_jobs, scheduler):
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])

@@ -305,4 +305,4 @@ def overflows(x: Array) -> bool:
     [False, True, True]
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return not np.isfinite(x.size * np.square(x, dtype=np.float64).sum())
+        return not np.isfinite(x.size * np.einsum("erd,erd->", x, x, dtype=np.float64))  # without an array of squares

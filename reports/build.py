@@ -5,10 +5,12 @@ A part that fails takes its own section with it and no other: the page then says
 
 from __future__ import annotations
 
+import ctypes
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -120,6 +122,8 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
         context.measures[part.key] = list(_attempt(context, part, use) or ())
         context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
+        with suppress(AttributeError, OSError, TypeError):  # a C library without it
+            ctypes.CDLL(None).malloc_trim(0)  # what a part needed beside its result goes back to the system
     from reports.parts.overview import measures_of, sampled
 
     step("drawing" + took)
