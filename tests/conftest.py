@@ -1,4 +1,7 @@
-"""What all tests share: one thread a process, theirs and those they start, so that no core waits for another."""
+"""What all tests share: one thread a process, theirs and those they start, so that no core waits for another.
+
+Fixtures import what they need: xdist's controller reads this file, too, and runs no test.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -8,15 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
-from interp import catalog, library, tasks
-from interp.model import checkpoints
-from interp.session import session
-from interp.task import Task
-from interp.workers import one_thread
-
 
 @pytest.fixture(autouse=True, scope="session")
 def in_one_thread() -> Iterator[None]:
+    from interp.workers import one_thread
+
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
         yield
@@ -25,6 +24,8 @@ def in_one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_session() -> Iterator[None]:
     """Tests of one module, which look at the same models and episodes, run each of them once."""
+    from interp.session import session
+
     with session():
         yield
 
@@ -39,6 +40,8 @@ def early(few: bool = False) -> Iterator[None]:
 
     With ``few`` only the families :data:`FEW` are asked.
     """
+    from interp.task import Task
+
     every = Task.rivals
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
@@ -64,6 +67,8 @@ def few_fits() -> Iterator[None]:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that a test registers are forgotten after it."""
+    from interp import catalog, tasks
+
     tasks.every()
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
 
@@ -71,13 +76,15 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``changed_task(KEY, field=...)``: a registered task with other fields, until the test ends."""
+    from interp import catalog, tasks
+
     return lambda key, **fields: monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), **fields))
 
 
 @pytest.fixture
 def builders() -> Iterator[None]:
     """Builders of machines that a test registers are forgotten after it, and it knows no others."""
-    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS, clear=True):
+    with patch.dict("interp.library._BUILT", clear=True), patch.dict("interp.model.checkpoints.BUILDERS", clear=True):
         yield
 
 

@@ -27,7 +27,7 @@ from interp.workers import bar
 with bar("grading", 6) as done:
     for _ in range(5):
         done(1)
-    time.sleep(2)
+    time.sleep(1)
 """
 
 

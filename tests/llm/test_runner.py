@@ -138,12 +138,12 @@ def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, 
 
 
 def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Path) -> None:
-    """429, 500, a cut connection, a timeout and a body that is no completion: each costs a retry, none a prediction."""
+    """429, 500, a cut connection, a timeout, bodies that are no completion: each costs a retry, none a prediction."""
     trouble = [
         raw.Status(429, headers={"retry-after-ms": "10"}),
         raw.Status(500),
         raw.CUT,
-        raw.Hang(0.8, '{"prediction": 0}'),
+        raw.Hang(1.6, '{"prediction": 0}'),
         raw.Raw(b"<html>bad gateway</html>", "text/html"),
         raw.Raw(b'{"choices": []}'),
         raw.Raw(b"\x00\xff not json"),
@@ -151,13 +151,12 @@ def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Pa
     ]
 
     def answer(number: int, body: dict[str, Any]) -> Any:
-        return trouble[number // 2] if number % 2 == 0 and number // 2 < len(trouble) else good(number, body)
+        return trouble[number] if number < len(trouble) else good(number, body)
 
     server = serve(answer)
-    work = jobs(rounds=10)
-    summary = go(server.url, tmp_path, work, timeout=0.4, concurrency=1)
-    assert summary.complete and summary.calls == 10 and summary.malformed == 0
-    assert len(server.requests) == 10 + len(trouble)
+    summary = go(server.url, tmp_path, jobs(n=8, rounds=1), timeout=0.8, concurrency=8)
+    assert summary.complete and summary.calls == 8 and summary.malformed == 0
+    assert len(server.requests) == 8 + len(trouble)
 
 
 def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, tmp_path: Path) -> None:

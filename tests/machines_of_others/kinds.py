@@ -102,8 +102,8 @@ KINDS = {
     "LSTM": lambda folder: learner("lstm", LAYOUT, width=WIDTH),
     "loop": lambda folder: learner("loop", LAYOUT, width=WIDTH),
     "HRM": lambda folder: hrm(),
-    "Mamba": lambda folder: learner("mamba", LAYOUT, width=WIDTH, n_layers=2),
-    "thoughts": lambda folder: learner("thoughts", LAYOUT, width=8, n_rounds=N_ROUNDS),
+    "Mamba": lambda folder: learner("mamba", LAYOUT, width=6, n_layers=2),
+    "thoughts": lambda folder: learner("thoughts", LAYOUT, width=4, n_rounds=N_ROUNDS),
     "Coconut": lambda folder: coconut(),
     "agent": agent,
 }
