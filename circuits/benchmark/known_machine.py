@@ -32,7 +32,6 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.files import read_json, read_tables
-from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.machine import Machine
@@ -90,20 +89,6 @@ class KnownMachine:
     def transformer(self) -> HookedLatentTransformer:
         """The model, for questions about edges and nodes, which are asked of transformers alone."""
         return cast(HookedLatentTransformer, self.model)
-
-
-def candidates(graph: EdgeGraph) -> list[tuple[int, int]]:
-    """Which edges of a model's graph could be true, as its indices: all but those of heads and MLPs without weights."""
-    idle: set[str] = set()
-    for layer, block in enumerate(graph.model.blocks):
-        weights = (block.attn.W_Q, block.attn.W_K, block.attn.W_V, block.attn.W_O)
-        zero = torch.stack([(weight == 0).flatten(1).all(1) for weight in weights]).all(0)
-        idle |= {f"{layer}.{head}" for head in torch.nonzero(zero).flatten().tolist()}
-        if block.mlp is not None and not bool(block.mlp.W_in.any()):
-            idle.add(f"mlp {layer}")
-    idle_sources = [name in idle for name in graph.sources]
-    idle_destinations = [name.rsplit(".", 1)[0] in idle for name in graph.destinations]  # "1.0.q" belongs to "1.0"
-    return [(s, d) for s, d in graph.edges if not (idle_sources[s] or idle_destinations[d])]
 
 
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.benchmark.known_machine import KnownMachine, candidates
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.question import QUESTIONS, Truth
 from interp.algorithm import Values
 from interp.checks import checked_fields
@@ -26,7 +26,6 @@ from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.interventions.sites import tile
 from interp.model.hooked import HookFunction
-from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 
@@ -132,9 +131,9 @@ class Material:
     def truth(self, question: str) -> Truth:
         """Every item of a question and its kind, "" where it is false."""
         key = ("truth", question)
-        truth = self.once(key, lambda: QUESTIONS[question].truth(self.subject, self))
-        self._cost[key], self._below[key] = 0.0, set()  # no method pays for what the truth took
-        return truth
+        if key not in self._made:  # by no `once`: no method pays for what the truth took
+            self._made[key] = self._timed(lambda: QUESTIONS[question].truth(self.subject, self))[0]
+        return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:
         """The items that a question asks about: all that a method may know of the truth."""
@@ -158,8 +157,8 @@ class Material:
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
-        """Every edge that could be true, as the graph's indices."""
-        return self.once("candidates", lambda: candidates(self.graph))
+        """Every edge that could be true, as the graph's indices: all but those of heads and MLPs that write nothing."""
+        return self.once("candidates", lambda: [edge for edge in self.graph.edges if self.graph.live[edge]])
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
@@ -217,8 +216,9 @@ class Material:
 
     def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
         """Measures circuits of a case; what it has run for another purpose is run, and charged, again."""
-        key = ("scorer", case.corruption, case.exit, case.round, ablation, purpose)
-        return self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
+        key = ("scorer", case.corruption, case.round, ablation, purpose)
+        scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
+        return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def contributions(self, pair: Pair, corruption: str = "") -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in a pair's round: in the clean run, which all pairs of a round share, or in the
@@ -234,8 +234,8 @@ class Material:
             pair = self.pair(corruption, t)
             clean, other = self.contributions(pair), self.contributions(pair, corruption)
             change = ablated(other, ablation) - clean
-            rounds, latents = pair.clean.fed.at(t), pair.clean.latents[:, t]
-            return _cut_each(self.graph, rounds, latents, change, self.candidates)
+            streams = self.once(("streams", t), lambda: self.graph.streams(pair.clean, t))
+            return _cut_each(self.graph, pair.clean, t, change, streams, self.candidates)
 
         return self.once(("cut", corruption, ablation, t), make)
 
@@ -253,24 +253,28 @@ _Edge = tuple[int, int]
 
 def _cut_each(
     graph: EdgeGraph,
-    rounds: EncodedRounds,
-    latents: Float[Tensor, "episode latent d_model"],
+    run: Rollout,
+    round: int,
     change: Float[Tensor, "source episode pos d_model"],
+    streams: Sequence[Float[Tensor, "episode pos d_model"]],
     edges: Sequence[_Edge],
 ) -> Readout:
     """What a round gives with each of ``edges`` (indices of the graph) cut on its own, cells ``[edge, episode]``.
 
-    ``change`` is what replaces a source's contribution, minus the contribution.
+    ``change`` is what replaces a source's contribution, minus the contribution; ``streams`` are
+    :meth:`EdgeGraph.streams`, from which edges are cut that lead to the same layers.
     """
+    rounds, latents = run.fed.at(round), run.latents[:, round]
     size = max(1, _ROWS // len(latents))
     order = sorted(range(len(edges)), key=lambda i: edges[i][1])
     predictions: list[Tensor] = [latents] * len(edges)
     after: list[Tensor] = [latents] * len(edges)
     for start in range(0, len(order), size):
         part = order[start : start + size]
-        hooks = _hooks(graph, [edges[i] for i in part], change)
+        hooks, rows = _hooks(graph, [edges[i] for i in part], change), partial(tile, times=len(part))
+        layer = graph.first_layer(edges[i][1] for i in part)
         with torch.no_grad():
-            out = graph.forward(rounds.each(partial(tile, times=len(part))), tile(latents, len(part)), hooks)
+            out = graph.forward(rounds.each(rows), rows(latents), hooks, (layer, rows(streams[layer])))
         outputs = [x.unflatten(0, (len(part), len(latents))) for x in out]
         for row, i in enumerate(part):
             predictions[i], after[i] = outputs[0][row], outputs[1][row]

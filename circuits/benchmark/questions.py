@@ -34,7 +34,7 @@ def _edges(subject: KnownMachine, material: Material) -> Truth:
     """
     if subject.edges is None:
         return {}
-    changes = _changes(Material(subject, material.effort, material.seed))
+    changes = _changes(material)
     kinds = {name: subject.edges.get(name, "") for name in material.edge_names}
     return {name: _INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
 
@@ -61,6 +61,7 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
     for case in filter(None, map(material.case, EXITS)):  # faithfulness of the best edges, at MIB's shares of all
         scorer = material.scorer(case, "resample", "grades")
         circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
+        scorer.run(circuits)
         empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
         curves.append((np.array(measured) - empty) / (measured[-1] - empty))
     if curves:

@@ -42,6 +42,7 @@ _Keep = Bool[np.ndarray, "source destination"]
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
+_AT_ONCE = 8  # circuits of ACDC that are run as one batch
 
 
 class CircuitScorer:
@@ -56,8 +57,8 @@ class CircuitScorer:
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
+        self.clean = tuple(of(pair.clean, pair.round) for of in (self.graph.contributions, self.graph.streams))
         self.whose = participants_of(pair.clean_episodes)
-        self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
         chosen = {"round": pair.round, "metric": self.measure.key, "ablation": ablation}
         edges = "edges between heads, MLPs and exits, at all positions"
         self.settings = provenance(pair.model, **chosen, granularity=edges)
@@ -72,13 +73,20 @@ class CircuitScorer:
         other.settings = {**self.settings, "metric": other.measure.key}
         return other
 
+    def run(self, keeps: Sequence[_Keep | Tensor]) -> list[bytes]:
+        """Run several circuits at once, those that have not been run; gives the key of each."""
+        kept = [self.graph.fitted("keep", keep, 0, 1) for keep in keeps]
+        keys = [one.tobytes() + str(one.dtype).encode() for one in kept]
+        if new := [i for i, key in enumerate(keys) if key not in self._ran]:
+            out = self.graph.run(self.pair.clean, self.pair.round, [kept[i] for i in new], self.other, self.clean)
+            predictions, latents = (x.unflatten(0, (len(new), -1)) for x in out)
+            for row, i in enumerate(new):
+                self._ran[keys[i]] = Readout(predictions[row].unsqueeze(1), latents[row])
+        return keys
+
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
         """The metric with only the kept edges; each circuit is run once."""
-        kept = self.graph.fitted("keep", keep, 0, 1)
-        key = kept.tobytes() + str(kept.dtype).encode()
-        if key not in self._ran:
-            prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
-            self._ran[key] = Readout(prediction.unsqueeze(1), latents)
+        (key,) = self.run([keep])
         if key not in self._measured:
             self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
         return self._measured[key]
@@ -241,16 +249,27 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
 def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
     """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
     number("tolerance", tolerance, 0)
-    graph, keep = scorer.graph, scorer.graph.mask()
+    graph, keep = scorer.graph, scorer.graph.live
+    left = sorted((edge for edge in graph.edges if keep[edge]), key=lambda e: (-e[1], -e[0]))
     now = scorer.faithfulness(keep)
-    for edge in sorted(graph.edges, key=lambda e: (-e[1], -e[0])):
-        name = graph.destinations[edge[1]].rsplit(".", 1)[0]
-        keep[edge] = False
-        if name in graph.sources and not keep[graph.sources.index(name)].any():
-            continue  # Nothing kept reads this destination: cutting its inputs changes nothing.
-        cut = scorer.faithfulness(keep)
-        if abs(cut - now) <= tolerance:
+    while left:
+        tried: list[tuple[int, _Keep]] = []  # the circuits that follow as long as every cut is kept
+        for i, (source, destination) in enumerate(left):
+            keep = keep.copy()
+            keep[source, destination] = False
+            name = graph.destinations[destination].rsplit(".", 1)[0]
+            if name not in graph.sources or keep[graph.sources.index(name)].any():
+                tried.append((i, keep))  # Else nothing kept reads this destination: the cut changes nothing.
+            if len(tried) == _AT_ONCE:
+                break
+        scorer.run([circuit for _, circuit in tried])
+        done = i
+        for i, circuit in tried:
+            cut = scorer.faithfulness(circuit)
+            if not abs(cut - now) <= tolerance:
+                keep, done = circuit, i
+                keep[left[i]] = True
+                break
             now = cut
-        else:
-            keep[edge] = True
+        left = left[done + 1 :]
     return keep

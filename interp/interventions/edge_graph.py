@@ -20,9 +20,9 @@ evidence of what a read brings, or that the reads together are a circuit. The fo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -39,10 +39,11 @@ from interp.display import lacks
 from interp.errors import InputError, require, require_known, theirs
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
-from interp.interventions.sites import Place, Site, frozen
+from interp.interventions.sites import Place, Site, frozen, tile
 from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.rollout import replay
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -100,6 +101,22 @@ class EdgeGraph:
         """(source, destination) indices of every edge, sources first."""
         return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
 
+    @cached_property
+    def live(self) -> NDArray[np.bool_]:
+        """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
+        idle: set[str] = set()
+        for layer, block in enumerate(self.model.blocks):
+            idle |= {
+                f"{layer}.{head}" for head, used in enumerate(block.attn.W_O.flatten(1).any(1).tolist()) if not used
+            }
+            if block.mlp is not None and not (block.mlp.W_out.any() or block.mlp.b_out.any()):
+                idle.add(f"mlp {layer}")
+        writes = [name not in idle for name in self.sources]
+        reads = [
+            name not in idle and name.rpartition(".")[0] not in idle for name in self.destinations
+        ]  # "1.0.q", "1.0"
+        return self.exists & np.outer(writes, reads)
+
     def name(self, edge: tuple[int, int]) -> str:
         """``source -> destination`` of an edge, given as two indices."""
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
@@ -137,37 +154,72 @@ class EdgeGraph:
     def contributions(self, run: Rollout, round: int) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in one round of ``run``, in the order of :attr:`sources`."""
         (round,) = select_rounds(round, run.n_rounds)
-        written: dict[str, Tensor] = {}
+        written: list[Tensor] = []
         with torch.no_grad():
-            self.forward(run.fed.at(round), run.latents[:, round], _recorded(self, written))
-        return torch.stack([written.pop(name) for name in self.sources])  # hooks are freed late, and hold the rest
+            self.forward(run.fed.at(round), run.latents[:, round], _recorded(self, lambda _, one: written.append(one)))
+        return torch.cat([written.pop(0) for _ in self.writers])  # hooks are freed late, and hold the rest
+
+    def streams(self, run: Rollout, round: int) -> list[Float[Tensor, "episode pos d_model"]]:
+        """The residual stream before every layer in one round of ``run``."""
+        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.model.config.n_layers)]
+        _, _, cache = replay(self.model, run, rounds=round, names_filter=names)
+        return [cache[name][:, 0] for name in names]
 
     def forward(
-        self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
-    ) -> tuple[Tensor, Tensor]:
-        """A round with hooks: its prediction and the latents after it; every hook must fire exactly once."""
-        counter = FiringCounter(hooks)
-        with self.model.hooks(fwd_hooks=counter.hooks):
-            out = self.model(rounds.tokens, latents, rounds.values)
-        assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
-        return out.prediction, self.model.write(out.latents, out.update, rounds.slots)
-
-    def run(
         self,
         rounds: EncodedRounds,
         latents: Tensor,
-        keep: Bool[np.ndarray, "source destination"] | Tensor,
-        ablated: Float[Tensor, "source episode pos d_model"],
+        hooks: list[tuple[str, HookFunction]],
+        before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The prediction and the next latents of a round in which cut edges carry ``ablated``.
+        """A round with hooks: its prediction and the latents after it; every hook must fire exactly once.
 
-        Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now.
+        ``before`` is a layer and the residual stream before it, from which the round is run: hooks of earlier layers
+        are left out.
         """
-        self.fitted("keep", keep, 0, 1)
-        weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
-        cut = rebuilt(self, weights, lambda written: ablated[: len(written)] - torch.stack(written))
+        first = 0 if before is None else before[0]
+        counter = FiringCounter([(name, hook) for name, hook in hooks if int(name.split(".")[1]) >= first])
+        with self.model.hooks(fwd_hooks=counter.hooks):
+            out = self.model.step(latents, rounds, before)
+        assert set(counter.fired) <= {1}, f"hooks on edges fired {counter.fired} times, not once each"
+        return out
+
+    def first_layer(self, destinations: Iterable[int]) -> int:
+        """The first layer that holds one of some destinations; the last one where none does."""
+        n_layers, n_inside = self.model.config.n_layers, len(self.destinations) - len(EXITS)
+        return min((d * n_layers // n_inside for d in destinations if d < n_inside), default=n_layers - 1)
+
+    def run(
+        self,
+        run: Rollout,
+        round: int,
+        keeps: Sequence[NDArray[Any]],
+        ablated: Float[Tensor, "source episode pos d_model"],
+        clean: tuple[Tensor, Sequence[Tensor]],
+    ) -> tuple[Tensor, Tensor]:
+        """The prediction and the next latents of a round in which cut edges carry ``ablated``, circuit by circuit.
+
+        Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now. ``clean`` is
+        what :meth:`contributions` and :meth:`streams` give: all run from the first layer at which any cuts an edge.
+        """
+        cuts, n = torch.from_numpy(np.stack([(1 - keep) * self.live for keep in keeps])).to(ablated), len(keeps)
+        layer = self.first_layer(torch.nonzero(cuts.any(0).any(0)).flatten().tolist())
+        n_known = 1 + layer * (len(self.sources) - 1) // self.model.config.n_layers
+        known, own = (
+            (ablated - clean[0])[:n_known].unsqueeze(1),
+            ablated.new_empty(len(ablated) - n_known, n, *ablated.shape[1:]),
+        )
+        shifts, rows = [known, own], partial(tile, times=n)
+
+        def take(first: int, written: Tensor) -> None:
+            if first >= n_known:
+                now, at = written.unflatten(1, (n, -1)), slice(first, first + len(written))
+                shifts[1][first - n_known :][: len(now)] = ablated[at].unsqueeze(1) - now
+
+        hooks = rebuilt(self, cuts.permute(1, 2, 0), shifts, take)
         with torch.no_grad():
-            return self.forward(rounds, latents, cut)
+            start = layer, rows(clean[1][layer])
+            return self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, start)
 
 
 def ablated(
@@ -180,27 +232,36 @@ def ablated(
     return other if ablation == "resample" else torch.zeros_like(other)
 
 
-def _recorded(graph: EdgeGraph, written: dict[str, Tensor]) -> list[tuple[str, HookFunction]]:
-    """Hooks that record what every source writes, by its name."""
+def _recorded(graph: EdgeGraph, take: Callable[[int, Tensor], None]) -> list[tuple[str, HookFunction]]:
+    """Hooks that give ``take`` what sources write, ``[source, row, pos, d_model]``, and the number of the first one."""
 
-    def record(names: list[str], activation: Tensor, hook: object) -> None:
-        written.update(zip(names, activation.unbind(2) if activation.ndim == 4 else [activation], strict=True))
+    def record(first: int, activation: Tensor, hook: object) -> None:
+        take(first, activation.movedim(2, 0) if activation.ndim == 4 else activation.unsqueeze(0))
 
-    return [(hook, partial(record, names)) for hook, names in graph.writers.items()]
+    return [(hook, partial(record, graph.sources.index(names[0]))) for hook, names in graph.writers.items()]
 
 
 def rebuilt(
-    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], shift: Callable[[list[Tensor]], Tensor]
+    graph: EdgeGraph,
+    weights: Float[Tensor, "source destination circuit"],
+    shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
+    take: Callable[[int, Tensor], None] = lambda first, written: None,
 ) -> list[tuple[str, HookFunction]]:
-    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, given what the first sources write now."""
-    written: dict[str, Tensor] = {}
-    shifts = lru_cache(1)(lambda n_written: shift(list(written.values())))  # queries, keys and values share one
+    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, row by row ``[circuit, episode]``.
 
-    def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        at, changes = [graph.destinations.index(name) for name in destinations], shifts(len(written))
-        return einsum(
-            weights[: len(changes), at], changes, "source at episode, source episode pos d -> at episode pos d"
-        )
+    ``shifts`` are those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit
+    or of all. ``take`` is told what sources write from a number on, before any shift of theirs is read.
+    """
+
+    def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination row pos d_model"]:
+        at, first, total = [graph.destinations.index(name) for name in destinations], 0, 0.0
+        for part in shifts:
+            earlier = part[: max(int(graph.exists[:, at[0]].sum()) - first, 0)]
+            if len(earlier):
+                own = weights[first : first + len(earlier), at]
+                total = total + einsum(own, earlier, "source at c, source c episode pos d -> at c episode pos d")
+            first += len(part)
+        return total.flatten(1, 2)
 
     def read(names: list[str], resid: Tensor, hook: object) -> Tensor:
         by_head = rearrange(mixed(names), "head episode pos d -> episode pos head d")
@@ -209,14 +270,13 @@ def rebuilt(
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
-        shifts.cache_clear()
-        written.clear()  # hooks are freed late, and what they hold is most of the memory
+        shifts.clear()  # hooks are freed late, and what they hold is most of the memory
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
     reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
-    return [*_recorded(graph, written), *reading, (f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", leave)]
+    return [*_recorded(graph, take), *reading, (f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", leave)]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
@@ -259,7 +319,7 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     for step in range(1, steps + 1):
         weights = torch.zeros(total.shape).to(difference).requires_grad_()
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-        probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
+        probe = rebuilt(graph, weights, [difference.unsqueeze(2)])
         start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
         hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
         with torch.enable_grad(), frozen(pair.model):
