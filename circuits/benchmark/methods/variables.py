@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
@@ -32,16 +34,21 @@ from interp.model.rollout import replay, rollout
 _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 
 
-def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
-    """A probe fitted on the first two thirds of the episodes, and its R2 on the others (over all elements together)."""
+def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, Float[Tensor, "moment output"]]:
+    """A probe fitted on the first two thirds of the episodes; its squared errors on the others, and what they miss."""
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
     cut = 2 * len(x) // 3
     varies = bool(((x[:cut] - x[:cut].mean((0, 1))).abs() > 1e-9).any())
     fitted = Affine.fit(x[:cut].flatten(0, 1), y[:cut].flatten(0, 1), RIDGE if varies else 0.0)
-    left = (fitted(x[cut:]) - y[cut:]).square().sum()
-    about = (y[cut:] - y[:cut].mean((0, 1))).square().sum()
-    return fitted, float(1 - left / about) if float(about) > 0 else float("nan")
+    missed = torch.stack([fitted(x[cut:]) - y[cut:], y[cut:] - y[:cut].mean((0, 1))])
+    return fitted, missed.square().sum((1, 2))
+
+
+def _r2(errors: Float[Tensor, "moment output"]) -> float:
+    """R2 over all outputs together; NaN where none varies."""
+    left, about = errors.sum(1).tolist()
+    return 1 - left / about if about > 0 else float("nan")
 
 
 def _linear(question: str, within_round: bool, subject: KnownMachine, material: Material) -> Answer:
@@ -68,16 +75,31 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
 
 
 def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
-    """The probe of a variable at a site, on the larger batch; of a site of several rows on one after the other."""
-    place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
-    cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
-    whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
-    if place.kind.axes == "pos" and place.position is not None:
-        x = whole[:, :, run.layout.position(place.position)]
-    else:
-        x = whole.flatten(0, 1)[place.index(run.layout)].reshape(run.n_episodes, run.n_rounds, -1)
-    y = torch.from_numpy(np.asarray(values_of(material, key)))
-    return material.once(("probe", key, site, within_round), lambda: _probe(x, y, within_round))
+    """The probe of a variable at a site, on the larger batch; of a site of several rows on one after the other.
+
+    All variables are fitted at once.
+    """
+
+    def asked() -> dict[str, Tensor]:
+        names = dict.fromkeys([*(variable for variable, _ in material.items("where")), *material.items("exists")])
+        return {name: torch.from_numpy(values_of(material, name)) for name in names}
+
+    values = material.once("asked variables", asked)
+
+    def make() -> tuple[Affine, Tensor]:
+        place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
+        cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
+        whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
+        if place.kind.axes == "pos" and place.position is not None:
+            x = whole[:, :, run.layout.position(place.position)]
+        else:
+            x = whole.flatten(0, 1)[place.index(run.layout)].reshape(run.n_episodes, run.n_rounds, -1)
+        return _probe(x, torch.cat(list(values.values()), -1), within_round)
+
+    fitted, errors = material.once(("probes", site, within_round), make)
+    ends = dict(zip(values, accumulate(value.shape[-1] for value in values.values()), strict=True))
+    own = slice(ends[key] - values[key].shape[-1], ends[key])
+    return Affine(fitted.centre, fitted.middle[own], fitted.slopes[:, own], fitted.along[own]), _r2(errors[:, own])
 
 
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
@@ -162,7 +184,7 @@ def _decodable(subject: KnownMachine, material: Material) -> Answer:
         wanted = inputs[:, :, (inputs[:, 0] != inputs[:, 1]).any(0)]
         for t in range(material.effort.rounds):
             read = torch.stack([run.latents[:, t].flatten(1).double() for run in runs], 1)
-            scores[key, at, t] = max(_probe(read, wanted, False)[1], 0.0)
+            scores[key, at, t] = max(_r2(_probe(read, wanted, False)[1]), 0.0)
     return Answer(scores)
 
 
