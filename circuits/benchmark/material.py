@@ -13,19 +13,15 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
-from einops import einsum
 from jaxtyping import Float
-from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.question import QUESTIONS, Truth
 from interp.algorithm import Values
 from interp.checks import checked_fields
 from interp.interventions.ablation import CircuitScorer
-from interp.interventions.edge_graph import EdgeGraph, ablated
+from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
-from interp.interventions.sites import tile
-from interp.model.hooked import HookFunction
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 
@@ -220,22 +216,19 @@ class Material:
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
-    def contributions(self, pair: Pair, corruption: str = "") -> Float[Tensor, "source episode pos d_model"]:
-        """What every source writes in a pair's round: in the clean run, which all pairs of a round share, or in the
-        corrupted one of a corruption."""
-        run = pair.corrupted if corruption else pair.clean
-        return self.once(("contributions", corruption, pair.round), lambda: self.graph.contributions(run, pair.round))
-
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
         """The clean run with every candidate edge cut on its own, ``[edge, episode]`` as :attr:`candidates`."""
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
         def make() -> Readout:
-            pair = self.pair(corruption, t)
-            clean, other = self.contributions(pair), self.contributions(pair, corruption)
-            change = ablated(other, ablation) - clean
-            streams = self.once(("streams", t), lambda: self.graph.streams(pair.clean, t))
-            return _cut_each(self.graph, pair.clean, t, change, streams, self.candidates)
+            scorer = CircuitScorer(self.pair(corruption, t), _METRICS["prediction"], ablation)
+            circuits = {edge: scorer.graph.mask() for edge in self.candidates}
+            for edge, keep in circuits.items():
+                keep[edge] = False
+            order = sorted(circuits, key=lambda edge: edge[1])  # circuits run from the first layer that any cuts
+            ran = dict(zip(order, scorer.run([circuits[edge] for edge in order]), strict=True))
+            sides = ((ran[edge].predictions, ran[edge].latents) for edge in self.candidates)
+            return Readout(*map(torch.stack, zip(*sides, strict=True)))
 
         return self.once(("cut", corruption, ablation, t), make)
 
@@ -245,74 +238,3 @@ class Material:
         with torch.no_grad():
             full, left = (case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut))
         return np.asarray((full - left).double().numpy(force=True) / case.scale)
-
-
-_ROWS = 512  # rows (edge x episode) that are run at once
-_Edge = tuple[int, int]
-
-
-def _cut_each(
-    graph: EdgeGraph,
-    run: Rollout,
-    round: int,
-    change: Float[Tensor, "source episode pos d_model"],
-    streams: Sequence[Float[Tensor, "episode pos d_model"]],
-    edges: Sequence[_Edge],
-) -> Readout:
-    """What a round gives with each of ``edges`` (indices of the graph) cut on its own, cells ``[edge, episode]``.
-
-    ``change`` is what replaces a source's contribution, minus the contribution; ``streams`` are
-    :meth:`EdgeGraph.streams`, from which edges are cut that lead to the same layers.
-    """
-    rounds, latents = run.fed.at(round), run.latents[:, round]
-    size = max(1, _ROWS // len(latents))
-    order = sorted(range(len(edges)), key=lambda i: edges[i][1])
-    predictions: list[Tensor] = [latents] * len(edges)
-    after: list[Tensor] = [latents] * len(edges)
-    for start in range(0, len(order), size):
-        part = order[start : start + size]
-        hooks, rows = _hooks(graph, [edges[i] for i in part], change), partial(tile, times=len(part))
-        layer = graph.first_layer(edges[i][1] for i in part)
-        with torch.no_grad():
-            out = graph.forward(rounds.each(rows), rows(latents), hooks, (layer, rows(streams[layer])))
-        outputs = [x.unflatten(0, (len(part), len(latents))) for x in out]
-        for row, i in enumerate(part):
-            predictions[i], after[i] = outputs[0][row], outputs[1][row]
-    return Readout(torch.stack(predictions).unsqueeze(2), torch.stack(after))
-
-
-def _hooks(graph: EdgeGraph, edges: Sequence[_Edge], change: Tensor) -> list[tuple[str, HookFunction]]:
-    """Hooks that cut one edge in each cell of a batch, one for each activation that some destination reads."""
-    # Heads are cut at queries, keys and values, which are linear in what is read but for normalisation, or at what is
-    # read, which takes a copy for every head of every layer.
-    end = "" if graph.model.config.normalization_type is None else "_input"
-    last = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
-    read_at = {name: (hook, i) for hook, names in graph.readers.items() for i, name in enumerate(names)}
-    places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
-    for cell, (source, destination) in enumerate(edges):
-        name = graph.destinations[destination]
-        hook, which = read_at.get(name, (last, int(name == "update")))
-        places.setdefault(hook.removesuffix("_input") + end * (".attn." in hook), []).append((cell, source, which))
-
-    def at(name: str, where: Tensor) -> HookFunction:
-        cells, sources, which = where
-        changes = change[sources]
-        if ".attn." in name and not end:
-            block = graph.model.blocks[int(name.split(".")[1])]
-            changes = einsum(changes, getattr(block.attn, f"W_{name[-1].upper()}")[which], "c e p d, c d h -> c e p h")
-
-        def cut(activation: Tensor, hook: object) -> Tensor:
-            cut_rows = activation.unflatten(0, (len(edges), -1)).clone()
-            if ".attn." in name:
-                cut_rows[cells, :, :, which] += changes
-            elif name.endswith("hook_mlp_in"):
-                cut_rows[cells] += changes
-            else:  # The update is read at the last position, the prediction before it.
-                last = which.to(torch.bool)
-                cut_rows[cells[last], :, -1] += changes[last, :, -1]
-                cut_rows[cells[~last], :, :-1] += changes[~last, :, :-1]
-            return cut_rows.flatten(0, 1)
-
-        return cut
-
-    return [(name, at(name, torch.tensor(several).T)) for name, several in places.items()]

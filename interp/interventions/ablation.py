@@ -42,7 +42,7 @@ _Keep = Bool[np.ndarray, "source destination"]
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
-_AT_ONCE = 8  # circuits of ACDC that are run as one batch
+_AT_ONCE = 8  # circuits that are run as one batch
 
 
 class CircuitScorer:
@@ -63,7 +63,7 @@ class CircuitScorer:
         edges = "edges between heads, MLPs and exits, at all positions"
         self.settings = provenance(pair.model, **chosen, granularity=edges)
         self._ran: dict[bytes, Readout] = {}
-        self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
+        self._measured: dict[Readout, Float[np.ndarray, " episode"]] = {}
 
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
@@ -73,23 +73,28 @@ class CircuitScorer:
         other.settings = {**self.settings, "metric": other.measure.key}
         return other
 
-    def run(self, keeps: Sequence[_Keep | Tensor]) -> list[bytes]:
-        """Run several circuits at once, those that have not been run; gives the key of each."""
+    @checked
+    def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
+        """What the round gives with only the kept edges of each circuit: each is run once, several at a time."""
         kept = [self.graph.fitted("keep", keep, 0, 1) for keep in keeps]
         keys = [one.tobytes() + str(one.dtype).encode() for one in kept]
-        if new := [i for i, key in enumerate(keys) if key not in self._ran]:
-            out = self.graph.run(self.pair.clean, self.pair.round, [kept[i] for i in new], self.other, self.clean)
-            predictions, latents = (x.unflatten(0, (len(new), -1)) for x in out)
-            for row, i in enumerate(new):
-                self._ran[keys[i]] = Readout(predictions[row].unsqueeze(1), latents[row])
-        return keys
+        circuits = dict(zip(keys, kept, strict=True))
+        new = [key for key in circuits if key not in self._ran]
+        for start in range(0, len(new), _AT_ONCE):
+            part = new[start : start + _AT_ONCE]
+            batch = [circuits[key] for key in part]
+            out = self.graph.run(self.pair.clean, self.pair.round, batch, self.other, self.clean)
+            predictions, latents = (x.unflatten(0, (len(part), -1)) for x in out)
+            sides = zip(part, predictions.unsqueeze(2), latents, strict=True)
+            self._ran |= {key: Readout(prediction, after) for key, prediction, after in sides}
+        return [self._ran[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
         """The metric with only the kept edges; each circuit is run once."""
-        (key,) = self.run([keep])
-        if key not in self._measured:
-            self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
-        return self._measured[key]
+        (ran,) = self.run([keep])
+        if ran not in self._measured:
+            self._measured[ran] = self.measure.measure(ran, self.pair).double().numpy(force=True)
+        return self._measured[ran]
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:

@@ -28,7 +28,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import pandas as pd
 import torch
-from einops import einsum, rearrange
+from einops import einsum
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -79,12 +79,14 @@ class EdgeGraph:
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.
         sources, destinations = {"embed": 0}, dict[str, int]()
-        # Hook point -> who writes there, or reads.
+        # Hook point -> who writes there, or reads. Heads read at queries, keys and values, which are linear in what is
+        # read but for normalisation, or at what is read, which takes a copy for every head of every layer.
+        end = "" if config.normalization_type is None else "_input"
         self.writers, self.readers = {"blocks.0.hook_resid_pre": ["embed"]}, dict[str, list[str]]()
         for layer in range(config.n_layers):
             block, heads, mlp = f"blocks.{layer}", [f"{layer}.{head}" for head in range(config.n_heads)], f"mlp {layer}"
             for port in "qkv":
-                self.readers[f"{block}.attn.hook_{port}_input"] = ports = [f"{head}.{port}" for head in heads]
+                self.readers[f"{block}.attn.hook_{port}{end}"] = ports = [f"{head}.{port}" for head in heads]
                 destinations |= dict.fromkeys(ports, 2 * layer)
             self.writers[f"{block}.attn.hook_result"] = heads
             sources |= dict.fromkeys(heads, 2 * layer + 1)
@@ -155,8 +157,9 @@ class EdgeGraph:
         """What every source writes in one round of ``run``, in the order of :attr:`sources`."""
         (round,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
+        hooks = _recorded(self, np.full(len(self.sources), True), lambda _, one: written.append(one))
         with torch.no_grad():
-            self.forward(run.fed.at(round), run.latents[:, round], _recorded(self, lambda _, one: written.append(one)))
+            self.forward(run.fed.at(round), run.latents[:, round], hooks)
         return torch.cat([written.pop(0) for _ in self.writers])  # hooks are freed late, and hold the rest
 
     def streams(self, run: Rollout, round: int) -> list[Float[Tensor, "episode pos d_model"]]:
@@ -172,16 +175,14 @@ class EdgeGraph:
         hooks: list[tuple[str, HookFunction]],
         before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """A round with hooks: its prediction and the latents after it; every hook must fire exactly once.
+        """A round with hooks, each of which must fire exactly once: its prediction and the latents after it.
 
-        ``before`` is a layer and the residual stream before it, from which the round is run: hooks of earlier layers
-        are left out.
+        ``before`` is a layer and the residual stream before it, from which the round is run.
         """
-        first = 0 if before is None else before[0]
-        counter = FiringCounter([(name, hook) for name, hook in hooks if int(name.split(".")[1]) >= first])
+        counter = FiringCounter(hooks)
         with self.model.hooks(fwd_hooks=counter.hooks):
             out = self.model.step(latents, rounds, before)
-        assert set(counter.fired) <= {1}, f"hooks on edges fired {counter.fired} times, not once each"
+        assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
         return out
 
     def first_layer(self, destinations: Iterable[int]) -> int:
@@ -202,24 +203,25 @@ class EdgeGraph:
         Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now. ``clean`` is
         what :meth:`contributions` and :meth:`streams` give: all run from the first layer at which any cuts an edge.
         """
-        cuts, n = torch.from_numpy(np.stack([(1 - keep) * self.live for keep in keeps])).to(ablated), len(keeps)
-        layer = self.first_layer(torch.nonzero(cuts.any(0).any(0)).flatten().tolist())
+        cuts = np.stack([(1 - keep) * self.live for keep in keeps])
+        n, cut, weights = len(keeps), cuts.any(0), torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
+        layer = self.first_layer(np.flatnonzero(cut.any(0)))
         n_known = 1 + layer * (len(self.sources) - 1) // self.model.config.n_layers
-        known, own = (
-            (ablated - clean[0])[:n_known].unsqueeze(1),
-            ablated.new_empty(len(ablated) - n_known, n, *ablated.shape[1:]),
-        )
-        shifts, rows = [known, own], partial(tile, times=n)
+        known = (ablated - clean[0])[:n_known].unsqueeze(1)
+        shifts = [known, ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])]
 
         def take(first: int, written: Tensor) -> None:
-            if first >= n_known:
-                now, at = written.unflatten(1, (n, -1)), slice(first, first + len(written))
-                shifts[1][first - n_known :][: len(now)] = ablated[at].unsqueeze(1) - now
+            now, at = written.unflatten(1, (n, -1)), slice(first, first + len(written))
+            shifts[1][first - n_known :][: len(now)] = ablated[at].unsqueeze(1) - now
 
-        hooks = rebuilt(self, cuts.permute(1, 2, 0), shifts, take)
+        computed = np.arange(len(self.sources)) >= n_known
+        hooks = [*_recorded(self, computed & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
+        rows = partial(tile, times=n)
         with torch.no_grad():
             start = layer, rows(clean[1][layer])
-            return self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, start)
+            out = self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, start)
+        shifts.clear()  # hooks are freed late, and what they hold is most of the memory
+        return out
 
 
 def ablated(
@@ -232,29 +234,35 @@ def ablated(
     return other if ablation == "resample" else torch.zeros_like(other)
 
 
-def _recorded(graph: EdgeGraph, take: Callable[[int, Tensor], None]) -> list[tuple[str, HookFunction]]:
-    """Hooks that give ``take`` what sources write, ``[source, row, pos, d_model]``, and the number of the first one."""
+def _recorded(
+    graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
+) -> list[tuple[str, HookFunction]]:
+    """Hooks that give ``take`` what some sources write, ``[source, row, pos, d_model]``, and the number of the first.
+
+    All heads of a layer are given where one of them is wanted.
+    """
 
     def record(first: int, activation: Tensor, hook: object) -> None:
         take(first, activation.movedim(2, 0) if activation.ndim == 4 else activation.unsqueeze(0))
 
-    return [(hook, partial(record, graph.sources.index(names[0]))) for hook, names in graph.writers.items()]
+    firsts = {hook: (graph.sources.index(names[0]), len(names)) for hook, names in graph.writers.items()}
+    return [(hook, partial(record, i)) for hook, (i, n) in firsts.items() if wanted[i : i + n].any()]
 
 
 def rebuilt(
     graph: EdgeGraph,
     weights: Float[Tensor, "source destination circuit"],
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
-    take: Callable[[int, Tensor], None] = lambda first, written: None,
+    cut: Bool[np.ndarray, "source destination"],
 ) -> list[tuple[str, HookFunction]]:
-    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, row by row ``[circuit, episode]``.
+    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of ``cut`` leads to d.
 
     ``shifts`` are those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit
-    or of all. ``take`` is told what sources write from a number on, before any shift of theirs is read.
+    or of all; each is read when all of its sources have written. Rows are ``[circuit, episode]``.
     """
 
-    def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination row pos d_model"]:
-        at, first, total = [graph.destinations.index(name) for name in destinations], 0, 0.0
+    def mixed(at: list[int]) -> Float[Tensor, "destination row pos d_model"]:
+        first, total = 0, torch.zeros(()).to(weights)
         for part in shifts:
             earlier = part[: max(int(graph.exists[:, at[0]].sum()) - first, 0)]
             if len(earlier):
@@ -263,20 +271,30 @@ def rebuilt(
             first += len(part)
         return total.flatten(1, 2)
 
-    def read(names: list[str], resid: Tensor, hook: object) -> Tensor:
-        by_head = rearrange(mixed(names), "head episode pos d -> episode pos head d")
-        return resid + (by_head if resid.ndim == 4 else by_head[:, :, 0])
+    def read(at: list[int], activation: Tensor, hook: Any) -> Tensor:
+        change = mixed(at)
+        if activation.ndim < 4:
+            return activation + change[0]
+        heads = [graph.readers[hook.name].index(graph.destinations[i]) for i in at]
+        if not hook.name.endswith("_input"):
+            maps = getattr(graph.model.blocks[int(hook.name.split(".")[1])].attn, f"W_{hook.name[-1].upper()}")
+            change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
+        return activation.index_add(2, torch.tensor(heads, device=change.device), change.permute(1, 2, 0, 3))
 
-    def leave(resid: Tensor, hook: object) -> Tensor:
+    def leave(at: list[int], resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
-        to_prediction, to_update = mixed(EXITS)
-        shifts.clear()  # hooks are freed late, and what they hold is most of the memory
+        to_prediction, to_update = mixed(at)
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
-    reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
-    return [*_recorded(graph, take), *reading, (f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", leave)]
+    at = {hook: [graph.destinations.index(name) for name in names] for hook, names in graph.readers.items()}
+    cuts = {hook: [i for i in several if cut[:, i].any()] for hook, several in at.items()}
+    exits, last = [graph.destinations.index(name) for name in EXITS], graph.model.config.n_layers - 1
+    reading: list[tuple[str, HookFunction]] = [
+        (hook, partial(read, several)) for hook, several in cuts.items() if several
+    ]
+    return [*reading, *[(f"blocks.{last}.hook_resid_post", partial(leave, exits))] * bool(cut[:, exits].any())]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
@@ -319,7 +337,7 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     for step in range(1, steps + 1):
         weights = torch.zeros(total.shape).to(difference).requires_grad_()
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-        probe = rebuilt(graph, weights, [difference.unsqueeze(2)])
+        probe = rebuilt(graph, weights, [difference.unsqueeze(2)], graph.exists)
         start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
         hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
         with torch.enable_grad(), frozen(pair.model):

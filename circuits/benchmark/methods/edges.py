@@ -77,9 +77,9 @@ def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
-    written = material.contributions(material.pair(material.corruptions[0])).norm(dim=-1)  # source episode pos
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
+    written = graph.contributions(material.pair(material.corruptions[0]).clean, t).norm(dim=-1)  # source episode pos
     with torch.no_grad():
         _, cache = subject.transformer.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
     for s, d in material.candidates:
