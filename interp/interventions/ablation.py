@@ -22,19 +22,22 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.algorithm import participants_of
 from interp.checks import checked, fit, integer, non_empty, number, refuse_endless
-from interp.errors import require
-from interp.interventions.edge_graph import EdgeGraph, ablated
+from interp.errors import require, require_known
+from interp.interventions.edge_graph import Ablation, EdgeGraph
 from interp.interventions.experiment import Tabulated, named, over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
+from interp.model.rollout import replay
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 
@@ -56,8 +59,13 @@ class CircuitScorer:
         require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
-        self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
-        self.clean = tuple(of(pair.clean, pair.round) for of in (self.graph.contributions, self.graph.streams))
+        require_known("ablation", ablation, get_args(Ablation))
+        clean, other = (self.graph.contributions(run, pair.round) for run in (pair.clean, pair.corrupted))
+        means = other.mean(1, keepdim=True).expand_as(other)
+        self.other = {"resample": other, "mean": means, "zero": torch.zeros_like(other)}[ablation]
+        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.graph.model.config.n_layers)]
+        _, _, before = replay(pair.model, pair.clean, rounds=pair.round, names_filter=names)
+        self.clean = clean, [before[name][:, 0] for name in names]
         self.whose = participants_of(pair.clean_episodes)
         chosen = {"round": pair.round, "metric": self.measure.key, "ablation": ablation}
         edges = "edges between heads, MLPs and exits, at all positions"
@@ -84,9 +92,7 @@ class CircuitScorer:
             part = new[start : start + _AT_ONCE]
             batch = [circuits[key] for key in part]
             out = self.graph.run(self.pair.clean, self.pair.round, batch, self.other, self.clean)
-            predictions, latents = (x.unflatten(0, (len(part), -1)) for x in out)
-            sides = zip(part, predictions.unsqueeze(2), latents, strict=True)
-            self._ran |= {key: Readout(prediction, after) for key, prediction, after in sides}
+            self._ran |= {key: Readout(one.unsqueeze(1), left) for key, one, left in zip(part, *out, strict=True)}
         return [self._ran[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:

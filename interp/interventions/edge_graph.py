@@ -20,10 +20,11 @@ evidence of what a read brings, or that the reads together are a circuit. The fo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal, cast, get_args
+from functools import cached_property, partial, reduce
+from itertools import accumulate
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -41,9 +42,8 @@ from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, b
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Place, Site, frozen, tile
 from interp.machine import Machine, runs_from
-from interp.model.hooked import FiringCounter, HookFunction
+from interp.model.hooked import FiringCounter, Hooks
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import replay
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -162,18 +162,8 @@ class EdgeGraph:
             self.forward(run.fed.at(round), run.latents[:, round], hooks)
         return torch.cat([written.pop(0) for _ in self.writers])  # hooks are freed late, and hold the rest
 
-    def streams(self, run: Rollout, round: int) -> list[Float[Tensor, "episode pos d_model"]]:
-        """The residual stream before every layer in one round of ``run``."""
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.model.config.n_layers)]
-        _, _, cache = replay(self.model, run, rounds=round, names_filter=names)
-        return [cache[name][:, 0] for name in names]
-
     def forward(
-        self,
-        rounds: EncodedRounds,
-        latents: Tensor,
-        hooks: list[tuple[str, HookFunction]],
-        before: tuple[int, Tensor] | None = None,
+        self, rounds: EncodedRounds, latents: Tensor, hooks: Hooks, before: tuple[int, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
         """A round with hooks, each of which must fire exactly once: its prediction and the latents after it.
 
@@ -185,11 +175,6 @@ class EdgeGraph:
         assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
         return out
 
-    def first_layer(self, destinations: Iterable[int]) -> int:
-        """The first layer that holds one of some destinations; the last one where none does."""
-        n_layers, n_inside = self.model.config.n_layers, len(self.destinations) - len(EXITS)
-        return min((d * n_layers // n_inside for d in destinations if d < n_inside), default=n_layers - 1)
-
     def run(
         self,
         run: Rollout,
@@ -198,15 +183,17 @@ class EdgeGraph:
         ablated: Float[Tensor, "source episode pos d_model"],
         clean: tuple[Tensor, Sequence[Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """The prediction and the next latents of a round in which cut edges carry ``ablated``, circuit by circuit.
+        """Predictions and next latents ``[circuit, episode, ...]`` of a round in which cut edges carry ``ablated``.
 
         Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now. ``clean`` is
-        what :meth:`contributions` and :meth:`streams` give: all run from the first layer at which any cuts an edge.
+        what sources write without cuts and the residual stream before every layer: all circuits run from the first
+        layer at which any of them cuts an edge.
         """
-        cuts = np.stack([(1 - keep) * self.live for keep in keeps])
-        n, cut, weights = len(keeps), cuts.any(0), torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
-        layer = self.first_layer(np.flatnonzero(cut.any(0)))
-        n_known = 1 + layer * (len(self.sources) - 1) // self.model.config.n_layers
+        cuts, n = np.stack([(1 - keep) * self.live for keep in keeps]), len(keeps)
+        n_layers, weights = self.model.config.n_layers, torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
+        cut, per_layer = cuts.any(0), (len(self.destinations) - len(EXITS)) // n_layers
+        layer = min(int(cut.any(0)[:-1].argmax()) // per_layer, n_layers - 1) if cut.any() else n_layers - 1
+        n_known = 1 + layer * (len(self.sources) - 1) // n_layers
         known = (ablated - clean[0])[:n_known].unsqueeze(1)
         shifts = [known, ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])]
 
@@ -214,29 +201,18 @@ class EdgeGraph:
             now, at = written.unflatten(1, (n, -1)), slice(first, first + len(written))
             shifts[1][first - n_known :][: len(now)] = ablated[at].unsqueeze(1) - now
 
-        computed = np.arange(len(self.sources)) >= n_known
-        hooks = [*_recorded(self, computed & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
+        later = np.arange(len(self.sources)) >= n_known
+        hooks = [*_recorded(self, later & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
         rows = partial(tile, times=n)
         with torch.no_grad():
             start = layer, rows(clean[1][layer])
             out = self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, start)
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
-        return out
+        prediction, latents = (x.unflatten(0, (n, -1)) for x in out)
+        return prediction, latents
 
 
-def ablated(
-    other: Float[Tensor, "source episode pos d_model"], ablation: str
-) -> Float[Tensor, "source episode pos d_model"]:
-    """What cut edges carry: the other run's contributions, their mean over episodes, or zero."""
-    require_known("ablation", ablation, get_args(Ablation))
-    if ablation == "mean":
-        return other.mean(1, keepdim=True).expand_as(other)
-    return other if ablation == "resample" else torch.zeros_like(other)
-
-
-def _recorded(
-    graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
-) -> list[tuple[str, HookFunction]]:
+def _recorded(graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]) -> Hooks:
     """Hooks that give ``take`` what some sources write, ``[source, row, pos, d_model]``, and the number of the first.
 
     All heads of a layer are given where one of them is wanted.
@@ -254,7 +230,7 @@ def rebuilt(
     weights: Float[Tensor, "source destination circuit"],
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
-) -> list[tuple[str, HookFunction]]:
+) -> Hooks:
     """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of ``cut`` leads to d.
 
     ``shifts`` are those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit
@@ -262,14 +238,11 @@ def rebuilt(
     """
 
     def mixed(at: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        first, total = 0, torch.zeros(()).to(weights)
-        for part in shifts:
-            earlier = part[: max(int(graph.exists[:, at[0]].sum()) - first, 0)]
-            if len(earlier):
-                own = weights[first : first + len(earlier), at]
-                total = total + einsum(own, earlier, "source at c, source c episode pos d -> at c episode pos d")
-            first += len(part)
-        return total.flatten(1, 2)
+        n, firsts = int(graph.exists[:, at[0]].sum()), accumulate(map(len, shifts), initial=0)
+        parts = [(weights[first:n, at], part) for first, part in zip(firsts, shifts, strict=False) if first < n]
+        pattern = "source at c, source c episode pos d -> at c episode pos d"
+        mixes = (einsum(own[: len(part)], part[: len(own)], pattern) for own, part in parts)
+        return reduce(torch.add, mixes).flatten(1, 2)
 
     def read(at: list[int], activation: Tensor, hook: Any) -> Tensor:
         change = mixed(at)
@@ -291,9 +264,7 @@ def rebuilt(
     at = {hook: [graph.destinations.index(name) for name in names] for hook, names in graph.readers.items()}
     cuts = {hook: [i for i in several if cut[:, i].any()] for hook, several in at.items()}
     exits, last = [graph.destinations.index(name) for name in EXITS], graph.model.config.n_layers - 1
-    reading: list[tuple[str, HookFunction]] = [
-        (hook, partial(read, several)) for hook, several in cuts.items() if several
-    ]
+    reading = [(hook, partial(read, several)) for hook, several in cuts.items() if several]
     return [*reading, *[(f"blocks.{last}.hook_resid_post", partial(leave, exits))] * bool(cut[:, exits].any())]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -55,10 +54,10 @@ def _linear(question: str, within_round: bool, subject: KnownMachine, material: 
     """R2 of each variable, at the site that is asked about or the best of all sites that any is looked for at."""
     items = material.items("where")
     if question == "where":
-        return Answer({(key, site): _probed(material, key, site, within_round)[1] for key, site in items})
+        return Answer({(key, site): _probed(material, site, within_round)[key][1] for key, site in items})
     sites = dict.fromkeys(site for _, site in items)
     scores = {
-        item: max(_probed(material, item, site, within_round)[1] for site in sites) for item in material.items(question)
+        item: max(_probed(material, site, within_round)[item][1] for site in sites) for item in material.items(question)
     }
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
@@ -67,26 +66,17 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
     """Directions of a probe at each site, the ones along which it varies most first."""
     subspaces = {}
     for key, site in material.items("subspace"):
-        fitted, _ = _probed(material, key, site, False)
+        fitted, _ = _probed(material, site, False)[key]
         sizes, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
         axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
         subspaces[key, site] = torch.linalg.qr((fitted.along.T if pattern else fitted.slopes) @ axes)[0]
     return Answer({}, subspaces=subspaces)
 
 
-def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
-    """The probe of a variable at a site, on the larger batch; of a site of several rows on one after the other.
+def _probed(material: Material, site: str, within_round: bool) -> dict[str, tuple[Affine, float]]:
+    """Probes of all variables at a site, on the larger batch; of a site of several rows on one after the other."""
 
-    All variables are fitted at once.
-    """
-
-    def asked() -> dict[str, Tensor]:
-        names = dict.fromkeys([*(variable for variable, _ in material.items("where")), *material.items("exists")])
-        return {name: torch.from_numpy(values_of(material, name)) for name in names}
-
-    values = material.once("asked variables", asked)
-
-    def make() -> tuple[Affine, Tensor]:
+    def make() -> dict[str, tuple[Affine, float]]:
         place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
         cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
         whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
@@ -94,12 +84,17 @@ def _probed(material: Material, key: str, site: str, within_round: bool) -> tupl
             x = whole[:, :, run.layout.position(place.position)]
         else:
             x = whole.flatten(0, 1)[place.index(run.layout)].reshape(run.n_episodes, run.n_rounds, -1)
-        return _probe(x, torch.cat(list(values.values()), -1), within_round)
+        names = dict.fromkeys([*(variable for variable, _ in material.items("where")), *material.items("exists")])
+        values = [torch.from_numpy(values_of(material, name)) for name in names]
+        fitted, errors = _probe(x, torch.cat(values, -1), within_round)
+        fits, sizes = (fitted.middle, fitted.slopes, fitted.along.T, errors), [value.shape[-1] for value in values]
+        parts = (of.split(sizes, -1) for of in fits)
+        return {
+            name: (Affine(fitted.centre, middle, slopes, along.T), _r2(missed))
+            for name, middle, slopes, along, missed in zip(names, *parts, strict=True)
+        }
 
-    fitted, errors = material.once(("probes", site, within_round), make)
-    ends = dict(zip(values, accumulate(value.shape[-1] for value in values.values()), strict=True))
-    own = slice(ends[key] - values[key].shape[-1], ends[key])
-    return Affine(fitted.centre, fitted.middle[own], fitted.slopes[:, own], fitted.along[own]), _r2(errors[:, own])
+    return material.once(("probes", site, within_round), make)
 
 
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
