@@ -79,19 +79,20 @@ class EdgeGraph:
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.
         sources, destinations = {"embed": 0}, dict[str, int]()
-        # Hook point -> who writes there, or reads. Heads read at queries, keys and values, which are linear in what is
-        # read but for normalisation, or at what is read, which takes a copy for every head of every layer.
+        # Hook point -> who writes there, or reads, as indices. Heads read at queries, keys and values, which are linear
+        # in what is read but for normalisation, or at what is read, which takes a copy for every head of every layer.
         end = "" if config.normalization_type is None else "_input"
-        self.writers, self.readers = {"blocks.0.hook_resid_pre": ["embed"]}, dict[str, list[str]]()
+        self.writers, self.readers = {"blocks.0.hook_resid_pre": [0]}, dict[str, list[int]]()
         for layer in range(config.n_layers):
             block, heads, mlp = f"blocks.{layer}", [f"{layer}.{head}" for head in range(config.n_heads)], f"mlp {layer}"
             for port in "qkv":
-                self.readers[f"{block}.attn.hook_{port}{end}"] = ports = [f"{head}.{port}" for head in heads]
-                destinations |= dict.fromkeys(ports, 2 * layer)
-            self.writers[f"{block}.attn.hook_result"] = heads
+                self.readers[f"{block}.attn.hook_{port}{end}"] = [len(destinations) + i for i in range(config.n_heads)]
+                destinations |= dict.fromkeys((f"{head}.{port}" for head in heads), 2 * layer)
+            self.writers[f"{block}.attn.hook_result"] = [len(sources) + i for i in range(config.n_heads)]
             sources |= dict.fromkeys(heads, 2 * layer + 1)
             if config.d_mlp:
-                self.readers[f"{block}.hook_mlp_in"] = self.writers[f"{block}.hook_mlp_out"] = [mlp]
+                self.readers[f"{block}.hook_mlp_in"] = [len(destinations)]
+                self.writers[f"{block}.hook_mlp_out"] = [len(sources)]
                 destinations[mlp], sources[mlp] = 2 * layer + 1, 2 * layer + 2
         destinations |= dict.fromkeys(EXITS, 2 * config.n_layers)
         self.sources, self.destinations = list(sources), list(destinations)
@@ -106,18 +107,14 @@ class EdgeGraph:
     @cached_property
     def live(self) -> NDArray[np.bool_]:
         """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
-        idle: set[str] = set()
+        writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
-            idle |= {
-                f"{layer}.{head}" for head, used in enumerate(block.attn.W_O.flatten(1).any(1).tolist()) if not used
-            }
-            if block.mlp is not None and not (block.mlp.W_out.any() or block.mlp.b_out.any()):
-                idle.add(f"mlp {layer}")
-        writes = [name not in idle for name in self.sources]
-        reads = [
-            name not in idle and name.rpartition(".")[0] not in idle for name in self.destinations
-        ]  # "1.0.q", "1.0"
-        return self.exists & np.outer(writes, reads)
+            writes |= {f"{layer}.{head}": does for head, does in enumerate(block.attn.W_O.flatten(1).any(1).tolist())}
+            if block.mlp is not None:
+                writes[f"mlp {layer}"] = bool(block.mlp.W_out.any() or block.mlp.b_out.any())
+        # "mlp 0" and "1.0.q" are of sources, "prediction" of none.
+        reads = [writes.get(name, writes.get(name.rpartition(".")[0], True)) for name in self.destinations]
+        return self.exists & np.outer([writes[name] for name in self.sources], reads)
 
     def name(self, edge: tuple[int, int]) -> str:
         """``source -> destination`` of an edge, given as two indices."""
@@ -192,7 +189,7 @@ class EdgeGraph:
         cuts, n = np.stack([(1 - keep) * self.live for keep in keeps]), len(keeps)
         n_layers, weights = self.model.config.n_layers, torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
         cut, per_layer = cuts.any(0), (len(self.destinations) - len(EXITS)) // n_layers
-        layer = min(int(cut.any(0)[:-1].argmax()) // per_layer, n_layers - 1) if cut.any() else n_layers - 1
+        layer = min(int(cut.any(0).argmax()) // per_layer, n_layers - 1)
         n_known = 1 + layer * (len(self.sources) - 1) // n_layers
         known = (ablated - clean[0])[:n_known].unsqueeze(1)
         shifts = [known, ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])]
@@ -205,11 +202,10 @@ class EdgeGraph:
         hooks = [*_recorded(self, later & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
         rows = partial(tile, times=n)
         with torch.no_grad():
-            start = layer, rows(clean[1][layer])
-            out = self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, start)
+            first = layer, rows(clean[1][layer])
+            out = self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, first)
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
-        prediction, latents = (x.unflatten(0, (n, -1)) for x in out)
-        return prediction, latents
+        return out[0].unflatten(0, (n, -1)), out[1].unflatten(0, (n, -1))
 
 
 def _recorded(graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]) -> Hooks:
@@ -221,8 +217,7 @@ def _recorded(graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Calla
     def record(first: int, activation: Tensor, hook: object) -> None:
         take(first, activation.movedim(2, 0) if activation.ndim == 4 else activation.unsqueeze(0))
 
-    firsts = {hook: (graph.sources.index(names[0]), len(names)) for hook, names in graph.writers.items()}
-    return [(hook, partial(record, i)) for hook, (i, n) in firsts.items() if wanted[i : i + n].any()]
+    return [(hook, partial(record, at[0])) for hook, at in graph.writers.items() if wanted[at].any()]
 
 
 def rebuilt(
@@ -248,7 +243,7 @@ def rebuilt(
         change = mixed(at)
         if activation.ndim < 4:
             return activation + change[0]
-        heads = [graph.readers[hook.name].index(graph.destinations[i]) for i in at]
+        heads = [i - graph.readers[hook.name][0] for i in at]
         if not hook.name.endswith("_input"):
             maps = getattr(graph.model.blocks[int(hook.name.split(".")[1])].attn, f"W_{hook.name[-1].upper()}")
             change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
@@ -261,11 +256,10 @@ def rebuilt(
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
-    at = {hook: [graph.destinations.index(name) for name in names] for hook, names in graph.readers.items()}
-    cuts = {hook: [i for i in several if cut[:, i].any()] for hook, several in at.items()}
-    exits, last = [graph.destinations.index(name) for name in EXITS], graph.model.config.n_layers - 1
-    reading = [(hook, partial(read, several)) for hook, several in cuts.items() if several]
-    return [*reading, *[(f"blocks.{last}.hook_resid_post", partial(leave, exits))] * bool(cut[:, exits].any())]
+    cuts = {hook: [i for i in at if cut[:, i].any()] for hook, at in graph.readers.items()}
+    exits, at_exits = [-2, -1], f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
+    reading = [(hook, partial(read, at)) for hook, at in cuts.items() if at]
+    return [*reading, *[(at_exits, partial(leave, exits))] * bool(cut[:, exits].any())]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
