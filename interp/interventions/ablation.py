@@ -81,7 +81,6 @@ class CircuitScorer:
         other.settings = {**self.settings, "metric": other.measure.key}
         return other
 
-    @checked
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
         """What the round gives with only the kept edges of each circuit: each is run once, several at a time."""
         kept = [self.graph.fitted("keep", keep, 0, 1) for keep in keeps]
@@ -89,10 +88,9 @@ class CircuitScorer:
         circuits = dict(zip(keys, kept, strict=True))
         new = [key for key in circuits if key not in self._ran]
         for start in range(0, len(new), _AT_ONCE):
-            part = new[start : start + _AT_ONCE]
-            batch = [circuits[key] for key in part]
-            out = self.graph.run(self.pair.clean, self.pair.round, batch, self.other, self.clean)
-            self._ran |= {key: Readout(one.unsqueeze(1), left) for key, one, left in zip(part, *out, strict=True)}
+            batch = {key: circuits[key] for key in new[start : start + _AT_ONCE]}
+            out = self.graph.run(self.pair.clean, self.pair.round, list(batch.values()), self.other, self.clean)
+            self._ran |= {key: Readout(one.unsqueeze(1), left) for key, one, left in zip(batch, *out, strict=True)}
         return [self._ran[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
@@ -274,13 +272,12 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
             if len(tried) == _AT_ONCE:
                 break
         scorer.run([circuit for _, circuit in tried])
-        done = i
+        before, left = left, left[i + 1 :]
         for i, circuit in tried:
             cut = scorer.faithfulness(circuit)
             if not abs(cut - now) <= tolerance:
-                keep, done = circuit, i
-                keep[left[i]] = True
+                keep, left = circuit, before[i + 1 :]
+                keep[before[i]] = True
                 break
             now = cut
-        left = left[done + 1 :]
     return keep

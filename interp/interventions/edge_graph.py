@@ -166,11 +166,12 @@ class EdgeGraph:
 
         ``before`` is a layer and the residual stream before it, from which the round is run.
         """
-        counter = FiringCounter(hooks)
-        with self.model.hooks(fwd_hooks=counter.hooks):
-            out = self.model.step(latents, rounds, before)
+        counter, model = FiringCounter(hooks), self.model
+        with model.hooks(fwd_hooks=counter.hooks):
+            layer, resid = before or (0, model.embedded(rounds.tokens, latents, rounds.values))
+            out = model.read_out(model.run_from(resid, layer), latents)
         assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
-        return out
+        return out.prediction, model.write(out.latents, out.update, rounds.slots)
 
     def run(
         self,
@@ -188,7 +189,7 @@ class EdgeGraph:
         """
         cuts, n = np.stack([(1 - keep) * self.live for keep in keeps]), len(keeps)
         n_layers, weights = self.model.config.n_layers, torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
-        cut, per_layer = cuts.any(0), (len(self.destinations) - len(EXITS)) // n_layers
+        cut, per_layer = np.any(cuts, axis=0), (len(self.destinations) - len(EXITS)) // n_layers
         layer = min(int(cut.any(0).argmax()) // per_layer, n_layers - 1)
         n_known = 1 + layer * (len(self.sources) - 1) // n_layers
         known = (ablated - clean[0])[:n_known].unsqueeze(1)
@@ -233,10 +234,9 @@ def rebuilt(
     """
 
     def mixed(at: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        n, firsts = int(graph.exists[:, at[0]].sum()), accumulate(map(len, shifts), initial=0)
-        parts = [(weights[first:n, at], part) for first, part in zip(firsts, shifts, strict=False) if first < n]
+        n, parts = int(graph.exists[:, at[0]].sum()), zip(accumulate(map(len, shifts), initial=0), shifts, strict=False)
         pattern = "source at c, source c episode pos d -> at c episode pos d"
-        mixes = (einsum(own[: len(part)], part[: len(own)], pattern) for own, part in parts)
+        mixes = (einsum(weights[i:n, at][: len(part)], part[: n - i], pattern) for i, part in parts if i < n)
         return reduce(torch.add, mixes).flatten(1, 2)
 
     def read(at: list[int], activation: Tensor, hook: Any) -> Tensor:
@@ -249,17 +249,17 @@ def rebuilt(
             change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
         return activation.index_add(2, torch.tensor(heads, device=change.device), change.permute(1, 2, 0, 3))
 
-    def leave(at: list[int], resid: Tensor, hook: object) -> Tensor:
+    def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
-        to_prediction, to_update = mixed(at)
+        to_prediction, to_update = mixed([-2, -1])
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
     cuts = {hook: [i for i in at if cut[:, i].any()] for hook, at in graph.readers.items()}
-    exits, at_exits = [-2, -1], f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
     reading = [(hook, partial(read, at)) for hook, at in cuts.items() if at]
-    return [*reading, *[(at_exits, partial(leave, exits))] * bool(cut[:, exits].any())]
+    at_exits = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
+    return [*reading, *[(at_exits, leave)] * bool(cut[:, -2:].any())]
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
