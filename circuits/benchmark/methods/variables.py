@@ -55,10 +55,8 @@ def _linear(question: str, within_round: bool, subject: KnownMachine, material: 
     items = material.items("where")
     if question == "where":
         return Answer({(key, site): _probed(material, site, within_round)[key][1] for key, site in items})
-    sites = dict.fromkeys(site for _, site in items)
-    scores = {
-        item: max(_probed(material, site, within_round)[item][1] for site in sites) for item in material.items(question)
-    }
+    tables = [_probed(material, site, within_round) for site in dict.fromkeys(site for _, site in items)]
+    scores = {item: max(table[item][1] for table in tables) for item in material.items(question)}
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
 
@@ -158,11 +156,13 @@ def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answ
     """Effects of the latents of each round on the prediction that is read; none where they come later."""
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
     for key, at in changes(subject, material):
+        later = list(range(at + 1, material.effort.rounds))  # what earlier rounds read is the same on both sides
         # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
-        ask = partial(round_map, subject.model, *sides(subject, material, key, at), "latent", direction="noising")
-        effects = material.once(("round map", key, at), ask).table.pivot(index="patched", columns="read", values="size")
+        ask = partial(round_map, subject.model, *sides(subject, material, key, at), "latent", rounds=later)
+        made = material.once(("round map", key, at), partial(ask, direction="noising"))
+        effects = made.table.pivot(index="patched", columns="read", values="size")
         sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[read])
-        scores |= {(key, at, t): size if size > FAINT else 0.0 for t, size in enumerate(sizes.tolist())}
+        scores |= {(key, at, t): x if x > FAINT else 0.0 for t, x in zip(later, sizes.tolist(), strict=True)}
     return Answer(scores)
 
 
