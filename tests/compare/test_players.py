@@ -97,7 +97,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not(few_steps: None) -> None:
     """Agreement is no measure of a player: at an inverse temperature of 3 it does the likeliest in 3 rounds of 4."""
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
     asked = [family for family in bandit.TASK.rivals().values() if family.key in keys]
-    soft = bandit.sample(30, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
+    soft = bandit.sample(30, 60, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
     found = explain_choices(soft, soft.choices, families=asked)
     assert found.family == "rescorla_wagner" and found.telling.high < 0.85
     assert found.sentence.startswith("These choices are made by Rescorla-Wagner (rate 0.3")
@@ -105,7 +105,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not(few_steps: None) -> None:
         assert found.intervals[name].low < truth < found.intervals[name].high
     link = found.scores["rescorla_wagner"].link
     assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
-    coin = bandit.sample(30, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
+    coin = bandit.sample(30, 60, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
     assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
 
@@ -115,7 +115,7 @@ def test_a_planted_mixture_comes_back_with_its_parameters_and_is_drawn(few_steps
     asked = [bandit.TASK.rivals()[key] for key in ("rescorla_wagner", "choice_kernel")]
     players = (rescorla_wagner(0.2, 6.0), rescorla_wagner(0.8, 6.0), asked[0], choice_kernel(0.3, 3.0))
     bounds = {"rate": (0.4, 0.6), "inverse_temperature": (5.0, 7.0)}
-    found = recovery(players, n_players=1, within=bounds, families=asked, n_rounds=80)
+    found = recovery(players, n_players=1, within=bounds, families=asked, n_rounds=60)
     assert found.confusion().to_dict("index") == {
         "rescorla_wagner": {"rescorla_wagner": 3, "choice_kernel": 0},
         "choice_kernel": {"rescorla_wagner": 0, "choice_kernel": 1},
