@@ -98,6 +98,6 @@ gc.set_threshold(0)
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage not while tests are collected, a third of that time, then seldom, and not in what was imported."""
+    """Look for garbage seldom, not while tests are collected (a third of that time), and not in what was imported."""
     gc.freeze()
     gc.set_threshold(10_000)
