@@ -5,7 +5,7 @@
 
 from tests.census import PACKAGES, Count, whole
 
-CAP = Count(code=33877, functions=2794, names=1247, modules=237)
+CAP = Count(code=33877, functions=2791, names=1245, modules=237)
 """The most that the packages may hold together. No reason beside a number raises it."""
 
 
