@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from quantecon.markov import DiscreteDP, backward_induction
 
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
@@ -89,8 +90,6 @@ test_bad_input_is_refused_with_a_sentence = refused(
 
 @pytest.mark.parametrize("regime", ["grid", "chain", "ladder"])
 def test_backward_induction_equals_quantecon(regime):
-    from quantecon.markov import DiscreteDP, backward_induction
-
     mdps = mdp.sample_mdps(4, 5, 3, seed=1, regime=regime)
     plan = finite_horizon(mdps, 12)
     for i in range(4):
