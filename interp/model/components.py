@@ -293,7 +293,7 @@ class PlainBlock:
     def __init__(self, block: Block, sparse: bool = False, narrow: bool = False) -> None:
         attn = block.attn
         self.block, self.attn, self.mlp, self.scale = block, attn, block.mlp, attn.scale
-        # Added to scores, which takes a fifth of the time of filling them.
+        # Added where scores are 0, which takes half of the time of filling them.
         self.mask = attn.W_Q.new_zeros(attn.mask.shape).masked_fill_(attn.mask, float("-inf"))
         self.eps = block.ln1.eps if isinstance(block.ln1, _LayerNormPre) else None
         self.narrow = sparse and narrow and not attn.hook_attn_scores._forward_hooks
@@ -340,7 +340,7 @@ class PlainBlock:
             scores = queries[:, heads] @ keys[:, heads]
             if self.scale != 1.0:
                 scores.div_(self.scale)
-            scores.add_(self.mask[n - n_queries : n, :n])
+            scores.tril_(n - n_queries).add_(self.mask[n - n_queries : n, :n])
             scores = scores if self.narrow else self.attn.hook_attn_scores(scores)
             parts.append(_attention(scores, self.rules[heads]) @ values[:, heads])
         z = (torch.cat(parts, 1) if parts[1:] else parts[0]).transpose(1, 2)

@@ -75,6 +75,19 @@ def in_parts(model, round_, layer, start, n_read):
     return resid, whole, model.run_from(resid[:, start:], layer, past=iter(past), n_read=n_read)
 
 
+def test_scores_that_overflow_at_a_later_position_are_masked(model):
+    """A masked score may be infinite or no number, and reaches no earlier position all the same."""
+    model = deepcopy(model.float())
+    for block in model.blocks:
+        block.attn.W_K.data *= 1e30
+    resid = torch.zeros(2, model.layout.n_positions, model.config.d_model)
+    resid[:, :-1, ::2], resid[:, -1] = 1e-30, 1e30
+    with torch.no_grad():
+        plain = model.run_from(resid, 0, 1)[:, :-1]
+    assert plain.isfinite().all()
+    assert torch.allclose(plain, hooked(model, model.run_from, resid, 0, 1)[:, :-1])
+
+
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     model.float()
     task = interp.tasks.of(model)
