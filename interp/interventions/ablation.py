@@ -258,7 +258,7 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
 def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
     """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
     number("tolerance", tolerance, 0)
-    graph, keep = scorer.graph, scorer.graph.live
+    graph, keep = scorer.graph, scorer.graph.live.copy()
     left = sorted((edge for edge in graph.edges if keep[edge]), key=lambda e: (-e[1], -e[0]))
     now = scorer.faithfulness(keep)
     while left:
