@@ -53,10 +53,10 @@ def coconut(**options: Any) -> Any:
     return machines.thoughts(model, LAYOUT, n_rounds=N_ROUNDS, outcomes=OUTCOMES, **options)
 
 
-def hrm(**options: Any) -> Any:
-    """HRM-Text in small: two slow cycles of two fast ones."""
+def hrm(n_fast: int = 1, **options: Any) -> Any:
+    """HRM-Text in small: two slow cycles of ``n_fast`` fast ones."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_layers_per_stack": 1}
-    loops = {"H_cycles": 2, "L_cycles": 2, "pad_token_id": 0, "initializer_range": 0.5}
+    loops = {"H_cycles": 2, "L_cycles": n_fast, "pad_token_id": 0, "initializer_range": 0.5}
     config = HrmTextConfig(vocab_size=len(LAYOUT.vocabulary), **sizes, **loops)
     return machines.hrm(drawn(lambda: HrmTextForCausalLM(config)), LAYOUT, outcomes=OUTCOMES, **options)
 

@@ -175,7 +175,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
 
 
 def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
-    machine = hrm()
+    machine = hrm(n_fast=2)
     model: HrmTextForCausalLM = machine.module
     tokens = torch.randint(0, 9, (3, 13))
     with torch.no_grad():
