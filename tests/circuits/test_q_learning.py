@@ -37,8 +37,9 @@ def shifted(episodes: MDPEpisodes, by: float = -0.5) -> MDPEpisodes:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 4)])
-@pytest.mark.parametrize("regime", ["grid", "deterministic", "sparse"])
+@pytest.mark.parametrize(
+    ("regime", "size"), [("grid", (1, 1)), ("grid", (4, 3)), ("deterministic", (2, 3)), ("sparse", (6, 4))]
+)
 def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], regime: str) -> None:
     """The table to rounding, and a one-hot choice equal to numpy's argmax at every step (all ties at t = 0)."""
     table, choice = errors(mdp.sample(5, 20, *size, seed=1, regime=regime), variant=variant)
@@ -94,7 +95,7 @@ def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
     """beta in head 3.1 alone: the policy is Boltzmann's, the table still the maximum's (not expected SARSA)."""
     episodes = mdp.sample(5, 15, 4, 3, seed=8)
     for variant in VARIANTS:
-        for beta in (0.5, 5.0, 50.0):
+        for beta in (0.5, 50.0):
             model = circuits.load("qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta)
             run = interp.rollout(model, episodes)
             policy = special.softmax(beta * episodes.next_values_before, -1)
@@ -104,7 +105,7 @@ def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
 
 def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
     """ "softmlp" with every head softmax (the theorem's claim: the error vanishes)."""
-    episodes = mdp.sample(5, 25, 4, 3, seed=10)
+    episodes = mdp.sample(4, 15, 3, 2, seed=10)
     routing = [errors(episodes, variant="softmlp", eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
     assert all(later < earlier / 10 for earlier, later in pairwise(routing))
     assert routing[0] > 0.01

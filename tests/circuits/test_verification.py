@@ -37,7 +37,7 @@ def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"rewards": (0.0, 1e-6)}, {"rewards": (0.0, 1e9)}, {"gamma": 0.999}, {"gamma": 0.0}],
+    [{"rewards": (0.0, 1e-6), "gamma": 0.999}, {"rewards": (0.0, 1e9), "gamma": 0.0}],
     ids=lambda given: "-".join(given),
 )
 @pytest.mark.parametrize("variant", ["mlp", "lin"])
