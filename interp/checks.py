@@ -261,14 +261,11 @@ def number(name: str, value: object, least: float | None = None, most: float | N
 def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
     """``value`` as a ``kind`` between two bounds."""
     found = fitted(kind, value)
-    bounds = [
-        f"{sign} {bound:g}" if kind is float else f"{sign} {bound}"
-        for sign, bound in ((">=", least), ("<=", most))
-        if bound is not None
-    ]
-    inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
-    require(inside, f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip() + f", got {shown(value)}")
-    return found
+    if found is not NO and (least is None or found >= least) and (most is None or found <= most):
+        return found
+    form = "g" if kind is float else ""
+    bounds = [f"{sign} {bound:{form}}" for sign, bound in ((">=", least), ("<=", most)) if bound is not None]
+    raise InputError(f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip() + f", got {shown(value)}")
 
 
 def seed_of(value: object, name: str = "seed") -> int:

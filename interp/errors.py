@@ -6,7 +6,7 @@ It says the value, the valid values and what to do, before any work is done; the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -40,11 +40,11 @@ def require(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def theirs(what: str, of_dtypes: str = "", of: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def theirs(what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()) -> Iterator[None]:
     """While it is open, or as a decorator: whatever a function of the user's raises is told as its own.
 
-    ``of_dtypes`` is added where the error is about these. Of some errors alone, ``of``, ``what`` is the whole sentence,
-    in which ``{error}`` stands for what they say.
+    What ``of_dtypes`` gives is added where the error is about these. Of some errors alone, ``of``, ``what`` is a whole
+    sentence, in which ``{error}`` stands for what they say.
 
     >>> theirs("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):
@@ -60,4 +60,4 @@ def theirs(what: str, of_dtypes: str = "", of: type[Exception] | tuple[type[Exce
         if isinstance(error, InputError) or (of and not isinstance(error, of)):
             raise
         said = what.replace("{error}", str(error)) if of else f"{what} raised {type(error).__name__}: {error}"
-        raise InputError(said + of_dtypes * ("dtype" in said)) from error
+        raise InputError(said + of_dtypes() * ("dtype" in said)) from error

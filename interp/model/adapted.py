@@ -282,9 +282,9 @@ class AdaptedMachine(HookedMachine):
         one = {}
         for channel in self.channels:
             value = tree.get(channel.name, torch.zeros(channel.shape))
-            real = isinstance(value, Tensor) and not value.is_complex()
-            wanted = f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers"
-            require(real, f"{wanted}, got {shown(value)}")
+            if not isinstance(value, Tensor) or value.is_complex():
+                wanted = f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers"
+                raise InputError(f"{wanted}, got {shown(value)}")
             one[channel.name] = value.to(self.device, self.dtype)
         packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
@@ -299,13 +299,12 @@ class AdaptedMachine(HookedMachine):
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
         with self._settled(carried.dtype):
             done = self._tried("a round", self.one_step, self.module, dict(known), fed)
-        pair = isinstance(done, tuple) and len(done) == 2
-        require(
-            pair and isinstance(done[0], Tensor) and isinstance(done[1], Mapping),
-            f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got "
-            f"{', '.join(map(shown, done)) if isinstance(done, tuple) else shown(done)}",
-        )
-        scores, after = done
+        scores, after = done if isinstance(done, tuple) and len(done) == 2 else (None, None)
+        if not (isinstance(scores, Tensor) and isinstance(after, Mapping)):
+            raise InputError(
+                f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got "
+                f"{', '.join(map(shown, done)) if isinstance(done, tuple) else shown(done)}"
+            )
         for name, channel in self.lengths.items():
             cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
             after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
@@ -335,8 +334,8 @@ class AdaptedMachine(HookedMachine):
 
     def _tried(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
         """What a function of the user's gives; whatever it raises is told as its own."""
-        dtypes = f" (the machine is in {self.dtype}: what is made of tokens must be, too, .to(fed.values))"
-        with theirs(f"{self.name!r}: {what}", dtypes):
+        made = "what is made of tokens must be, too, .to(fed.values)"
+        with theirs(f"{self.name!r}: {what}", lambda: f" (the machine is in {self.dtype}: {made})"):
             done = function(*given)
         return done
 
@@ -349,18 +348,19 @@ class AdaptedMachine(HookedMachine):
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
         default = torch.get_default_dtype()
         with ExitStack() as stack:
-            for part in awake:
-                part.training = False
-                stack.callback(setattr, part, "training", True)
+            for own in map(vars, awake):  # without the look at every kind of attribute that modules take at a change
+                own["training"] = False
+                stack.callback(own.update, training=True)
             if dtype != default:
                 torch.set_default_dtype(dtype)
                 stack.callback(torch.set_default_dtype, default)
             for cell in self.opened.values() if looked_into else ():
                 stack.enter_context(cell.instead())
+            known = _named(self.module) if looked_into and self.taps else {}
             for tap in self.taps.values() if looked_into else ():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
-                at: Any = _named(self.module).get(tap.point.module) if opened is None else opened.get_submodule(gate)
+                at: Any = known.get(tap.point.module) if opened is None else opened.get_submodule(gate)
                 if at is None:
                     raise InputError(f"{self.name!r} has no submodule {tap.point.module!r} any more; adapt it again")
                 stack.enter_context(tap.on(at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from interp.errors import InputError, require
@@ -32,7 +33,7 @@ class SizedRound(RoundLayout):
         """The smallest and the largest of every size."""
         return tuple(getattr(self, f"{name}_range") for name in self.ranged)
 
-    @property
+    @cached_property
     def max_layout(self) -> Self:
         return replace(self, **{name: high for name, (_, high) in zip(self.ranged, self.served, strict=True)})
 
@@ -55,7 +56,8 @@ class SizedRound(RoundLayout):
                     f"{name}={min(max(size, low), high)}, or take a model that serves {size}: "
                     f"{serving(self.task, **{name: size})}"
                 )
-        return replace(self, **{name: getattr(episodes, name) for name in self.ranged})
+        sizes = {name: getattr(episodes, name) for name in self.ranged}
+        return self if all(getattr(self, name) == size for name, size in sizes.items()) else replace(self, **sizes)
 
     def require_fit(self, episodes: Any) -> None:
         """Refuse episodes of other sizes than this layout's."""
