@@ -29,7 +29,7 @@ The machine by algorithm is scored in ``test_scores``; the GRU that was written 
 random cell are compared in ``tests/compare/test_machines.py``."""
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_fits")
 @pytest.mark.parametrize("key", SOME)
 def test_some_known_machines_get_the_right_words_at_small_size(key):
     """Another algorithm; a lapse."""
