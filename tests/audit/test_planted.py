@@ -11,8 +11,9 @@ from tests.audit.planted import PLANTED, SMALL, said
 
 LONG = {"search", "Q-learning"}
 """Those that take more than ten seconds of one core."""
-ALIKE = {"undirected search", "set in the last rounds only", "more ancestors", "reads its thought"}
-"""Each is another machine of a kind that is judged by default: a search, a shortcut, two channels."""
+ALIKE = {"undirected search", "set in the last rounds only", "more ancestors", "reads its thought", "depth-first"}
+ALIKE |= {"search from both ends"}
+"""Each is another machine of a kind that is judged by default: a search, a shortcut, two channels; late, or ahead."""
 MAPS = {"two fixed points", "drift only", "expanding map"}
 """How these move is told by default in ``test_questions``."""
 SLOW = pytest.mark.slow(reason="Jacobians and adversarial graphs: two to 15 seconds of one core each")
