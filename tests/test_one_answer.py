@@ -6,6 +6,8 @@ Larger sizes decide what smaller ones leave undecided; none says "yes" where ano
 import ast
 import json
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,10 +86,15 @@ def test_disagreement_is_seen() -> None:
 
 
 @pytest.mark.usefixtures("less_than_quick")
-@pytest.mark.parametrize(("name", "n_experts"), [("wma-handwired", 2), ("wma-tied", None)])
-def test_every_surface_gives_the_same_answer(name: str, n_experts: int | None, tmp_path: Path) -> None:
-    """Of a number and of a class; the other variables are asked for by the same functions."""
-    found = answers(name, tmp_path, ("log_weights_centred", "label"), n_experts)
+@pytest.mark.parametrize(
+    ("name", "key", "n_experts"), [("wma-handwired", "log_weights_centred", 2), ("wma-tied", "label", None)]
+)
+def test_every_surface_gives_the_same_answer(
+    name: str, key: str, n_experts: int | None, tmp_path: Path, changed_task: Callable[..., None]
+) -> None:
+    """Of a number, and of a class in another model; the other variables are asked for by the same functions."""
+    changed_task("experts", analysis=replace(interp.tasks.get("experts").analysis, probed=(key,)))
+    found = answers(name, tmp_path, (key,), n_experts)
     assert disagreeing(found) == {}
     shared = [claim for claim, surfaces in found.items() if len(surfaces) > 1]
     assert any("latents hold" in claim for claim in shared)

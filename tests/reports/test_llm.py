@@ -32,7 +32,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
     conditions = [Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only")]
     for name in ("counter", "last-step"):
-        work = plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 12), conditions)
+        work = plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 6), conditions)
         run(work, folder, Served("served", AGENTS[name]))
     return folder
 
