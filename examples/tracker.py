@@ -114,7 +114,7 @@ def handwired() -> Any:
     )  # fmt: skip
 
 
-def learned(steps: int = 300, width: int = 8) -> Any:
+def learned(steps: int = 120, width: int = 8) -> Any:
     def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
         h, sensor, y = carried["h"], 2 * fed.tokens[:, 2:3] - 9, fed.values[:, 4:5] / 2
         return m["read"](torch.cat([h, sensor], 1)), {"h": m["cell"](torch.cat([sensor, y], 1).to(h), h)}
@@ -122,7 +122,7 @@ def learned(steps: int = 300, width: int = 8) -> Any:
     torch.manual_seed(0)
     module = nn.ModuleDict({"cell": nn.GRUCell(2, width), "read": nn.Linear(width + 1, 2)})
     gru = interp.adapt(module, TRACKER, step=step, name="gru", channels=[interp.Channel("h", (width,))])
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
     for seed in range(steps):
         episodes, carried, said = sample(64, 20, seed=1000 + seed), gru.initial(64), []
         for fed in map(gru.prepare(gru.layout.encode(episodes)).at, range(20)):
@@ -134,7 +134,7 @@ def learned(steps: int = 300, width: int = 8) -> Any:
     return gru
 
 
-def main(steps: int = 300) -> dict[str, Any]:
+def main(steps: int = 120) -> dict[str, Any]:
     interp.tasks.register(TRACKER)
     machine, gru, base, source = handwired(), learned(steps), sample(64, 20, seed=0), sample(64, 20, seed=1)
     state = machine.read_state(interp.rollout(machine, base).latents[:, 1:]).numpy()

@@ -15,16 +15,19 @@ from tests.refusals import refused
 
 
 def test_facades_the_command_line_and_sampling_are_light():
-    """Reports are imported before a command knows what is asked; models are listed, MDPs drawn without torch."""
+    """Reports are imported before a command knows what is asked; models are listed, MDPs drawn without torch; plays of
+    language models are planned and scored without it and without httpx."""
     code = """
 import sys, reports
 print({"torch", "matplotlib", "jinja2", "pandas"} & set(sys.modules))
 import interp, circuits, interp.cli, interp.tasks.mdp
 circuits.models(), interp.tasks.mdp.sample(2, 2, 2, 2)
 print("torch" in sys.modules)
+import interp.llm.runner, interp.llm.scores
+print({"torch", "httpx", "transformers"} & set(sys.modules))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.split("\n") == ["set()", "False", ""]
+    assert run.stdout.split("\n") == ["set()", "False", "set()", ""]
 
 
 def test_a_model_runs_without_tokenizers_and_transformer_lens_is_as_ever_when_more_is_wanted():

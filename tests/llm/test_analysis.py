@@ -151,10 +151,10 @@ def test_few_instances_are_not_named(played: Callable[..., list[LLMRun]]) -> Non
 
 def test_repeated_plays_bound_what_any_algorithm_can_agree(played: Callable[..., list[LLMRun]]) -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
-    rng, runs = np.random.default_rng(1), played("majority", [NO_NOTE], _FEWEST - 1, 60)
-    noisy = [np.abs(one.predictions - (rng.random((2, 60)) < 0.1)) for one in runs]
+    rng, runs = np.random.default_rng(0), played("majority", n=_FEWEST - 1, rounds=100)
+    noisy = [np.abs(one.predictions - (rng.random((2, 100)) < 0.1)) for one in runs]
     noisy[0][0, 3] = np.nan
-    twice = [replace(one, predictions=a, again=(b[:50],)) for one, (a, b) in zip(runs, noisy, strict=True)]
+    twice = [replace(one, predictions=a, again=(b[:70],)) for one, (a, b) in zip(runs, noisy, strict=True)]
     (found,) = behaviour(twice)
     assert found.repeated.low <= 0.82 <= found.repeated.high and found.repeated.high - found.repeated.low < 0.1
     assert found.ceiling.estimate == pytest.approx((1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2)

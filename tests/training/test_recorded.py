@@ -25,7 +25,7 @@ def played():
 
 
 def test_a_cell_learns_what_other_participants_do(played):
-    fitted = fit_cell(played, units=2, n_folds=3, steps=60)
+    fitted = fit_cell(played, units=2, n_folds=2, steps=50)
     assert fitted.nats.high < np.log(2) - 0.1
     assert fitted.held_out.sum(-1) == pytest.approx(1, abs=1e-6)
     found = interp.rollout(fitted.machine, played).predictions.numpy()
