@@ -10,6 +10,8 @@ from reports import benchmark as page
 from tests import handmade
 from tests.conftest import early
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 KEYS = ["interchange", "probe", "probe:weights", "patching", "fit", "attention", "resample:joined"]
 
 

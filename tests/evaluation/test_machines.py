@@ -23,6 +23,8 @@ from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
 from tests.refusals import refuses
 from tests.shell import printed
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 
 class Weighed(nn.Module):
     """Numbers that a machine works with, drawn anew in a copy."""

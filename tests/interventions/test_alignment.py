@@ -19,12 +19,14 @@ from interp.tasks.qlearning.algorithms import q_learning
 from tests.cases import cases
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched random", "nothing"]
 
 
 @pytest.fixture(scope="module")
 def found(wma, pair):
-    options = {"rounds": slice(3, 12), "search": Search(steps=100, restarts=1)}
+    options = {"rounds": slice(3, 12), "search": Search(steps=60, restarts=1)}
     return align(wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
 
 
@@ -64,7 +66,7 @@ def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
 def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
     _, model = wma
     before, state = model.digest(), torch.random.get_rng_state()
-    options = {"rounds": slice(3, 12), "search": Search(steps=10, restarts=1, seed=3)}
+    options = {"rounds": slice(3, 12), "search": Search(steps=4, restarts=1, seed=3)}
     first, second = (
         align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options) for _ in range(2)
     )

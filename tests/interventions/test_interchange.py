@@ -18,6 +18,8 @@ from interp.tasks.qlearning.algorithms import q_learning
 from tests.cases import by_cases, cases
 from tests.handmade import intervened
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 WMA = cases(__file__, "interchange WMA")
 
 

@@ -25,6 +25,8 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import gru, lstm
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 GAIN = 0.5
 
 
@@ -108,7 +110,7 @@ def test_shares_on_a_napkin(doubling, pair):
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
     """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
-    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=3)}
+    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=2)}
     result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
     assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
@@ -282,7 +284,7 @@ def test_a_point_is_a_site(vote, votes):
 def test_channels_are_sites_and_so_is_all_that_is_carried():
     """Gradients pass the step of an LSTM: of all rows at once, and of one."""
     machine, episodes = lstm(), [experts.sample(24, 10, 4, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(2, 10), "search": Search(steps=10, restarts=1)}
+    options = {"rounds": slice(2, 10), "search": Search(steps=4, restarts=1)}
     widths = []
     for site in ("latent", "latent@h"):
         state = torch.random.get_rng_state()
@@ -319,7 +321,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma
     pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(3, 12), "search": Search(steps=5, restarts=1)}
+    options = {"rounds": slice(3, 12), "search": Search(steps=3, restarts=1)}
     latent, embed = (
         align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
         for site in ("latent@<z>", "embed@<z>")

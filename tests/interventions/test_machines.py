@@ -22,6 +22,8 @@ from tests.handmade import DECAY, GAIN, intervened, leaky
 from tests.machines import N_EXPERTS, gru, loop, lstm
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 MACHINES = [gru, lstm, loop]
 AT = 4
 

@@ -13,6 +13,8 @@ from interp.interventions.sites import Place, Site, sites
 from tests.cases import by_cases
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 
 def both(model, pair):
     return interp.rollout(model, pair[0]), interp.rollout(model, pair[1])

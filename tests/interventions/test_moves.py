@@ -15,6 +15,8 @@ from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.cases import by_cases
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 
 def _result(effect: float, wanted: float) -> InterchangeResult:
     """Two pairs whose outcome moves by ``effect`` where ``wanted`` was asked for."""

@@ -10,6 +10,8 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 
 def test_steered_wma_is_the_algorithm(wma):
     """Doses of a log-weight: the algorithm's prediction to 1e-9 at every dose, random directions not."""

@@ -11,6 +11,8 @@ from tests import handmade
 from tests.cases import by_cases
 from tests.machines_of_others.kinds import coconut, pair
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 
 @by_cases("uses, through, beside")
 def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through, beside):

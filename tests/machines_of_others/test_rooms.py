@@ -8,6 +8,8 @@ import pytest
 import interp
 from tests.machines_of_others.rooms import RAN, ROOMS, SHOWN, said
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-model.md").read_text("utf-8")
 TABLE = {
     row[0]: row[1:]

@@ -20,6 +20,8 @@ from tests.machines import N_EXPERTS, cached, gru, loop, lstm
 from tests.refusals import refuses
 from tests.shell import printed
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 WIDE = 7
 """The width of a counter's clock: more than that of its counts."""
 counter = partial(leaky, decay=1.0, gain=1.0, clock=WIDE)

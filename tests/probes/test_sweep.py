@@ -14,6 +14,8 @@ from probes.targets import compute
 from tests.machines import transformer
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
 TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
 

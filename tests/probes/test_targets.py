@@ -14,6 +14,8 @@ from probes.targets import compute, every, get, parse, round_inputs
 from tests.machines import transformer
 from tests.refusals import refuses
 
+pytestmark = pytest.mark.usefixtures("one_session")
+
 EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
 
 
@@ -99,7 +101,7 @@ def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
 
     made, carried = [], Algorithm.carried
     monkeypatch.setattr(Algorithm, "carried", lambda self, episodes: made.append(self.key) or carried(self, episodes))
-    compute(["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"], advice)
+    compute(["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"], replace(advice))
     assert made == ["weighted_majority", "bayes"]
 
 
