@@ -224,7 +224,7 @@ def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these
 def test_learners_are_told_apart_by_their_choices(subject, family):
     """Off- and on-policy, with and without bootstrapping; one that counts visits is not in the list."""
     task = tasks.get("qlearning")
-    every = task.sets_for(4, 40, seed=0, n_states=4, n_actions=3)
+    every = task.sets_for(3, 30, seed=0, n_states=4, n_actions=3)
     few = asked("qlearning", "q_learning", "no_bootstrap", "sarsa")
     part = explain(subject, task, {"delayed": every["delayed"]}, seed=0, families=few)
     assert part.family == family

@@ -13,7 +13,7 @@ from lab.known import by_algorithm
 pytestmark = pytest.mark.usefixtures("few_steps")
 
 
-SMALL = compare.Effort(known=8, test=12, rounds=14, starts=2, horizon=3, battery=4, scored=12, edits=200, untrained=1)
+SMALL = compare.Effort(known=8, test=12, rounds=14, starts=2, horizon=3, battery=4, scored=12, edits=40, untrained=1)
 
 
 def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatch):

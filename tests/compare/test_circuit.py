@@ -20,7 +20,7 @@ from interp.tasks import experts
 from lab.variants import noisy
 from tests.refusals import refuses
 
-SMALL = Effort(known=16, test=12, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
+SMALL = Effort(known=16, test=8, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
 
 
 def handwired(**arguments):

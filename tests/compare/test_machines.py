@@ -143,7 +143,7 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
-    found = compare.run(handmade.majority(), WIRED, effort=SMALL)
+    found = compare.run(handmade.majority(), WIRED, effort=replace(SMALL, known=24, test=12, edits=80))
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
     words = {one.key: one.word for one in found}
@@ -161,7 +161,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
-    found = compare.run(other, handmade.majority(), effort=replace(TINY, rounds=12, known=32))
+    found = compare.run(other, handmade.majority(), effort=replace(TINY, rounds=10, known=24))
     words = {one.key: one.word for one in found}
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}

@@ -76,8 +76,9 @@ def test_effects_tell_bayes_from_weighted_majority(subjects):
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     """Effective parameters by step equivalence: those that a handwired machine was built with."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
-    subject = Participant(model, Samples.draw(model, SMALL, {"n_states": 2, "n_actions": 2}))
-    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], SMALL).rules
+    effort = replace(SMALL, known=16, test=8, rounds=12)
+    subject = Participant(model, Samples.draw(model, effort, {"n_states": 2, "n_actions": 2}))
+    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], effort).rules
     own = next(rule for rule in rules if rule.key == "q_learning")
     assert own in rules[:2] and rules[-1].key == "no_bootstrap"  # a maximum that is hardly soft differs by rounding
     assert own.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003) and own.r2.low > 0.9999

@@ -105,7 +105,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not(few_steps: None) -> None:
         assert found.intervals[name].low < truth < found.intervals[name].high
     link = found.scores["rescorla_wagner"].link
     assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
-    coin = bandit.sample(30, 60, 2, "reversal", seed=3, player=fixed_bias(0.5))
+    coin = bandit.sample(20, 60, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
     assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
 

@@ -152,8 +152,7 @@ def by_hand(edits, ours, theirs, mask, unit=1.0):
     return [alike, low, high, np.sqrt(mine.sum() / n.sum()), np.sqrt(other.sum() / n.sum())]
 
 
-@pytest.mark.parametrize("kind", ["classes", "mean"])
-@pytest.mark.parametrize("first_asked", [0, 2])
+@pytest.mark.parametrize(("kind", "first_asked"), [("classes", 0), ("mean", 2)])
 def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, first_asked):
     of = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
     monkeypatch.setattr(response.tasks, "of", lambda episodes: of)
