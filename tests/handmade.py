@@ -67,7 +67,7 @@ def leaky(decay: float = DECAY, gain: float = GAIN, clock: int = 1):
     return interp.adapt(
         Leaky(decay, gain), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="leaky",
         channels=[interp.Channel("clock", (clock,)), interp.Channel("h", (N_EXPERTS,))], points={"hits": "hits"},
-        read=lambda carried: carried["h"],
+        read=lambda carried: carried["h"], check=False,
     )  # fmt: skip
 
 

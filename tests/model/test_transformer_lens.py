@@ -26,12 +26,12 @@ def _model(layout, **options):
 
 @pytest.fixture(scope="module")
 def model():
-    return _model(ExpertRound(3))
+    return _model(ExpertRound(2))
 
 
 @pytest.fixture(scope="module")
 def bound(model):
-    runs = [interp.rollout(model, experts.sample(6, 5, 3, seed=seed)) for seed in (0, 1)]
+    runs = [interp.rollout(model, experts.sample(6, 5, 2, seed=seed)) for seed in (0, 1)]
     return bind(model, *runs, rounds=[2, 4])
 
 
@@ -47,7 +47,7 @@ def _metric(bound):
 
 def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
     """Row e * n_rounds + i of a rollout is episode e at its i-th chosen round, with that round's latents."""
-    run = interp.rollout(model, experts.sample(6, 5, 3, seed=1))
+    run = interp.rollout(model, experts.sample(6, 5, 2, seed=1))
     logits = bound(bound.tokens[1])
     probability = logits[:, bound.predict_position].softmax(-1)[:, 1].unflatten(0, (6, 2))
     torch.testing.assert_close(probability, run.predictions[:, [2, 4]])
@@ -65,9 +65,9 @@ def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
     ("change", "message"),
     [
         (lambda ids: ids.float(), "row ids must be integers"),
-        (lambda ids: ids[:, :4], r"row ids must be \[batch, 11\]"),
+        (lambda ids: ids[:, :4], r"row ids must be \[batch, 9\]"),
         (lambda ids: ids + 100, "between 0 and 23"),
-        (lambda ids: ids.flip(0).cummax(1).values * torch.arange(11), "one number per row"),
+        (lambda ids: ids.flip(0).cummax(1).values * torch.arange(9), "one number per row"),
     ],
 )
 def test_bound_view_refuses_tokens_that_are_no_rows(bound, change, message):
@@ -229,9 +229,9 @@ def test_tools_run_on_q_learning_rounds():
 @pytest.fixture(scope="module", params=["untrained", "wma-handwired"])
 def attention_only(request):
     """The view of an attention-only model, and logits and cache of its first rollout's rounds."""
-    model = _model(ExpertRound(3), d_mlp=0) if request.param == "untrained" else interp.load(request.param, n_experts=3)
+    model = _model(ExpertRound(2), d_mlp=0) if request.param == "untrained" else interp.load(request.param, n_experts=2)
     assert model.cfg.attn_only
-    runs = [interp.rollout(model, experts.sample(4, 5, 3, seed=seed)) for seed in (0, 1)]
+    runs = [interp.rollout(model, experts.sample(4, 5, 2, seed=seed)) for seed in (0, 1)]
     bound = bind(model, *runs, rounds=[2, 4])
     return bound, *bound.run_with_cache(bound.tokens[0])
 
@@ -263,7 +263,7 @@ def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
 @pytest.mark.parametrize("granularity", ["node", "edge"])
 def test_without_an_mlp_attribution_gives_it_zero(granularity):
     bound = bind(
-        _model(ExpertRound(3), d_mlp=0), interp.rollout(_model(ExpertRound(3), d_mlp=0), experts.sample(2, 3, 3))
+        _model(ExpertRound(2), d_mlp=0), interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2))
     )
     clean, corrupted = bound.tokens[0][1:2], bound.tokens[0][2:3]
     config = attribution_patching.EdgeAttributionConfig(granularity=granularity)
@@ -273,8 +273,8 @@ def test_without_an_mlp_attribution_gives_it_zero(granularity):
 
 
 def test_the_points_of_an_absent_mlp_change_no_bit_and_fire_only_on_request():
-    model = interp.load("wma-handwired", n_experts=3)
-    run = interp.rollout(model, experts.sample(4, 5, 3, seed=0))
+    model = interp.load("wma-handwired", n_experts=2)
+    run = interp.rollout(model, experts.sample(4, 5, 2, seed=0))
     rounds = run.tokens[:, 3], run.latents[:, 3], run.values[:, 3]
     plain = model(*rounds)
     seen, _ = model.run_with_cache(*rounds)
