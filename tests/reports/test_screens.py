@@ -127,7 +127,7 @@ def test_the_first_screen_holds_the_measures(browser: Browser, small_page: Path)
 
 def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Path) -> None:
     """Beside a wide page; else they are folded into one line that stays in sight and names it; a choice opens it."""
-    for width in (1440, 1280, 390):
+    for width in (1440, 390):
         browser.open(small_page, width=width, height=500)
         marked = "document.querySelector('nav.contents a[aria-current]').hash"
         assert browser.evaluate(marked) == "#what-was-found"
