@@ -316,11 +316,10 @@ def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
         if (module := ahead.pop()) in unseen:
             unseen.remove(module)
             stub = MODULES[module].with_suffix(".pyi")  # of a package whose names are imported when first used
-            more = parsed(stub).body if stub.is_file() else []
-            tree = ast.Module([*parsed(MODULES[module]).body, *more], [])
-            ahead += [name for name, _ in imports(tree) if name in MODULES]
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    ahead += ends.get(node.value.partition(":")[0], ())
+            for tree in map(parsed, [MODULES[module], *([stub] if stub.is_file() else [])]):
+                ahead += [name for name, _ in imports(tree) if name in MODULES]
+                for node in nodes(tree):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        ahead += ends.get(node.value.partition(":")[0], ())
             ahead.append(module.rpartition(".")[0] or module)
     assert unseen == set(BY_ITS_OWN_NAME)

@@ -4,7 +4,6 @@ import json
 import math
 import shlex
 import sys
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -119,9 +118,8 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
 @pytest.mark.parametrize(
     ("machine", "changes"),
     [
-        *product([None], [{}, {"muon_lr": 1e-3, "window": 2}, {"task": "qlearning"}]),
-        (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2}),
-        *(("gru", {}), ("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})),
+        *((None, {}), (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2})),
+        *(("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})),
     ],
 )
 def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_path):
