@@ -32,7 +32,7 @@ from tests import junk, junk_methods, junk_records, junk_shell
 from tests.shell import invoked
 from tests.test_full_disk import SMALL
 
-QUICK, FULL = 60, 5000
+QUICK, FULL = 100, 5000
 """Calls of the default suite, and of the slow one: 30,000 with methods, records and the command line."""
 METHODS = 3
 """Calls of methods for one of functions: they are quick."""

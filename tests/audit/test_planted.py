@@ -4,6 +4,8 @@ Thresholds were chosen with those that are seen; no word about one that was held
 wrong word, and no right one: how many must be right is the count that was measured when they were first run.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from interp.audit import audit
@@ -18,12 +20,16 @@ MAPS = {"two fixed points", "drift only", "expanding map"}
 """How these move is told by default in ``test_questions``."""
 SLOW = pytest.mark.slow(reason="Jacobians and adversarial graphs: two to 15 seconds of one core each")
 UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
-"""Where 48 episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
+"""Where so many episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
+
+
+SMALLER = replace(SMALL, episodes=32, writes=3, held=24, along=1)
+"""As much as those need that are judged by default."""
 
 
 @pytest.mark.parametrize("key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED])
 def test_what_is_planted_is_named(key):
-    found = audit(PLANTED[key].make(), effort=SMALL)
+    found = audit(PLANTED[key].make(), effort=SMALL if key in LONG | ALIKE | MAPS else SMALLER)
     words = {question: said(found, question) for question in PLANTED[key].right}
     expected = {q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()}
     assert words == expected

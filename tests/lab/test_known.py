@@ -21,7 +21,7 @@ from lab.known import scores
 from tests.cases import cases
 from tests.compare.test_algorithm import blend
 
-SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=160, untrained=1)
+SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1)
 SOME = cases(__file__, "known SOME")
 """Machines of expert advice, and what must be right about them at this size; nothing else may be wrong.
 

@@ -71,7 +71,7 @@ def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
     assert ("algorithm", "false no") not in told.index and (told["held out"] == "yes").all()
 
 
-SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=4, scored=24, edits=160, untrained=1)
+SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1)
 
 
 @pytest.mark.usefixtures("few_fits")
