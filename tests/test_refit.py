@@ -128,7 +128,7 @@ def test_a_design_has_no_data_set_without_a_one():
 def test_intervals_cover_in_every_design_where_resampling_does_not():
     """Or say that they lean low. 30 data sets of a true 95 % have a standard error of 4 %; 64 features are slow."""
     designs = [design for design in DESIGNS if design != "correlated"]
-    cells = coverage(ridge, designs, sizes=(24,), n_sets=30, n_fresh=500)
+    cells = coverage(ridge, designs, sizes=(24,), n_sets=20, n_fresh=300)
     after = [cell for cell in cells if cell.method == "refit"]
     assert len(after) == len(cells) / 2 == len(designs) * 6
     assert min(cell.coverage for cell in after if cell.leaning < 0.5) >= 0.8
