@@ -59,6 +59,16 @@ def public_names(tree: ast.Module) -> list[str]:
     return [name for name in found if not name.startswith("_")]
 
 
+def definitions(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """A module and every class and function in it, at any depth: no expression holds one, so none is walked."""
+    ahead: list[ast.AST] = [tree]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        ahead += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+
+
 def lines_of_code(text: str, tree: ast.Module) -> int:
     """Lines that are neither blank, nor a comment, nor part of a docstring.
 
@@ -67,10 +77,8 @@ def lines_of_code(text: str, tree: ast.Module) -> int:
     1
     """
     prose: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
+    for node in definitions(tree):
+        if ast.get_docstring(node, clean=False):
             prose.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     return sum(bool(line) and not line.startswith("#") and i not in prose for i, line in lines)
@@ -80,7 +88,7 @@ def count(path: Path) -> Count:
     """What one module holds."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
-    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(tree))
+    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in definitions(tree))
     return Count(lines_of_code(text, tree), functions, len(public_names(tree)), 1)
 
 

@@ -105,7 +105,7 @@ def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
     assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
 
 
-NOTES = experts.sample(24, 9, 4, regime="uniform", seed=5)
+NOTES = experts.sample(16, 9, 4, regime="uniform", seed=5)
 COUNTS = targets.get("counts")(NOTES, "before").values
 
 
