@@ -1,5 +1,6 @@
 """Machines that are no transformers are evaluated by the same plans; what needs attention says that it is not there."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -107,19 +108,6 @@ def small(monkeypatch):
     monkeypatch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
 
 
-def test_every_table_is_there_and_attention_says_that_it_does_not_apply(small, tmp_path):
-    machine = lstm()
-    result = suite.evaluate(machine, n_episodes=30)
-    assert result.settings["model"] == machine.name and result.settings["digest"] == machine.digest()
-    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention"}
-    assert set(result.tables) == names
-    assert result.notes == {"attention": f"not applicable: {machine.name} has no attention heads"}
-    result.write(tmp_path)
-    assert pd.read_csv(tmp_path / "attention.csv")["note"].tolist() == list(result.notes.values())
-    drawn = draw(result.tables)
-    assert "regret-uniform" in drawn and not any(name.startswith("attention") for name in drawn)
-
-
 def test_a_machine_that_is_cut_knows_nothing_and_swapped_knows_another_episode():
     """Cut, every vote is a tie and right half of the time, exactly; intact it beats majority vote, cut it does not."""
     control = latent_control(leader(), experts.sample(60, 40, N_EXPERTS, seed=1))
@@ -165,11 +153,18 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
 
 
-def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, builders, tmp_path):
-    interp.register_machine("own-leader", leader, description="follows its leaders", task="experts")
-    ran = printed("evaluate", "own-leader", "--episodes", "30", "--out", tmp_path)
-    assert "attention: not applicable: own-leader has no attention heads" in " ".join(ran.split())
-    assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
+def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(small, builders, tmp_path):
+    interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
+    ran, folder = printed("evaluate", "own-lstm", "--episodes", "30", "--out", tmp_path), tmp_path / "own-lstm"
+    said = "not applicable: own-lstm has no attention heads"
+    assert (
+        f"attention: {said}" in " ".join(ran.split()) and pd.read_csv(folder / "attention.csv")["note"].item() == said
+    )
+    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention"}
+    assert {path.stem for path in folder.glob("*.csv")} == names
+    settings = json.loads((folder / "settings.json").read_text())
+    assert (settings["model"], settings["digest"]) == ("own-lstm", interp.load("own-lstm").digest())
+    assert (folder / "regret-uniform.svg").exists() and not list(folder.glob("attention*.svg"))
 
 
 def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatch):

@@ -106,7 +106,7 @@ def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handw
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     """Not being told the regime costs most in the first rounds, and next to nothing once episodes have shown it."""
     found = evaluation.over_lengths(
-        interp.load("wma-learned-wide"), n_episodes=200, n_rounds=60, windows=((0, 10), (50, 60))
+        interp.load("wma-learned-wide"), n_episodes=100, n_rounds=60, windows=((0, 10), (50, 60))
     )
     early, late = (found.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60)))
     assert early.low > 0.01 and late.high < 0.003

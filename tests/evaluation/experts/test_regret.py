@@ -85,7 +85,7 @@ def test_log_loss_in_nats_and_infinite_when_certain_and_wrong():
 
 def test_the_published_log_losses_of_bayes_and_oracle():
     """Uniform regime, T = 100: .4660 and .4297 over 100 episodes; the spread between episodes is .14."""
-    episodes = sample(2000, 100, 4, seed=5)
+    episodes = sample(600, 100, 4, seed=5)
     for key, published in (("bayes", 0.4660), ("oracle", 0.4297)):
         ours = log_loss(PREDICTORS[key].run(episodes).predictions, episodes).mean(axis=1)
         assert abs(ours.mean() - published) < 3 * ours.std() / 10
@@ -100,7 +100,7 @@ def test_excess_needs_a_reference_that_is_finite():
 
 def test_scores_order_the_predictors_and_know_their_uncertainty():
     """Bayes is within its interval of the truth's limit: oracle < bayes < weighted majority < majority < random."""
-    episodes = sample(1500, 60, 4, seed=0)
+    episodes = sample(800, 60, 4, seed=0)
     scores = score_predictors(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
     finals = [scored.get("regret") for scored in scores.values()]
     assert all(a.high < b.low for a, b in pairwise(finals))
