@@ -100,7 +100,7 @@ def test_excess_needs_a_reference_that_is_finite():
 
 def test_scores_order_the_predictors_and_know_their_uncertainty():
     """Bayes is within its interval of the truth's limit: oracle < bayes < weighted majority < majority < random."""
-    episodes = sample(800, 60, 4, seed=0)
+    episodes = sample(260, 60, 4, seed=0)
     scores = score_predictors(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
     finals = [scored.get("regret") for scored in scores.values()]
     assert all(a.high < b.low for a, b in pairwise(finals))
