@@ -17,7 +17,7 @@ KEYS = ["interchange", "probe", "probe:weights", "patching", "fit", "attention",
 
 @pytest.fixture(scope="module")
 def result():
-    effort = Workload(episodes=8, rounds=12, fits=40)
+    effort = Workload(episodes=6, rounds=10, fits=24)
     with early():
         return benchmark.run({"handmade": handmade.known}, KEYS, effort=effort)
 

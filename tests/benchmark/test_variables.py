@@ -21,7 +21,7 @@ def about(*variables):
 
 @pytest.fixture(scope="module")
 def found():
-    effort = Workload(episodes=4, rounds=12, fits=40)
+    effort = Workload(episodes=4, rounds=10, fits=32)
     subjects = {"three variables": partial(about, "log_weights", "label", "next_log_weights")}
     result = benchmark.run(subjects, KEYS, questions=["where", "subspace", "exists"], effort=effort)
     return {(row["question"], row["method"], row["score"]): row["value"] for row in result.rows}

@@ -258,10 +258,11 @@ def test_w12_each_of_the_eight_heads_in_three_layers_is_needed(ours: Circuit) ->
 def attended(head: Head, state: circuits.Direction, position: int) -> set[int]:
     """Positions that tie for the highest score of a query that holds ``state``; the first token is the sink."""
     basis = state.basis
-    query = state + basis.one + basis.code(position)
-    keys = [basis.one + basis.code(j) + (basis["id"]["sink"] if j == 0 else basis.zero) for j in range(position + 1)]
-    scores = [sum(q.dot(query) * k.dot(key) for q, k in head.scores) for key in keys]
-    return {j for j, score in enumerate(scores) if score > max(scores) - 1e-9}
+    query = (state + basis.one + basis.code(position)).vector()
+    keys = np.stack([(basis.one + basis.code(j)).vector() for j in range(position + 1)])
+    keys[0] += basis["id"]["sink"].vector()
+    scores = sum((q.vector() @ query) * (keys @ k.vector()) for q, k in head.scores)
+    return set(np.flatnonzero(scores > scores.max() - 1e-9).tolist())
 
 
 def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:

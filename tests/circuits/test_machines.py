@@ -17,7 +17,7 @@ from tests.refusals import refuses
 from tests.shell import invoked, printed
 
 
-@pytest.mark.parametrize(("decay", "rounds"), [(0.8, 200), (handmade.KEPT, 50)])
+@pytest.mark.parametrize(("decay", "rounds"), [(0.8, 80), (handmade.KEPT, 50)])
 def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
     """Predictions and state, to rounding; another gain, another decay and another algorithm fail in both."""
     machine = handmade.majority(decay=decay)
