@@ -44,6 +44,9 @@ def adapted(module=None, step=step, channels=(("h", (16,)),), **options):
     return interp.adapt(module or body(), LAYOUT, step=step, channels=channels, **{"name": "mine", **options})
 
 
+unchecked = functools.partial(adapted, check=False)
+
+
 def predicted(machine):
     return interp.rollout(machine, EPISODES).predictions
 
@@ -79,7 +82,7 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
         nn.init.ones_(weight)
     for held in module.read[1].buffers():
         held.add_(3)
-    machine = adapted(module, check=False)
+    machine = unchecked(module)
     if left:
         refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.fresh, 0)
     else:
@@ -88,7 +91,7 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
 
 
 def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
-    assert adapted(body(_Table(0))).fresh(0).module.read[1].table.min() == 1
+    assert unchecked(body(_Table(0))).fresh(0).module.read[1].table.min() == 1
     wired = interp.load("wma-handwired", n_experts=2)
     nn.utils.parametrizations.weight_norm(wired.blocks[0].attn, "W_O")
     refuses(r"draw .*W_O\.original0", wired.fresh, 0)
@@ -101,9 +104,9 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
         (lambda m: m.cell, "draw cell.weight"),
         (lambda m: setattr(m, "read", trained.read) or m.cell.reset_parameters(), "takes the trained weights"),
     ):
-        refuses(sentence, adapted(trained, reset=reset).fresh, 0)
+        refuses(sentence, unchecked(trained, reset=reset).fresh, 0)
     with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
-        adapted(nn.Module(), lambda m, c, f: (c["h"][:, :2], c), check=False).fresh(0)
+        unchecked(nn.Module(), lambda m, c, f: (c["h"][:, :2], c)).fresh(0)
 
 
 def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
@@ -111,10 +114,10 @@ def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
     module, other, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
     module.bag, module.table, module.last = [nn.Linear(16, 2)], lean, lean @ torch.ones(2, 2)
     for beside in (lambda m, h: other(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
-        machine = adapted(module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1]))
+        machine = unchecked(module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1]))
         refuses("rounds of 'mine' read weights of shape .* that none of its modules holds", machine.fresh, 0)
-    refuses("read weights of shape", adapted(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh, 0)
-    assert adapted(module).fresh(0).digest() != adapted(module).digest()
+    refuses("read weights of shape", unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh, 0)
+    assert unchecked(module).fresh(0).digest() != unchecked(module).digest()
     module.lean = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
     refuses("keeps lean as no dense tensors of real numbers", adapted, module)
 
@@ -122,13 +125,13 @@ def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
 def test_a_number_that_a_module_keeps_is_in_its_digest():
     module = body()
     module.scale = 1.0
-    machine = adapted(module, lambda m, c, f: step(m, c, f, m.scale))
+    machine = unchecked(module, lambda m, c, f: step(m, c, f, m.scale))
     before, module.scale = machine.digest(), 3.0
     assert machine.digest() != before
 
 
 def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
-    machine = adapted()
+    machine = unchecked()
     made = machine.module.read(torch.ones(1, 20))
     machine.module.bag, machine.module.table = [None, (made,)], {"last": {"scores": made}}
     again = copy.deepcopy(machine)
@@ -203,7 +206,7 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_precision_gives_numbers(dtype):
     """Numbers that a step makes of tokens are of the machine's dtype; a step that insists on float32 is told so."""
-    machine = adapted().to(dtype)
+    machine = unchecked().to(dtype)
     effects = patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
     assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
     assert np.isfinite(probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]).all()
@@ -211,7 +214,7 @@ def test_every_precision_gives_numbers(dtype):
     said = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
     first = interp.machines.cell(body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said)
     interp.check_machine(first, only=["it_runs_in_every_precision"])
-    halves = adapted(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
+    halves = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
     refuses(r"it_runs_in_every_precision: .*\.to\(fed\.values\)", interp.check_machine, halves)
 
 
@@ -291,13 +294,11 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
         moved = interp.rollout(machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]).predictions
         assert (moved - run.predictions).abs().max() > 1e-3
     refuses("names nothing: there is", adapted, module, kept, points={"made": interp.Point("keeps", item="nothing")})
-    assert (
-        machine.digest() != adapted(module, kept, points={"made": interp.Point("keeps", item=0)}, check=False).digest()
-    )
+    assert machine.digest() != unchecked(module, kept, points={"made": interp.Point("keeps", item=0)}).digest()
 
 
 def test_a_machine_is_held_against_the_models_own_forward_pass():
-    machine = adapted()
+    machine = unchecked()
 
     def own(fed, late=0):
         carried, scores = {"h": torch.zeros(len(fed.tokens), 16)}, []
@@ -320,24 +321,24 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
 
 def test_a_digest_holds_what_a_machine_does():
     module = body()
-    factors = {scale: adapted(module, functools.partial(step, scale=scale)).digest() for scale in (1.0, 1.02, 2.0)}
+    factors = {scale: unchecked(module, functools.partial(step, scale=scale)).digest() for scale in (1.0, 1.02, 2.0)}
     assert len(set(factors.values())) == 3
-    assert adapted(module, functools.partial(step, scale=2.0)).digest() == factors[2.0]
+    assert unchecked(module, functools.partial(step, scale=2.0)).digest() == factors[2.0]
     module.register_buffer("scale", torch.ones(1), persistent=False)
-    machine = adapted(module, lambda m, c, f: step(m, c, f, m.scale))
+    machine = unchecked(module, lambda m, c, f: step(m, c, f, m.scale))
     before = machine.digest()
     module.scale.add_(1e-6)
     assert machine.digest() != before
     scales, module = [1.0], body()
     module.plain, module.cell.name = torch.ones(1), "its own"
-    machine = adapted(module, lambda m, c, f: step(m, c, f, scales[0] * m.plain))
+    machine = unchecked(module, lambda m, c, f: step(m, c, f, scales[0] * m.plain))
     seen = [machine.digest(), scales.append(scales.pop() * 2), machine.digest(), module.plain.mul_(3), machine.digest()]
     assert len({seen[0], seen[2], seen[4]}) == 3
     with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
         assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
     late = [lambda scores, h, fed, late, by=by: (scores + by * late * torch.arange(2), h) for by in (0, 1)]
-    assert len({adapted(body(), **_counting(then)).digest() for then in late}) == 2  # round 5 is looked at
-    assert "\x1b" not in repr(interp.rollout(odd := adapted(body(), name="\x1b[31m"), EPISODES)) + repr(odd)
+    assert len({unchecked(body(), **_counting(then)).digest() for then in late}) == 2  # round 5 is looked at
+    assert "\x1b" not in repr(interp.rollout(odd := unchecked(body(), name="\x1b[31m"), EPISODES)) + repr(odd)
     assert (module.cell.name, hasattr(module.read, "name")) == ("its own", False)
 
 
@@ -376,7 +377,7 @@ def _truth(scores, h, fed, late):
 )
 @pytest.mark.parametrize("analysis", ["rollout", "sweep"])
 def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis):
-    machine = adapted(check=False, **_counting(then))
+    machine = unchecked(**_counting(then))
     with pytest.raises(interp.InputError, match=f"not a number.*{where}|{where}"):
         if analysis == "rollout":
             interp.rollout(machine, EPISODES)
@@ -460,8 +461,8 @@ test_arguments_that_were_ignored_are_refused = refused(
     (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
     (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
     *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
-    (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
-    (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
+    (lambda: unchecked(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
+    (lambda: unchecked(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
     (lambda: of_cell(task="experts", sizes={"n_states": 4}), "n_st"),
     (lambda: of_cell(channels=()), "option of an adapter, beside its own 'channels'"),
     (lambda: of_cell(name=3), "name must be a text, got 3"),
@@ -480,18 +481,18 @@ def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
     shared = nn.Linear(16, 16)
     module = body(shared, nn.ReLU(), shared)
     for name in ("read.1", "read.3"):
-        assert adapted(module, points={"shared": interp.Point(name, times=2)}).points["shared"].n_layers == 2
+        assert unchecked(module, points={"shared": interp.Point(name, times=2)}).points["shared"].n_layers == 2
 
     class Steps:
         def __call__(self, m, carried, fed):
             return step(m, carried, fed)
 
-    assert torch.equal(predicted(adapted(body(), Steps())), predicted(adapted(body())))
+    assert torch.equal(predicted(unchecked(body(), Steps())), predicted(unchecked(body())))
 
 
 @pytest.mark.parametrize(
     ("hook", "sentence"), [(lambda x, hook: x.double(), "in torch.float64"), (lambda x: x, "must take")]
 )
 def test_a_hook_of_another_precision_or_signature_is_told(hook, sentence):
-    machine = adapted(points={"cell": "cell"})
+    machine = unchecked(points={"cell": "cell"})
     refuses(sentence, interp.rollout, machine, EPISODES, fwd_hooks=[("points.cell", hook)])
