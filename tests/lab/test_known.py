@@ -1,4 +1,4 @@
-"""Machines whose right words are known (:mod:`lab.known`): a few at small size, all where slow tests run."""
+"""Machines whose right words are known (:mod:`lab.known`): one at small size, all where slow tests run."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from tests.compare.test_algorithm import blend
 
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1)
 SOME = cases(__file__, "known SOME")
-"""Machines of expert advice, and what must be right about them at this size; nothing else may be wrong.
+"""A machine of expert advice, and what must be right about it at this size; nothing else may be wrong.
 
 The machine by algorithm is scored in ``test_scores``; the GRU that was written by hand, a machine of another gain and a
 random cell are compared in ``tests/compare/test_machines.py``."""
@@ -32,7 +32,7 @@ random cell are compared in ``tests/compare/test_machines.py``."""
 @pytest.mark.usefixtures("few_fits")
 @pytest.mark.parametrize("key", SOME)
 def test_some_known_machines_get_the_right_words_at_small_size(key):
-    """Another algorithm; a lapse."""
+    """A lapse; machines of other algorithms are named in ``tests/compare/test_algorithm.py``."""
     row = scores.score(known.gallery("experts")[key], known.reference("experts"), SMALL)
     marks = {question: row[f"{question}_mark"] for question in scores.SCORED}
     assert {question: marks[question] for question in SOME[key].split()} == dict.fromkeys(SOME[key].split(), "right")
@@ -42,7 +42,7 @@ def test_some_known_machines_get_the_right_words_at_small_size(key):
 EVERY = [(task, key) for task in known.TASKS for key in known.gallery(task)]
 
 
-@pytest.mark.slow(reason="15 to 60 CPU seconds a machine; two are compared by default, at small size")
+@pytest.mark.slow(reason="15 to 60 CPU seconds a machine; one is compared by default, at small size")
 @pytest.mark.parametrize(("task", "key"), EVERY, ids=[f"{task}: {key}" for task, key in EVERY])
 def test_no_known_machine_gets_a_wrong_word(task, key):
     row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK)
