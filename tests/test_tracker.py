@@ -240,7 +240,7 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
 
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
-    effort = Effort(known=24, test=12, rounds=12, horizon=3, starts=3, battery=12, untrained=1)
+    effort = Effort(known=24, test=12, rounds=12, horizon=3, starts=3, battery=6, scored=24, edits=60, untrained=1)
     machine = tracker.handwired()
     found = compare(machine, machine, effort=effort)
     assert {one.word for one in found if one.key != "circuit"} == {"yes"}

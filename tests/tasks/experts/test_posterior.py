@@ -1,5 +1,6 @@
 """Posterior means and evidences equal quadrature, tails included, and the orders of a regime are averaged exactly."""
 
+from functools import cache
 from itertools import pairwise, permutations, product
 from math import factorial
 
@@ -19,6 +20,7 @@ from tests.refusals import refuses
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 
 
+@cache
 def moments(hits, misses, bounds):
     """log of the integral of q^k (1-q)^l, and the mean: Gauss-Legendre with enough nodes is exact for polynomials."""
     nodes, weights = np.polynomial.legendre.leggauss((hits + misses) // 2 + 2)
