@@ -62,11 +62,10 @@ def public_names(tree: ast.Module) -> list[str]:
 def definitions(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """A module and every class and function in it, at any depth: no expression holds one, so none is walked."""
     ahead: list[ast.AST] = [tree]
-    while ahead:
-        node = ahead.pop()
+    for node in ahead:
+        ahead += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
-        ahead += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
 
 
 def lines_of_code(text: str, tree: ast.Module) -> int:

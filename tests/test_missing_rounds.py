@@ -174,9 +174,7 @@ OF_ALL = {
         MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
     ).to_frame(),
     "mediation": lambda e: mediation.mediate(MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]").to_frame(),
-    "the search for an algorithm": lambda e: explain(
-        ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
-    ).to_frame(),
+    "search": lambda e: explain(ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES).to_frame(),
     "audit": lambda e: timing.table(Trial(MODEL, e, QUICK)),
 }
 """Tables of numbers of episodes that are alone in what they count."""

@@ -70,10 +70,7 @@ def test_deviations_grow_with_their_size():
         reference = known.reference(one.task)
         episodes = interp.tasks.of(reference).sample_for(reference, 20, 20, seed=0)
         plain = interp.rollout(reference, episodes, commit="target").predictions
-        runs = [
-            interp.rollout(one.make(size), episodes, commit="target").predictions
-            for size in (one.sizes[0], one.sizes[-1])
-        ]
+        runs = [interp.rollout(one.make(one.sizes[i]), episodes, commit="target").predictions for i in (0, -1)]
         gaps = [float((run - plain).abs().mean()) for run in runs]
         assert gaps[-1] > gaps[0], (key, gaps)
 
