@@ -259,10 +259,10 @@ def test_probes_at_a_site(tmp_path):
 
 def test_what_a_task_names_is_probed_by_default(tmp_path):
     """Sampled to the model's own sizes; the files are named after the task's variables."""
-    sizes = ["--states", "2", "--actions", "2", "--episodes", "6", "--rounds", "4"]
-    printed("probe", "qlearning-handwired", *sizes, "--out", tmp_path)
-    settings = json.loads((tmp_path / "qlearning-handwired" / "probes.json").read_text())
-    assert set(settings) == set(interp.tasks.get("qlearning").analysis.probed)
+    sizes = ["--nodes", "6", "--edges", "6", "--episodes", "6", "--rounds", "4"]
+    printed("probe", "reachability-handwired", *sizes, "--out", tmp_path)
+    settings = json.loads((tmp_path / "reachability-handwired" / "probes.json").read_text())
+    assert set(settings) == set(interp.tasks.get("reachability").analysis.probed)
 
 
 def test_the_help_lists_what_the_registries_hold():
