@@ -8,7 +8,7 @@ from circuits.benchmark import KnownMachine
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Place, Site
 from lab.known.handmade import KEPT, algorithm, majority
-from tests.machines import N_EXPERTS
+from tests.machines import N_EXPERTS, adapted
 
 __all__ = ["KEPT", "algorithm", "intervened", "known", "leaky", "majority"]
 
@@ -64,11 +64,9 @@ def leaky(decay: float = DECAY, gain: float = GAIN, clock: int = 1):
         after = {"clock": carried["clock"] + 1, "h": m.keep * carried["h"] + m.gain * hits}
         return torch.stack([1 - p, p], -1), after
 
-    return interp.adapt(
-        Leaky(decay, gain), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="leaky",
-        channels=[interp.Channel("clock", (clock,)), interp.Channel("h", (N_EXPERTS,))], points={"hits": "hits"},
-        read=lambda carried: carried["h"], check=False,
-    )  # fmt: skip
+    channels = [interp.Channel("clock", (clock,)), interp.Channel("h", (N_EXPERTS,))]
+    options = {"output": "probability", "name": "leaky", "read": lambda carried: carried["h"]}
+    return adapted(Leaky(decay, gain), step, {"hits": "hits"}, channels=channels, **options)
 
 
 def intervened(model, base, source, places, rounds):

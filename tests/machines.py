@@ -46,11 +46,9 @@ class Loop(nn.Module):
 def adapted(
     module: nn.Module, step: Callable[..., Any], points: Mapping[str, Any] | None = None, **options: Any
 ) -> Any:
-    """A machine of expert advice that carries one vector ``h``."""
-    return interp.adapt(
-        module, "experts", sizes={"n_experts": N_EXPERTS}, step=step, points=points,
-        channels=[interp.Channel("h", (WIDTH,))], **options,
-    )  # fmt: skip
+    """A machine of expert advice that carries one vector ``h``, unless options of ``interp.adapt`` say otherwise."""
+    own = {"sizes": {"n_experts": N_EXPERTS}, "channels": [interp.Channel("h", (WIDTH,))], "check": False}
+    return interp.adapt(module, "experts", step=step, points=points, **own | options)
 
 
 def gru(seed: int = 0) -> Any:
@@ -63,7 +61,7 @@ def gru(seed: int = 0) -> Any:
         return scores, {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
 
     points = {gate: f"cell.{gate}" for gate in ("reset", "update", "new")} | {"cell": "cell"}
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, WIDTH)), step, points, name="gru", check=False)
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, WIDTH)), step, points, name="gru")
 
 
 def lstm(seed: int = 0) -> Any:
@@ -75,12 +73,9 @@ def lstm(seed: int = 0) -> Any:
         h, c = m.cell(torch.cat([advice, truth], 1), (carried["h"], carried["c"]))
         return m.read(torch.cat([carried["h"], advice], 1)), {"h": h, "c": c}
 
+    channels, points = [interp.Channel(name, (WIDTH,)) for name in "hc"], ("forget", "output")
     module = RoundCell(nn.LSTMCell(N_EXPERTS + 1, WIDTH))
-    return interp.adapt(
-        module, "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="lstm", check=False,
-        channels=[interp.Channel("h", (WIDTH,)), interp.Channel("c", (WIDTH,))],
-        points={"forget": "cell.forget", "output": "cell.output"},
-    )  # fmt: skip
+    return adapted(module, step, {gate: f"cell.{gate}" for gate in points}, name="lstm", channels=channels)
 
 
 def loop(seed: int = 0, cycles: int = 3) -> Any:
@@ -95,7 +90,7 @@ def loop(seed: int = 0, cycles: int = 3) -> Any:
             h = h + m.block(h)
         return scores, {"h": h}
 
-    return adapted(Loop(cycles), step, {"block": interp.Point("block", times=cycles)}, name="loop", check=False)
+    return adapted(Loop(cycles), step, {"block": interp.Point("block", times=cycles)}, name="loop")
 
 
 class Reader(nn.Module):
@@ -121,10 +116,8 @@ def cached(seed: int = 0, n_rounds: int = 6) -> Any:
         new = m.write(torch.cat([advice, truth], 1)).unsqueeze(1)
         return m.read(torch.cat([seen, advice], 1)), {"cache": new}
 
-    return interp.adapt(
-        Reader(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="cached", check=False,
-        channels=[interp.Channel("cache", (n_rounds, 8), grows=1)], points={"asked": "ask"},
-    )  # fmt: skip
+    channels = [interp.Channel("cache", (n_rounds, 8), grows=1)]
+    return adapted(Reader(), step, {"asked": "ask"}, name="cached", channels=channels)
 
 
 def transformer(layout: RoundLayout, seed: int = 0, **changes: Any) -> HookedLatentTransformer:

@@ -20,7 +20,7 @@ from interp.evaluation.reachability import codec, controlled, exact_sets, moved,
 from interp.interventions.steering import has_state_direction
 from interp.tasks import experts, reachability
 from reports.evaluation import draw
-from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
+from tests.machines import N_EXPERTS, adapted, cached, gru, lstm, read_round
 from tests.refusals import refuses
 from tests.shell import printed
 
@@ -47,10 +47,8 @@ def leader():
         vote = m.numbers * (carried["hits"] * advice).sum(1, keepdim=True)
         return torch.cat([-vote, vote], 1), {"hits": carried["hits"] + (advice == truth)}
 
-    return interp.adapt(
-        Weighed(1.0), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="leader", reset=drawn_anew,
-        channels=[interp.Channel("hits", (N_EXPERTS,))],
-    )  # fmt: skip
+    channels = [interp.Channel("hits", (N_EXPERTS,))]
+    return adapted(Weighed(1.0), step, name="leader", reset=drawn_anew, channels=channels)
 
 
 def learner(n_states=4, n_actions=2):
@@ -145,10 +143,8 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         weights = m(carried["h"].softmax(-1))
         return weights[:, :2], {"h": carried["h"] + weights}
 
-    machine = interp.adapt(
-        nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)), "experts", sizes={"n_experts": N_EXPERTS}, step=step,
-        name="slots", channels=[interp.Channel("h", (N_EXPERTS,))], points={"pattern": "0"},
-    )  # fmt: skip
+    module, channels = nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)), [interp.Channel("h", (N_EXPERTS,))]
+    machine = adapted(module, step, {"pattern": "0"}, name="slots", channels=channels)
     with pytest.raises(interp.InputError, match="the attention of slots is not between the positions of a round"):
         round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
 

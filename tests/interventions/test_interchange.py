@@ -10,7 +10,6 @@ import interp
 from circuits.compiler import places as places_at
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Place, Site
-from interp.session import session
 from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
@@ -21,13 +20,6 @@ from tests.handmade import intervened
 pytestmark = pytest.mark.usefixtures("one_session")
 
 WMA = cases(__file__, "interchange WMA")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def runs_are_shared():
-    """A model runs once over the same episodes."""
-    with session():
-        yield
 
 
 def is_exact(result):

@@ -23,7 +23,7 @@ from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
-from tests.machines import gru, lstm
+from tests.machines import adapted, gru, lstm
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
@@ -87,10 +87,7 @@ def doubling():
     module = Doubling()
     nn.init.ones_(module.a.weight)
     points = {"b": interp.Point("b", times=2), "aside": "aside", "a": interp.Point("a", times=2)}  # in no order
-    return interp.adapt(
-        module.double(), "experts", sizes={"n_experts": 4}, step=Doubling.round, points=points, name="doubling",
-        channels=[interp.Channel("h", (1,))],
-    )  # fmt: skip
+    return adapted(module.double(), Doubling.round, points, name="doubling", channels=[interp.Channel("h", (1,))])
 
 
 def test_shares_on_a_napkin(doubling, pair):
@@ -152,10 +149,7 @@ class Tokens(nn.Module):
 def test_points_with_positions_have_a_share_at_each(pair):
     """Handmade: position i carries i of the 1 + ... + 10 = 55 parts of the effect, and none is before another."""
     channels, points = [interp.Channel("h", (1,))], {"mixed": interp.Point("mixed", axes="pos")}
-    machine = interp.adapt(
-        Tokens(), "experts", sizes={"n_experts": 3}, step=Tokens.round, channels=channels, points=points,
-        reset=lambda module: None,
-    ).double()  # fmt: skip
+    machine = adapted(Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels).double()
     episodes = [experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)]
     effects = effect_map(machine, *episodes, "latent", outcome="latents", rounds=[3])
     assert effects.points == ("mixed",) and effects.positions == machine.layout.labels
@@ -240,10 +234,8 @@ def vote():
     with torch.no_grad():
         module.write.weight.copy_(rotation)
         module.read.weight.copy_(rotation.T)
-    return interp.adapt(
-        module, "experts", sizes={"n_experts": 2}, step=Vote.round, output="probability", name="vote",
-        channels=[interp.Channel("h", (8,))], points={"shown": "shown", "write": "write"},
-    )  # fmt: skip
+    options = {"output": "probability", "name": "vote", "channels": [interp.Channel("h", (8,))]}
+    return adapted(module, Vote.round, {key: key for key in ("shown", "write")}, sizes={"n_experts": 2}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -303,9 +295,7 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
         return scores, h | {"last": carried["last"] + 1}
 
     channels = [interp.Channel("last", (3,)), interp.Channel("h", (8,))]
-    machine = interp.adapt(
-        Vote(), "experts", sizes={"n_experts": 2}, step=step, output="probability", channels=channels, check=False
-    )
+    machine = adapted(Vote(), step, sizes={"n_experts": 2}, output="probability", channels=channels)
     runs = tuple(interp.rollout(machine, experts.sample(3, 5, 2, seed=seed)) for seed in (0, 1))
     rounds = {at: RoundsWithSite(machine, runs, [2, 3], sites.resolve(at, machine, runs[0].layout)) for at in SITES}
     assert [each.own.shape[1] for each in rounds.values()] == [16, 8, 8, 16]

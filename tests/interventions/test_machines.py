@@ -19,7 +19,7 @@ from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests.handmade import DECAY, GAIN, intervened, leaky
-from tests.machines import N_EXPERTS, gru, loop, lstm
+from tests.machines import N_EXPERTS, adapted, gru, loop, lstm
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
@@ -45,10 +45,9 @@ def remembering():
         p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * said).sum(-1)
         return torch.stack([1 - p, p], -1), {"cache": (said == truth).to(p).unsqueeze(1)}
 
-    return interp.adapt(
-        Remembering(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="remembering",
-        channels=[interp.Channel("cache", (8, N_EXPERTS), grows=1)], read=lambda carried: carried["cache"].sum(-2),
-    )  # fmt: skip
+    channels = [interp.Channel("cache", (8, N_EXPERTS), grows=1)]
+    options = {"output": "probability", "name": "remembering", "read": lambda carried: carried["cache"].sum(-2)}
+    return adapted(Remembering(), step, channels=channels, **options)
 
 
 @pytest.fixture(scope="module")

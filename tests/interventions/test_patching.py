@@ -34,8 +34,7 @@ def _one_at_a_time(model, base, source, site, at, commit="own"):
     return interp.rollout(model, base, fwd_hooks={at: [(site.hook, hook)]}, commit=commit)
 
 
-@pytest.mark.parametrize("direction", ["denoising", "noising"])
-@pytest.mark.parametrize("read", [3, 5])
+@pytest.mark.parametrize(("direction", "read"), [("denoising", 3), ("noising", 5)])
 def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read, monkeypatch):
     """Batched cells with prefix reuse give what one hooked rollout per cell gives, to float64 precision."""
     clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
