@@ -57,7 +57,7 @@ def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
 @pytest.mark.parametrize("imitating", [False, True])
 def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, imitating):
     monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
-    whole = interp.load(taught.train(tmp_path / "whole", 3, 5, imitating=imitating, every=2))
+    whole = interp.load(taught.train(tmp_path / "whole", 3, 4, imitating=imitating, every=2))
     advance = taught.Run.advance
 
     def killed(run):
@@ -67,8 +67,8 @@ def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, i
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(taught.Run, "advance", killed)
-        taught.train(tmp_path / "killed", 3, 5, imitating=imitating, every=2)
-    again = interp.load(taught.train(tmp_path / "killed", 3, 5, imitating=imitating, every=2))
+        taught.train(tmp_path / "killed", 3, 4, imitating=imitating, every=2)
+    again = interp.load(taught.train(tmp_path / "killed", 3, 4, imitating=imitating, every=2))
     assert whole.name == "qlearning-taught-3" and whole.origin["training"]["imitating"] is imitating
     before = taught.untaught(3).state_dict()
     for key, weight in whole.state_dict().items():

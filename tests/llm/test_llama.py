@@ -56,7 +56,7 @@ def test_every_condition_parses_with_constrained_decoding(form: str, url: str, t
     """Four schemes, three protocols, random weights: with a grammar every answer is usable, at temperature 0.7."""
     settings = Settings("tiny", temperature=0.7, top_p=0.8, response_format=form, max_tokens=400, max_reasks=8)
     conditions = CONDITIONS if form == "grammar" else [c for c in CONDITIONS if not c.has_note]
-    summary = play(url, tmp_path, settings, conditions)
+    summary = play(url, tmp_path, settings, conditions, rounds=1)
     assert summary.complete and summary.overflowed == 0
     assert summary.malformed == 0
     for path in tmp_path.rglob("*.jsonl"):
