@@ -194,6 +194,8 @@ class _Read(TorchDispatchMode):
     They are what no operation made: parameters, and matrices of real numbers that lie where they lay in another round.
     """
 
+    _should_skip_dynamo = classmethod(lambda cls: False)  # which would load torch's compiler: a second
+
     def __init__(self, own: Iterable[Tensor]) -> None:
         super().__init__()
         self.own, self.round, self.made, self.beside = {one.data_ptr() for one in own}, 0, dict[int, Any](), set[str]()
