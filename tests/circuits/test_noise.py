@@ -92,8 +92,8 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     located = {(key, location.name) for key, locations in circuit.sites.items() for location in locations}
     rows = {(row.located, at) for row in circuit.carried for at in row.locations}
     assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
-    frame = interchanges.sites(True, forms=["noise"], variables=["noise", "policy"], n_pairs=2)
-    assert set(frame["variable"]) == {"noise", "policy"}
+    frame = interchanges.sites(True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2)
+    assert set(frame["variable"]) == {"noise", "policy", "reward"}
     assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= interchanges.EXACT
     assert frame["wrong"].max() <= interchanges.NOTHING
 

@@ -45,10 +45,9 @@ def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
     assert all(worth.low > 0 for worth in part.worth.values())
 
 
-@pytest.mark.usefixtures("no_rules")
-def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects, monkeypatch):
+@pytest.mark.usefixtures("no_rules", "no_bent_maps")
+def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
-    monkeypatch.setattr("circuits.compare.update._bent", lambda *of: 1.0)  # what bent maps read is another question
     learned, wired, fresh = subjects
     part = updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
     assert {u.manifold for u in part.of("bayes")} == {"on", "off"} and {u.horizon for u in part.updates} == {1, 4}

@@ -54,10 +54,9 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
     assert state.measure.word != "no" and state.measure.number.low > 0.999  # memories of 12 rounds are worth little
 
 
-@pytest.mark.usefixtures("no_rules")
-def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_outcomes_relabelled(monkeypatch):
+@pytest.mark.usefixtures("no_rules", "no_bent_maps")
+def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_outcomes_relabelled():
     """Every weight turned: its four step R2 are the same to .003; other labels are other episodes: to .01."""
-    monkeypatch.setattr("circuits.compare.update._bent", lambda *of: 1.0)  # what bent maps read is half of the time
     learned = interp.load("wma-learned").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
     others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), True): 0.01}

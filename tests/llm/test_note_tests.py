@@ -101,11 +101,12 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
     """Without a history the counter follows every edit in every telling round, also later; a coin that falls by what
     the note says uses it, but not as its state; with its history the counter's note moves nothing."""
     found = {(one.model, one.condition): one for one in try_edits(traces / "counter", tmp_path, 2)}
-    found |= {(one.model, one.condition): one for one in try_edits(traces / "random" / NOTE_ONLY.name, tmp_path, 1)}
+    found |= {(one.model, one.condition): one for one in try_edits(traces / "random", tmp_path, 1)}
     assert {key: (one["carries"].word, one["used"].word) for key, one in found.items()} == {
         ("counter", "online-note-only"): ("yes", "yes"),
         ("counter", "weather-note"): ("no", "no"),
         ("random", "online-note-only"): ("no", "yes"),
+        ("random", "weather-note"): ("no", "no"),
     }
     carries = found["counter", "online-note-only"]
     assert carries.sentence == "counter (online-note-only) keeps its state in its note and uses its note."

@@ -103,14 +103,14 @@ def small(task="experts", **changes):
 
 def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     """Better than chance, ln 2, and than the untrained copy, on episodes that it never saw."""
-    config = small(stages=({"n_rounds": 8, "steps": 60},), batch_size=64, lr=5e-2, regimes=("uniform",), eval_every=60)
+    config = small(stages=({"n_rounds": 12, "steps": 80},), batch_size=64, lr=5e-2, regimes=("uniform",), eval_every=80)
     trained = interp.load(train(config, tmp_path / "run", name="mine", machine="gru"))
     episodes = experts.sample(200, 20, machines.N_EXPERTS, seed=77)
     loss, control = (
         float(regret.log_loss(interp.rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean())
         for m in (trained, untrained(trained))
     )
-    assert loss < 0.62 < math.log(2) - 0.02 < control
+    assert loss < 0.58 < math.log(2) - 0.02 < control
     assert trained.name == "mine" and trained.layout.task == "experts" and not trained.training
     interp.check_machine(trained)
 

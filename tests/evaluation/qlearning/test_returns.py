@@ -27,9 +27,9 @@ def test_random_earns_most_of_the_optimum_on_the_grid():
 
 def test_the_ladder_pays_what_its_returns_say():
     """Over 50 rounds: optimal 48.3, random 1.7 (from a few starts); the exact expectations are 48.50 and 1.97."""
-    ladder = mdp.sample_mdps(260, 8, 3, seed=0, regime="ladder")
+    ladder = mdp.sample_mdps(600, 8, 3, seed=0, regime="ladder")
     result = normalised_score(run(QLearner(epsilon=1.0), ladder, 50, seed=0))
-    assert abs(result.get("optimal").estimate - 48.50) < 0.2 and abs(result.get("random").estimate - 1.97) < 0.1
+    assert abs(result.get("optimal").estimate - 48.50) < 0.1 and abs(result.get("random").estimate - 1.97) < 0.1
 
 
 def test_control_matters_on_the_chain():
