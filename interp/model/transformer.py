@@ -104,6 +104,8 @@ class HookedLatentTransformer(LensSurface):
         self.register_buffer("position_ids", ids, persistent=False)
         self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
         self.hook_update = HookPoint()
+        self.latent_kept = 1.0 if config.latent_update == "add" else 0.0
+        """Share of the old latent that an update is added to: 1 adds, 0 replaces. Training may anneal it."""
         self.setup()
 
     def forward(
@@ -316,11 +318,11 @@ class HookedLatentTransformer(LensSurface):
         update: Float[Tensor, "batch d_model"],
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
-        """The next round's latents: the update replaces, or is added to, the latent in its slot."""
+        """Return the next round's latents: in its slot, ``latent_kept`` times the old latent plus the update."""
         in_slot = nn.functional.one_hot(slots, latents.shape[1]).unsqueeze(-1).bool()
         written = update.unsqueeze(1)
-        if self.config.latent_update == "add":
-            written = latents + written
+        if self.latent_kept:
+            written = self.latent_kept * latents + written
         return torch.where(in_slot, written, latents)
 
     @checked

@@ -74,6 +74,9 @@ class TrainingConfig:
     Attributes:
         d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`); where ``machine`` is
             given, nothing of these counts.
+        anneal_latents: two batch numbers (first, last) of a run whose latents are replaced. The recurrence is
+            ``m <- a m + h``: a is 1 up to the first batch, falls linearly to 0 at the last, and stays 0. Empty replaces
+            from the first batch on.
         machine: a machine of your own that is trained in place of a transformer: the name of its registered
             "builder" and the "arguments" that it is given; empty for a transformer.
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
@@ -105,6 +108,7 @@ class TrainingConfig:
     n_heads: int = 4
     d_mlp: int = 256
     latent_update: LatentUpdate = "add"
+    anneal_latents: Sequence[int] = ()
     write_map: bool = False
     position_codes: PositionCodes = "index"
     init_std: float = 0.08
@@ -138,7 +142,7 @@ class TrainingConfig:
     eval_rounds: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("betas", "regimes"):
+        for name in ("betas", "regimes", "anneal_latents"):
             value = getattr(self, name)
             require(isinstance(value, list | tuple), f"{name} must be a list, got {value!r}")
             object.__setattr__(self, name, tuple(value))
@@ -162,6 +166,8 @@ class TrainingConfig:
         object.__setattr__(self, "sizes", known)
         require(len(self.stages) > 0, "stages must hold at least one stage")
         object.__setattr__(self, "stages", self.curriculum)
+        if self.anneal_latents:
+            self._check_annealing()
         for i, stage in enumerate(self.curriculum):
             ok = stage.n_rounds >= 1 and stage.steps >= 1
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
@@ -186,6 +192,36 @@ class TrainingConfig:
         require(
             self.d_model % self.n_heads == 0, f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}"
         )
+
+    def _check_annealing(self) -> None:
+        """Refuse an annealing that is out of order, or of latents that are added to."""
+        require(
+            self.latent_update == "replace" and not self.machine,
+            "anneal_latents is for transformers whose latents are replaced; set latent_update = 'replace' or leave it out",
+        )
+        bounds = self.anneal_latents
+        in_order = len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < self.total_steps
+        require(
+            in_order,
+            f"anneal_latents must be [first, last] with 0 <= first < last < {self.total_steps}, the batches of all "
+            f"stages, so that training ends with replaced latents; got {list(bounds)}",
+        )
+
+    def latent_kept(self, step: int) -> float:
+        """Return the share of the old latent that an update is added to in batch ``step``.
+
+        >>> from interp.training.goal import preset
+        >>> replaced = override(preset("experts", "laptop"), {"latent_update": "replace", "anneal_latents": [300, 1200]})
+        >>> [replaced.latent_kept(step) for step in (0, 300, 750, 1200, 5000)]
+        [1.0, 1.0, 0.5, 0.0, 0.0]
+        """
+        if self.latent_update == "add":
+            return 1.0
+        if not self.anneal_latents:
+            return 0.0
+        first, last = self.anneal_latents
+        fallen = (step - first) / (last - first)
+        return 1.0 - min(max(fallen, 0.0), 1.0)
 
     @property
     def curriculum(self) -> tuple[Stage, ...]:
@@ -222,7 +258,8 @@ class TrainingConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; ``machine`` only where one is named."""
-        return {name: value for name, value in asdict(self).items() if name != "machine" or value}
+        only_if_given = ("machine", "anneal_latents")
+        return {name: value for name, value in asdict(self).items() if name not in only_if_given or value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
@@ -273,7 +310,7 @@ def shipped(task: str) -> Mapping[str, Any]:
     A preset may be ``like`` an earlier one.
 
     >>> sorted(shipped("experts")["presets"])
-    ['laptop', 'laptop-wide', 'paper']
+    ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']
     """
     tables = read_toml(Path(__file__).parent / "goals" / f"{task}.toml")
     about, found = tables.pop("about"), dict[str, TrainingConfig]()

@@ -222,6 +222,8 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     config = TrainingConfig.from_dict(state.config)
     model = made(config, name)
     state.weights(model)
+    if isinstance(model, HookedLatentTransformer):
+        model.latent_kept = config.latent_kept(state.progress.step)
     at, about, records = state.progress, folder / RECORD_FILE, [record for _, record in _records(folder / METRICS_FILE)]
     metrics = pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
     return TrainedRun(

@@ -208,6 +208,7 @@ class _Run:
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = rate * _schedule(planned, self.config)
+        self._set_recurrence()
         self.loss.train()
         if self.config.machine:  # its own randomness, such as dropout, is a function of the step, as the data are
             torch.manual_seed(int(np.random.SeedSequence([self.config.seed, self.at.step, shard]).generate_state(1)[0]))
@@ -231,8 +232,14 @@ class _Run:
             )
         return value
 
+    def _set_recurrence(self) -> None:
+        """Give a transformer the recurrence of the batch that comes next, see ``TrainingConfig.anneal_latents``."""
+        if isinstance(self.model, HookedLatentTransformer):
+            self.model.latent_kept = self.config.latent_kept(self.at.step)
+
     def evaluate(self) -> dict[str, float]:
-        """Loss and excess over the floor on held-out episodes."""
+        """Loss and excess over the floor on held-out episodes, with the recurrence that training has reached."""
+        self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:

@@ -171,7 +171,7 @@ def slot_of_the_next(model: HookedLatentTransformer) -> None:
 
 
 def added_instead(model: HookedLatentTransformer) -> None:
-    model.config = replace(model.config, latent_update="add")
+    model.latent_kept = 1.0
 
 
 def position_kept(model: HookedLatentTransformer) -> None:
