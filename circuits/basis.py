@@ -58,7 +58,10 @@ class PositionCode:
         """
         labels = tuple(labels)
         T = len(labels)
-        require(1 <= n_lines <= T, f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}")
+        require(
+            1 <= n_lines <= T,
+            f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}",
+        )
         rng, best = np.random.default_rng([seed, _LINES]), 0.0
         for _ in range(100):
             drawn = rng.choice(np.arange(1, T + 1), size=n_lines, replace=False)
@@ -74,7 +77,9 @@ class PositionCode:
     @property
     def axes(self) -> tuple[str, ...]:
         """The names of the axes, the constant last."""
-        waves = tuple(f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin"))
+        waves = tuple(
+            f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin")
+        )
         return (*(waves or self.labels), _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
@@ -117,19 +122,29 @@ class Basis:
     @classmethod
     @checked
     def of(
-        cls, blocks: Iterable[str], tokens: Iterable[str], positions: PositionCode, rotation: int | None = None
+        cls,
+        blocks: Iterable[str],
+        tokens: Iterable[str],
+        positions: PositionCode,
+        rotation: int | None = None,
     ) -> Basis:
         """Content ``blocks`` with one axis per token, then the position block."""
         tokens = tuple(tokens)
-        return cls((*((block, tokens) for block in blocks), (POS, positions.axes)), positions, rotation)
+        return cls(
+            (*((block, tokens) for block in blocks), (POS, positions.axes)), positions, rotation
+        )
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(
-            len(self._labels) == len(self.blocks), f"block names must differ, got {[name for name, _ in self.blocks]}"
+            len(self._labels) == len(self.blocks),
+            f"block names must differ, got {[name for name, _ in self.blocks]}",
         )
         for block, labels in self.blocks:
-            require(len(set(labels)) == len(labels), f"labels of block {block!r} must differ, got {labels}")
+            require(
+                len(set(labels)) == len(labels),
+                f"labels of block {block!r} must differ, got {labels}",
+            )
 
     @cached_property
     def _labels(self) -> dict[str, tuple[str, ...]]:
@@ -138,7 +153,12 @@ class Basis:
     @cached_property
     def index(self) -> dict[_Axis, int]:
         """The number of every axis."""
-        return {axis: i for i, axis in enumerate((block, label) for block, labels in self.blocks for label in labels)}
+        return {
+            axis: i
+            for i, axis in enumerate(
+                (block, label) for block, labels in self.blocks for label in labels
+            )
+        }
 
     @property
     def d_model(self) -> int:
@@ -150,7 +170,9 @@ class Basis:
         """Axis k as a vector of the residual stream; orthonormal rows."""
         if self.rotation is None:
             return np.eye(self.d_model)
-        gaussian = np.random.default_rng([self.rotation, _ROTATION]).standard_normal((self.d_model, self.d_model))
+        gaussian = np.random.default_rng([self.rotation, _ROTATION]).standard_normal(
+            (self.d_model, self.d_model)
+        )
         q, r = np.linalg.qr(gaussian)
         return q * np.sign(np.diag(r))
 
@@ -171,7 +193,10 @@ class Basis:
     @checked
     def code(self, position: int) -> Direction:
         """The position code p_i (0-based), without the constant."""
-        return sum((c * self[POS][label] for label, c in self.positions.coefficients(position).items()), self.zero)
+        return sum(
+            (c * self[POS][label] for label, c in self.positions.coefficients(position).items()),
+            self.zero,
+        )
 
 
 @dataclass(frozen=True)
@@ -204,7 +229,11 @@ class Coordinates:
         """The basis of these blocks (name -> labels of its axes) and of the positions of a round."""
         labels = tuple(positions)
         n_lines = min(self.n_lines, len(labels))
-        code = PositionCode(labels) if self.one_hot else PositionCode.sinusoidal(labels, n_lines, self.seed)
+        code = (
+            PositionCode(labels)
+            if self.one_hot
+            else PositionCode.sinusoidal(labels, n_lines, self.seed)
+        )
         content = tuple((block, tuple(axes)) for block, axes in blocks.items())
         return Basis((*content, (POS, code.axes)), code, self.rotation)
 
@@ -233,7 +262,9 @@ class Coordinates:
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a builder with these coordinates as users give them: what builds the circuit again."""
-        return {key: value for key, value in arguments.items() if key != "coordinates"} | asdict(self)
+        return {key: value for key, value in arguments.items() if key != "coordinates"} | asdict(
+            self
+        )
 
 
 @dataclass(frozen=True)
@@ -268,14 +299,19 @@ class Direction:
 
     def __add__(self, other: Direction) -> Direction:
         if self.basis is not other.basis and self.basis != other.basis:
-            raise InputError(f"cannot add directions of two bases ({self} and {other}); take both from the same basis")
+            raise InputError(
+                f"cannot add directions of two bases ({self} and {other}); take both from the same basis"
+            )
         merged = dict(self.coefficients)
         for axis, c in other.coefficients.items():
             merged[axis] = merged.get(axis, 0.0) + c
         return Direction(self.basis, {axis: c for axis, c in merged.items() if c != 0.0})
 
     def __mul__(self, factor: float) -> Direction:
-        return Direction(self.basis, {axis: factor * c for axis, c in self.coefficients.items() if factor * c != 0.0})
+        return Direction(
+            self.basis,
+            {axis: factor * c for axis, c in self.coefficients.items() if factor * c != 0.0},
+        )
 
     __rmul__ = __mul__
 
@@ -290,7 +326,9 @@ class Direction:
         total = np.zeros(self.basis.d_model)
         for axis, c in self.coefficients.items():
             if axis not in self.basis.index:
-                raise InputError(f"{axis!r} is no axis of its basis; take directions from basis[block][label]")
+                raise InputError(
+                    f"{axis!r} is no axis of its basis; take directions from basis[block][label]"
+                )
             total += c * self.basis.axes[self.basis.index[axis]]
         return total
 
@@ -300,7 +338,14 @@ class Direction:
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
     def __str__(self) -> str:
-        terms = [f"{'' if abs(c) == 1 else f'{abs(c):g} '}{b}[{label}]" for (b, label), c in self.coefficients.items()]
+        terms = [
+            f"{'' if abs(c) == 1 else f'{abs(c):g} '}{b}[{label}]"
+            for (b, label), c in self.coefficients.items()
+        ]
         signs = ["-" if c < 0 else "+" for c in self.coefficients.values()]
         text = " ".join(f"{sign} {term}" for sign, term in zip(signs, terms, strict=True))
-        return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("-") else text.removeprefix("+ ") or "0"
+        return (
+            text.removeprefix("+ ").replace("- ", "-", 1)
+            if text.startswith("-")
+            else text.removeprefix("+ ") or "0"
+        )

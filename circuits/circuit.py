@@ -147,7 +147,9 @@ def table(
         where = tuple(label for label in groups["ALL"] if label in named)
         ends = _parts(row["source"], [*parts, *EMBEDDINGS]), _parts(row["target"], [*parts, *EXITS])
         what: dict[str, Any] = {name: row[name] for name in ("port", "carries", "kind")}
-        edges += [Edge(source, target, **what, positions=where) for source, target in product(*ends)]
+        edges += [
+            Edge(source, target, **what, positions=where) for source, target in product(*ends)
+        ]
     return tuple(edges)
 
 
@@ -207,7 +209,10 @@ def located(
         more: dict[str, Any] = {"scale": scales.get(row["scale"], 1.0), "drives": row["drives"]}
         places: list[tuple[str, tuple[str, ...], tuple[Direction, ...]]]
         if kind == "score":
-            keys, more = tuple(axes[1:]), {**more, "head": axes[0], "keys": tuple(axes[1:]), "one_hot": False}
+            keys, more = (
+                tuple(axes[1:]),
+                {**more, "head": axes[0], "keys": tuple(axes[1:]), "one_hot": False},
+            )
             places = [(row["name"], tuple(labels) * len(keys), ())]
         elif axes[-1:] in (["each"], ["own"]):
             times = len(labels) if axes.pop() == "each" else 1
@@ -215,15 +220,22 @@ def located(
             places = [(row["name"], tuple(labels) * (len(read) // len(labels)), read)]
         else:
             read = (named[kind],) if kind in named else tuple(basis[kind][axis] for axis in axes)
-            apart = [(label, [label]) for label in groups.get(row["name"], ())] or [(row["name"], labels)]
-            places = [(name, tuple(at for at in where for _ in read), read * len(where)) for name, where in apart]
+            apart = [(label, [label]) for label in groups.get(row["name"], ())] or [
+                (row["name"], labels)
+            ]
+            places = [
+                (name, tuple(at for at in where for _ in read), read * len(where))
+                for name, where in apart
+            ]
         several = [Location(name, row["hook"], where, read, **more) for name, where, read in places]
         found.setdefault(row["variable"], []).extend(several)
     return {variable: tuple(several) for variable, several in found.items()}
 
 
 def held(
-    rows: Iterable[Mapping[str, str]], sites: Mapping[str, Iterable[Location]], groups: Mapping[str, Sequence[str]]
+    rows: Iterable[Mapping[str, str]],
+    sites: Mapping[str, Iterable[Location]],
+    groups: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """What the rows of a table state of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
 
@@ -232,7 +244,9 @@ def held(
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
     for row in rows:
-        names = tuple(name for word in row["locations"].split("; ") for name in groups.get(word, (word,)))
+        names = tuple(
+            name for word in row["locations"].split("; ") for name in groups.get(word, (word,))
+        )
         if row["holds"] == "no":
             not_carried[names[0]] = row["variable"], row["outcome"]
         elif row["holds"] == "partly":
@@ -292,7 +306,9 @@ class Circuit(Found):
             self.algorithm.variable(key)
             called = [location.name for location in locations]
             differ = len(set(called)) == len(called)
-            require(differ, f"locations of {key!r} in {self.name!r} must differ in name, got {called}")
+            require(
+                differ, f"locations of {key!r} in {self.name!r} must differ in name, got {called}"
+            )
             require(
                 len({len(location.labels) for location in locations}) == 1,
                 f"the locations {called} of {key!r} in {self.name!r} must hold equally many elements",
@@ -308,13 +324,20 @@ class Circuit(Found):
     @property
     def n_layers(self) -> int:
         """How many layers heads and neurons need."""
-        return 1 + max([head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons], default=0)
+        return 1 + max(
+            [head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons],
+            default=0,
+        )
 
     @property
     def leak(self) -> float:
         """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard."""
         eta = self.arguments.get("eta")
-        return 0.0 if eta is None else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
+        return (
+            0.0
+            if eta is None
+            else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
+        )
 
     @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
@@ -323,7 +346,10 @@ class Circuit(Found):
         That is ``epsilon^2 x^3 / 6``, and rounding of its logits.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
-        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + 4 * heavy * float(np.finfo(np.float64).eps) / epsilon)
+        return np.asarray(
+            epsilon**2 * np.abs(size) ** 3 / 6
+            + 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
+        )
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
@@ -364,9 +390,14 @@ class Circuit(Found):
         A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
         """
         variable = self.algorithm.variable(key)
-        require(key in values, f"values must be those of a run of the circuit's algorithm; they lack {key!r}")
+        require(
+            key in values,
+            f"values must be those of a run of the circuit's algorithm; they lack {key!r}",
+        )
         truth = values[key]
-        if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
+        if variable.n_classes is not None and all(
+            location.one_hot for location in self.sites.get(key, ())
+        ):
             truth = np.eye(variable.n_classes(values))[truth]
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
@@ -375,40 +406,77 @@ class Circuit(Found):
         """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""
         old = self.head(name)
         heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
-        return replace(self, heads=heads, edits=(*self.edits, f"{old.name}: {', '.join(sorted(changes))}"))
+        return replace(
+            self, heads=heads, edits=(*self.edits, f"{old.name}: {', '.join(sorted(changes))}")
+        )
 
     def without(self, *names: str) -> Circuit:
         """A copy without some heads."""
         gone = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in gone)
-        return replace(self, heads=heads, edits=(*self.edits, *(f"{head.name}: removed" for head in gone)))
+        return replace(
+            self, heads=heads, edits=(*self.edits, *(f"{head.name}: removed" for head in gone))
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """The head table, one row a head (and a row for each group of neurons), in the order of computation."""
         columns = ("head", "layer", "rule", "reads", "writes", "score terms", "non-zero weights")
         rows: list[tuple[Any, ...]] = [
-            (head.name, head.layer + 1, head.rule, head.reads, head.writes, len(head.scores), head.n_nonzero)
+            (
+                head.name,
+                head.layer + 1,
+                head.rule,
+                head.reads,
+                head.writes,
+                len(head.scores),
+                head.n_nonzero,
+            )
             for head in self.heads
         ]
         for name in names(self.neurons):
             group = [neuron for neuron in self.neurons if neuron.name == name]
             reads, writes = f"{len(group)} neurons, {group[0].read} ...", f"{group[0].write} ..."
-            rows.append((name, group[0].layer + 1, "relu", reads, writes, 0, sum(neuron.n_nonzero for neuron in group)))
-        return pd.DataFrame(rows, columns=columns).sort_values("layer", kind="stable", ignore_index=True)
+            rows.append(
+                (
+                    name,
+                    group[0].layer + 1,
+                    "relu",
+                    reads,
+                    writes,
+                    0,
+                    sum(neuron.n_nonzero for neuron in group),
+                )
+            )
+        return pd.DataFrame(rows, columns=columns).sort_values(
+            "layer", kind="stable", ignore_index=True
+        )
 
     def _draw(self, figures: Any) -> Any:
         """Which head reads what another wrote."""
-        heads, edges = self.to_frame(), pd.DataFrame(list(self.edges), columns=[one.name for one in fields(Edge)])
+        heads, edges = (
+            self.to_frame(),
+            pd.DataFrame(list(self.edges), columns=[one.name for one in fields(Edge)]),
+        )
         layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]
         return figures.wiring(layers, edges[edges["source"].isin(heads["head"])])
 
     def ground_truth(self) -> pd.DataFrame:
         """Where the algorithm's variables live, one row a location."""
         rows = []
-        for key, location in ((key, location) for key, several in self.sites.items() for location in several):
-            read, variable = list(dict.fromkeys(map(str, location.directions))), self.algorithm.variable(key)
+        for key, location in (
+            (key, location) for key, several in self.sites.items() for location in several
+        ):
+            read, variable = (
+                list(dict.fromkeys(map(str, location.directions))),
+                self.algorithm.variable(key),
+            )
             ends = " ... ".join(dict.fromkeys(read[:1] + read[-1:]))
-            row = {"variable": key, "symbol": variable.symbol, "meaning": variable.meaning, "location": location.name}
+            row = {
+                "variable": key,
+                "symbol": variable.symbol,
+                "meaning": variable.meaning,
+                "location": location.name,
+            }
             row |= {"hook": location.hook, "positions": ", ".join(dict.fromkeys(location.labels))}
             row |= {"reads": f"score of {location.head}" if location.keys else ends}
             rows.append(row | {"scale": location.scale, "drives": location.drives})
@@ -438,6 +506,11 @@ class VerificationPlan:
     episodes: Callable[[Circuit, int, int, int], Any]
     output: str
     tolerance: Callable[[str, str], tuple[float, str]]
-    undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = lambda circuit, values, dtype: {}
+    undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = (
+        lambda circuit, values, dtype: {}
+    )
     unit: Callable[[Circuit, Values, str], float] = lambda circuit, values, key: 1.0
-    soft: Callable[[Circuit, Values, str], tuple[float, str]] = lambda circuit, values, key: (0.0, "")
+    soft: Callable[[Circuit, Values, str], tuple[float, str]] = lambda circuit, values, key: (
+        0.0,
+        "",
+    )

@@ -41,14 +41,18 @@ def compile_circuit(
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
     config = _configuration(circuit, dtype)
-    model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit), max_gb=max_gb).to(dtype)
+    model = HookedLatentTransformer(
+        config, state_map=rows(circuit.state, circuit), max_gb=max_gb
+    ).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
         basis, vocabulary = circuit.basis, circuit.layout.vocabulary
         positions = [basis.code(i) + basis.one for i in range(circuit.layout.n_positions)]
         model.embed.table.copy_(rows([circuit.tokens[token] for token in vocabulary], circuit))
-        model.value_embed.table.copy_(rows([circuit.payloads.get(token, basis.zero) for token in vocabulary], circuit))
+        model.value_embed.table.copy_(
+            rows([circuit.payloads.get(token, basis.zero) for token in vocabulary], circuit)
+        )
         model.pos_embed.table.copy_(rows(positions, circuit))
         model.latents.table.copy_(rows(circuit.latents, circuit))
         model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
@@ -63,7 +67,9 @@ def compile_circuit(
             if mlp is not None:
                 neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
                 mlp.W_in[:, : len(neurons)] = rows([neuron.read for neuron in neurons], circuit).T
-                mlp.b_in[: len(neurons)] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
+                mlp.b_in[: len(neurons)] = torch.tensor(
+                    [neuron.bias for neuron in neurons], dtype=torch.float64
+                )
                 mlp.W_out[: len(neurons)] = rows([neuron.write for neuron in neurons], circuit)
     return model.eval()
 
@@ -71,7 +77,10 @@ def compile_circuit(
 def _validate(circuit: Circuit) -> None:
     """Refuse data that do not make a circuit."""
     for token in circuit.layout.vocabulary:
-        require(token in circuit.tokens, f"circuit {circuit.name!r} has no embedding for token {token!r}; give one")
+        require(
+            token in circuit.tokens,
+            f"circuit {circuit.name!r} has no embedding for token {token!r}; give one",
+        )
     for token in (*circuit.tokens, *circuit.payloads):
         require_known("token", token, circuit.layout.vocabulary)
     for what, given, wanted in (
@@ -79,22 +88,32 @@ def _validate(circuit: Circuit) -> None:
         ("outcomes", circuit.outcomes, len(circuit.layout.outcomes)),
     ):
         n = len(given)
-        require(n == wanted, f"circuit {circuit.name!r} gives {n} directions of {what}; its layout has {wanted}")
+        require(
+            n == wanted,
+            f"circuit {circuit.name!r} gives {n} directions of {what}; its layout has {wanted}",
+        )
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
     require(
-        min([head.layer for head in circuit.heads] + [neuron.layer for neuron in circuit.neurons]) >= 0,
+        min([head.layer for head in circuit.heads] + [neuron.layer for neuron in circuit.neurons])
+        >= 0,
         "layers are counted from 0, got a negative one",
     )
     for head in circuit.heads:
         for term in (*head.scores, *head.moves):
             for direction in term:
-                require(direction.basis == circuit.basis, f"head {head.name!r} uses a direction of another basis")
+                require(
+                    direction.basis == circuit.basis,
+                    f"head {head.name!r} uses a direction of another basis",
+                )
 
 
 def require_dtype(circuit: Circuit, dtype: str) -> None:
     """Refuse a dtype too coarse for the circuit."""
-    require(dtype == "float64" or not circuit.float64_only, f"dtype {dtype!r} is too coarse: {circuit.float64_only}")
+    require(
+        dtype == "float64" or not circuit.float64_only,
+        f"dtype {dtype!r} is too coarse: {circuit.float64_only}",
+    )
 
 
 def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
@@ -111,7 +130,10 @@ def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerCon
         n_layers=circuit.n_layers,
         n_heads=n_heads,
         d_head=max(max(len(head.scores), len(head.moves)) for head in circuit.heads),
-        d_mlp=max(sum(neuron.layer == layer for neuron in circuit.neurons) for layer in range(circuit.n_layers)),
+        d_mlp=max(
+            sum(neuron.layer == layer for neuron in circuit.neurons)
+            for layer in range(circuit.n_layers)
+        ),
         act_fn="relu",
         normalization_type=None,
         attention_rules=of_heads(lambda head: head.rule, "softmax"),
@@ -119,19 +141,31 @@ def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerCon
         latent_update="replace",
         strip_position=True,
         output="probability",
-        value_range=circuit.payload_range or (circuit.float32_range if dtype == torch.float32 else None),
+        value_range=circuit.payload_range
+        or (circuit.float32_range if dtype == torch.float32 else None),
         head_names=of_heads(lambda head: head.name, _NO_HEAD),
         name=circuit.name,
-        origin={"circuit": circuit.name, "arguments": dict(circuit.arguments), "edits": list(circuit.edits)},
+        origin={
+            "circuit": circuit.name,
+            "arguments": dict(circuit.arguments),
+            "edits": list(circuit.edits),
+        },
     )
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
     """Directions as the rows of a float64 matrix."""
     for direction in directions:
-        require(direction.basis == circuit.basis, f"circuit {circuit.name!r} uses a direction of another basis")
+        require(
+            direction.basis == circuit.basis,
+            f"circuit {circuit.name!r} uses a direction of another basis",
+        )
     vectors = [direction.vector() for direction in directions]
-    return torch.from_numpy(np.stack(vectors)) if vectors else torch.zeros(0, circuit.basis.d_model).double()
+    return (
+        torch.from_numpy(np.stack(vectors))
+        if vectors
+        else torch.zeros(0, circuit.basis.d_model).double()
+    )
 
 
 def places(circuit: Circuit, location: Location) -> list[Place]:
@@ -145,10 +179,17 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
     labels = dict.fromkeys(location.labels)
     if location.keys:
         assert location.head is not None
-        return [Place.of(Site.at_hook(location.hook, circuit.head_index(location.head), label)) for label in labels]
+        return [
+            Place.of(Site.at_hook(location.hook, circuit.head_index(location.head), label))
+            for label in labels
+        ]
     pairs = list(zip(location.directions, location.labels, strict=True))
-    directions = {label: np.stack([d.vector() for d, at in pairs if at == label]) for label in labels}
-    return [Place.of(Site.at_hook(location.hook, None, label), directions[label]) for label in labels]
+    directions = {
+        label: np.stack([d.vector() for d, at in pairs if at == label]) for label in labels
+    }
+    return [
+        Place.of(Site.at_hook(location.hook, None, label), directions[label]) for label in labels
+    ]
 
 
 def wired(circuit: Circuit) -> list[Claim]:
@@ -161,6 +202,12 @@ def wired(circuit: Circuit) -> list[Claim]:
     """
     claims = []
     for row in circuit.carried:
-        together = [place for at in circuit.locations(row.located, *row.locations) for place in places(circuit, at)]
+        together = [
+            place
+            for at in circuit.locations(row.located, *row.locations)
+            for place in places(circuit, at)
+        ]
         claims.append(Claim(row.variable, tuple(together), row.outcome))
-    return claims + [Claim.at(key, [at], outcome, True) for at, (key, outcome) in circuit.not_carried.items()]
+    return claims + [
+        Claim.at(key, [at], outcome, True) for at, (key, outcome) in circuit.not_carried.items()
+    ]

@@ -31,11 +31,15 @@ from interp.statistics import Interval
 
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""
-_CLAIMS = {row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__file__).with_suffix(".csv"))}
+_CLAIMS = {
+    row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__file__).with_suffix(".csv"))
+}
 """What a sentence whose subject is the model says of the checks that are about no single variable."""
 
 _SHORT = 10  # rounds of the short horizon
-_MOST_UNDECIDED = 0.1  # share of the rows of a variable that may hang on a tie before its check fails
+_MOST_UNDECIDED = (
+    0.1  # share of the rows of a variable that may hang on a tie before its check fails
+)
 _MOST_SOFT = 1e-4
 """The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
 
@@ -83,7 +87,9 @@ class Check:
     def measure(self) -> Measure:
         """The check as a measure of its variable; too many rounds that hang on a tie leave it undecided."""
         name = self.variable.replace("_", " ")
-        yes, no = _CLAIMS.get(self.variable, (f"computes the {name} exactly", f"does not compute the {name} exactly"))
+        yes, no = _CLAIMS.get(
+            self.variable, (f"computes the {name} exactly", f"does not compute the {name} exactly")
+        )
         ties = f"{NOTHING} for {self.undecided:.2g} of the rounds, which hang on ties closer than rounding"
         return Measure(
             self.variable,
@@ -117,26 +123,47 @@ def check(
     """
     model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
     values = circuit.algorithm.run(episodes)
-    truths = {key: circuit.truth(values, key) for key in dict.fromkeys((*circuit.sites, plan.output))}
+    truths = {
+        key: circuit.truth(values, key) for key in dict.fromkeys((*circuit.sites, plan.output))
+    }
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan
     meters = []
-    for key, location in ((key, location) for key, several in circuit.sites.items() for location in several):
+    for key, location in (
+        (key, location) for key, several in circuit.sites.items() for location in several
+    ):
         labels = list(dict.fromkeys(location.labels))
-        where = f"{location.hook} at {labels[0]}" + (f" ... {labels[-1]}" if len(labels) > 1 else "")
+        where = f"{location.hook} at {labels[0]}" + (
+            f" ... {labels[-1]}" if len(labels) > 1 else ""
+        )
         unit = plan.unit(circuit, values, key)
-        meters.append(_Meter(key, location.hook, where, location.reader(circuit), torch.from_numpy(truths[key]), unit))
+        meters.append(
+            _Meter(
+                key,
+                location.hook,
+                where,
+                location.reader(circuit),
+                torch.from_numpy(truths[key]),
+                unit,
+            )
+        )
     if circuit.layout.prediction_axes == 0:
         # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
-        position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+        position, hook = (
+            circuit.layout.predict_position,
+            f"blocks.{circuit.n_layers - 1}.hook_resid_post",
+        )
         final, unembed = model.ln_final, model.unembed
 
         def outcomes(resid: Tensor) -> Tensor:
             read: Tensor = unembed(final(resid[..., position, :].to(unembed.weight.device)))
             return read[..., : circuit.layout.n_outputs].cpu()
 
-        truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
+        truth, where = (
+            circuit.algorithm.distribution(values),
+            f"{hook} at {circuit.layout.predict_label}",
+        )
         meters.append(_Meter("distribution", hook, where, outcomes, torch.from_numpy(truth), 1.0))
     model, hooks = model.to(device), [(meter.at, meter.note) for meter in meters]
     if circuit.layout.choice_position is None:
@@ -145,10 +172,17 @@ def check(
     else:  # a model that chooses runs some rounds twice, and is read in a replay, where every round is a row
         run = rollout(model, episodes)
         for meter in meters:
-            meter.truth, meter.values = (x.flatten(0, 1).unsqueeze(1) for x in (meter.truth, meter.values))
+            meter.truth, meter.values = (
+                x.flatten(0, 1).unsqueeze(1) for x in (meter.truth, meter.values)
+            )
         replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
     model = model.cpu()
-    run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
+    run = replace(
+        run,
+        predictions=run.predictions.cpu(),
+        latents=run.latents.cpu(),
+        fed=run.fed.each(Tensor.cpu),
+    )
     measured = [(one.key, one.where, *_errors(one.values, one.truth, one.unit)) for one in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
@@ -160,7 +194,9 @@ def check(
             f"{circuit.name!r} gives {tuple(value.shape)} where its algorithm's {key!r} is {truth.shape}; name the "
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
-        measured.append((key, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth), unit)))
+        measured.append(
+            (key, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth), unit))
+        )
     unit = plan.unit(circuit, values, CARRIED)
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
@@ -171,7 +207,10 @@ def check(
     )
     stream = stream / stream.norm(dim=-1, keepdim=True)
     rest = run.latents - always[: run.latents.shape[-2]]
-    for key, part in (("residue", rest - rest @ stream.T @ stream), ("position_code", run.latents @ axes.T)):
+    for key, part in (
+        ("residue", rest - rest @ stream.T @ stream),
+        ("position_code", run.latents @ axes.T),
+    ):
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
     shares = {key: float(mask.mean()) for key, mask in undecided.items()}
     checks = []
@@ -182,14 +221,21 @@ def check(
             soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
         elif why:
             why = f"{why} = {soft:.1g}"
-        checks.append(Check(size, dtype, *entry, tolerance + soft, by, shares.get(entry[0], 0.0), why))
+        checks.append(
+            Check(size, dtype, *entry, tolerance + soft, by, shares.get(entry[0], 0.0), why)
+        )
     leak = _causal_leak(model, run)
-    return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
+    return [
+        *checks,
+        Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0),
+    ]
 
 
 def _carried_by(algorithm: Algorithm, values: Values) -> np.ndarray:
     """The state that an algorithm carries, before the first round and after each, ``[episode, round + 1, ...]``."""
-    return np.concatenate([values[algorithm.memory][:, :1], values[NEXT + algorithm.memory]], axis=1)
+    return np.concatenate(
+        [values[algorithm.memory][:, :1], values[NEXT + algorithm.memory]], axis=1
+    )
 
 
 def check_horizon(
@@ -219,26 +265,46 @@ def check_horizon(
         values = circuit.algorithm.run(episodes)
         truth = _carried_by(circuit.algorithm, values)
         run = rollout(model, episodes)
-        error, _ = _errors(model.read_state(run.latents).cpu().reshape(truth.shape), torch.from_numpy(truth))
+        error, _ = _errors(
+            model.read_state(run.latents).cpu().reshape(truth.shape), torch.from_numpy(truth)
+        )
         largest = max(plan.unit(circuit, values, CARRIED), float(np.abs(truth).max()))
         if model.digest() != built:
             error = np.inf
         where = f"latents after {episodes.n_rounds:,} rounds, d_model {model.config.d_model}"
         rounding = episodes.n_rounds * float(np.finfo(dtype).eps)
-        checks.append(Check(size, dtype, "horizon", where, error, error / largest, rounding, "relative"))
+        checks.append(
+            Check(size, dtype, "horizon", where, error, error / largest, rounding, "relative")
+        )
     return checks
 
 
-def check_exits(machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float) -> list[Check]:
+def check_exits(
+    machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float
+) -> list[Check]:
     """What a machine predicts and what it carries, against an algorithm: no circuit is needed.
 
     Errors count relative to the larger of 1 and the algorithm's own value, up to ``tolerance``.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
-    pairs = [("distribution", "output", run.layout.distribution(run.predictions), algorithm.distribution(values))]
+    pairs = [
+        (
+            "distribution",
+            "output",
+            run.layout.distribution(run.predictions),
+            algorithm.distribution(values),
+        )
+    ]
     if algorithm.memory:
         with torch.no_grad():
-            pairs.append((CARRIED, "latents", machine.read_state(run.latents), _carried_by(algorithm, values)))
+            pairs.append(
+                (
+                    CARRIED,
+                    "latents",
+                    machine.read_state(run.latents),
+                    _carried_by(algorithm, values),
+                )
+            )
     sizes = tuple(tasks.of(machine).sizes_of(run.layout).values())
     size = sizes[0] if len(sizes) == 1 else sizes
     checks = []
@@ -248,7 +314,9 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Episodes, tole
             f"{machine.name!r} gives a {key} of shape {tuple(value.shape)}, {algorithm.name} one of {truth.shape}; "
             "give the algorithm that the machine was made to be, or adapt it with a read= that gives its memory",
         )
-        errors = _errors(value.reshape(truth.shape).cpu(), torch.from_numpy(np.asarray(truth, np.float64)))
+        errors = _errors(
+            value.reshape(truth.shape).cpu(), torch.from_numpy(np.asarray(truth, np.float64))
+        )
         dtype = str(machine.dtype).removeprefix("torch.")
         checks.append(Check(size, dtype, key, where, *errors, tolerance, "relative"))
     return checks
@@ -260,16 +328,30 @@ def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     The last round of the first ``n_episodes`` runs once for every position. A change of any size counts, NaN included:
     the result is infinite where it cannot be measured.
     """
-    tokens, latents, values = (part[:2, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values))
-    noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)
+    tokens, latents, values = (
+        part[:2, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values)
+    )
+    noise = torch.randn(
+        *tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)
+    ).to(model.W_E)
 
     def streams(first: int) -> tuple[list[Tensor], Tensor]:
         seen: list[Tensor] = []
         hooks: list[tuple[str, Any]] = [
-            ("hook_embed", lambda activation, hook: torch.cat([activation[:, :first], 3.0 * noise[:, first:]], 1))
+            (
+                "hook_embed",
+                lambda activation, hook: torch.cat(
+                    [activation[:, :first], 3.0 * noise[:, first:]], 1
+                ),
+            )
         ]
         for layer in range(model.config.n_layers):
-            hooks.append((f"blocks.{layer}.hook_resid_post", lambda activation, hook: seen.append(activation)))
+            hooks.append(
+                (
+                    f"blocks.{layer}.hook_resid_post",
+                    lambda activation, hook: seen.append(activation),
+                )
+            )
         with torch.no_grad(), model.hooks(fwd_hooks=hooks):
             out = model(tokens, latents, values.to(model.W_E.dtype))
         return [*seen, out.logits], out.prediction
@@ -313,6 +395,8 @@ class _Meter:
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
     """Largest absolute and relative difference; NaN is an infinite error, NaN in the truth is not compared."""
-    difference = (value.double() - truth).abs().nan_to_num(nan=float("inf")).masked_fill(truth.isnan(), 0.0)
+    difference = (
+        (value.double() - truth).abs().nan_to_num(nan=float("inf")).masked_fill(truth.isnan(), 0.0)
+    )
     truth = truth.nan_to_num()
     return float(difference.max()), float((difference / truth.abs().clamp(min=unit)).max())

@@ -51,7 +51,9 @@ class Head:
     @property
     def n_nonzero(self) -> int:
         """Non-zero entries of its four matrices in an axis-aligned basis."""
-        return sum(len(direction.coefficients) for term in self.scores + self.moves for direction in term)
+        return sum(
+            len(direction.coefficients) for term in self.scores + self.moves for direction in term
+        )
 
 
 @dataclass(frozen=True)
@@ -81,24 +83,35 @@ def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.name for part in parts))
 
 
-def copy(basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
+def copy(
+    basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
+) -> tuple[Term, ...]:
     """Moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
     return tuple((basis[source][label], scale * basis[target][label]) for label in labels)
 
 
-def match(basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0) -> tuple[Term, ...]:
+def match(
+    basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
+) -> tuple[Term, ...]:
     """Score terms ``scale * <block query at i, block key at j>`` over the axes ``labels``."""
     return tuple((scale * basis[query][label], basis[key][label]) for label in labels)
 
 
 def content_chooser(
-    name: str, layer: int, wanted: Sequence[Term], moves: tuple[Term, ...], sink: Direction, theta: float = 0.5
+    name: str,
+    layer: int,
+    wanted: Sequence[Term],
+    moves: tuple[Term, ...],
+    sink: Direction,
+    theta: float = 0.5,
 ) -> Head:
     """CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``."""
     return Head(name, layer, "hard", (*wanted, (theta * sink.basis.one, sink)), moves)
 
 
-def fixed_offset(name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction) -> Head:
+def fixed_offset(
+    name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
+) -> Head:
     """FO(g, -l): a hard head that attends ``offset`` positions back where ``gate`` <= 0, to the sink where >= 1."""
     basis = sink.basis
     shift = shift_terms(basis, offset)
@@ -114,12 +127,18 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 
     The column "form" of a row names the words that must be among them, alternatives joined by "/".
     """
-    return [row for row in read_rows(path) if all(set(term.split("/")) & set(form) for term in row["form"].split())]
+    return [
+        row
+        for row in read_rows(path)
+        if all(set(term.split("/")) & set(form) for term in row["form"].split())
+    ]
 
 
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
     """Heads with what they read and write in words: rows of number, reads and writes, of which the last counts."""
-    words: dict[str, Any] = {row["head"]: {"reads": row["reads"], "writes": row["writes"]} for row in rows}
+    words: dict[str, Any] = {
+        row["head"]: {"reads": row["reads"], "writes": row["writes"]} for row in rows
+    }
     return tuple(replace(head, **words[head.name.split(" ")[0]]) for head in heads)
 
 
@@ -149,7 +168,9 @@ def softmax_only(
     require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
 
     by_rule: dict[str, Callable[[Head], Iterable[Head]]] = {
-        "hard": lambda head: (replace(head, rule="softmax", scores=tuple((eta * q, k) for q, k in head.scores)),),
+        "hard": lambda head: (
+            replace(head, rule="softmax", scores=tuple((eta * q, k) for q, k in head.scores)),
+        ),
         "softmax": lambda head: (head,),
         "linear": linear,
     }
@@ -158,7 +179,10 @@ def softmax_only(
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
     """A linear head whose scores are 0 or ``scale`` as one softmax head that sums (docs/method/ground-truth.md)."""
-    require(head.rule == "linear", f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}")
+    require(
+        head.rule == "linear",
+        f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}",
+    )
     scores = tuple((match_logit / scale * query, key) for query, key in head.scores)
     scores = (*scores, ((match_logit + heavy) * sink.basis.one, sink))
     moves = tuple((read, math.exp(heavy) * scale * write) for read, write in head.moves)
@@ -167,14 +191,21 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
     """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``."""
-    require(head.rule == "linear", f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}")
+    require(
+        head.rule == "linear",
+        f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}",
+    )
 
     def half(sign: float, mark: str) -> Head:
         number, _, word = head.name.partition(" ")
         scores = tuple((sign * epsilon * query, key) for query, key in head.scores)
-        moves = tuple((read, sign * math.exp(heavy) / (2 * epsilon) * write) for read, write in head.moves)
+        moves = tuple(
+            (read, sign * math.exp(heavy) / (2 * epsilon) * write) for read, write in head.moves
+        )
         scores = (*scores, (heavy * sink.basis.one, sink))
-        return replace(head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves)
+        return replace(
+            head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves
+        )
 
     return half(1.0, "+"), half(-1.0, "-")
 
@@ -208,7 +239,9 @@ def _lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
     n, d = len(code.labels), len(code.axes) - 1
     norm = d / 2 if code.lines else 1.0
-    separated = norm * code.margin  # as far as the first code is from its nearest, for all overlaps are of lags
+    separated = (
+        norm * code.margin
+    )  # as far as the first code is from its nearest, for all overlaps are of lags
     return math.log(n / eps) / separated, 3 * d / separated
 
 
@@ -236,7 +269,10 @@ def _measured_attention(code: PositionCode, offset: int, eta: float) -> float:
 
 @checked
 def chooser_table(
-    n_positions: int = 34, eps: float = 1e-8, n_lines: tuple[int, ...] = (8, 16, 32), offset: int = 1
+    n_positions: int = 34,
+    eps: float = 1e-8,
+    n_lines: tuple[int, ...] = (8, 16, 32),
+    offset: int = 1,
 ) -> pd.DataFrame:
     """The lemma's numbers and ours, one row per position code.
 
@@ -250,6 +286,17 @@ def chooser_table(
     for name, code in codes.items():
         eta = _required_eta(code.margin, n_positions, eps)
         attention = _measured_attention(code, offset, eta)
-        rows.append((name, n_positions, len(code.axes) - 1, code.margin, *_lemma(code, eps), eta, attention, 1 - eps))
+        rows.append(
+            (
+                name,
+                n_positions,
+                len(code.axes) - 1,
+                code.margin,
+                *_lemma(code, eps),
+                eta,
+                attention,
+                1 - eps,
+            )
+        )
     columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
     return pd.DataFrame(rows, columns=columns.split())

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
-from interp.checks import MOST_GB, checked, checked_fields, fit, integer, kind_of, number, refuse_above, unique
+from interp.checks import (
+    MOST_GB,
+    checked,
+    checked_fields,
+    fit,
+    integer,
+    kind_of,
+    number,
+    refuse_above,
+    unique,
+)
 from interp.errors import InputError, require, require_known
 from interp.files import read_tables
 from interp.lazy import named
@@ -64,15 +74,18 @@ class CircuitRecord:
 _WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
     "wma-handwired": lambda n: 36 * (6 * n["n_experts"] + 26) * (2 * n["n_experts"] + 5),
     "qlearning-handwired": lambda n: (
-        (3 * n["n_states"] + 6 * n["n_actions"] + 29) * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
+        (3 * n["n_states"] + 6 * n["n_actions"] + 29)
+        * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
     ),
     "reachability-handwired": lambda n: (
-        (4 * n["n_nodes"] + 3 * n["n_edges"] + 13) * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
+        (4 * n["n_nodes"] + 3 * n["n_edges"] + 13)
+        * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
     ),
 }
 _TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 RECORDS: dict[str, CircuitRecord] = unique(
-    [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()], "handwired model"
+    [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()],
+    "handwired model",
 )
 
 
@@ -107,7 +120,9 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     takes = inspect.signature(builder).parameters
     for argument, value in arguments.items():
         require_known(f"argument of {name!r}", argument, takes, limit=20)
-        kind = kind_of(takes[argument].annotation, getattr(inspect.unwrap(builder), "__globals__", {}))
+        kind = kind_of(
+            takes[argument].annotation, getattr(inspect.unwrap(builder), "__globals__", {})
+        )
         arguments[argument] = fit(argument, value, kind, takes[argument].default)
     sizes = {
         size.name: integer(size.name, arguments.get(size.name, size.default), size.minimum)
@@ -120,7 +135,9 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
 
 
 @checked
-def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **arguments: Any) -> HookedLatentTransformer:
+def load(
+    name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **arguments: Any
+) -> HookedLatentTransformer:
     """Build and compile a handwired model, in evaluation mode, on the CPU.
 
     Float32 is refused where the circuit needs float64. ``arguments`` are those of its builder.
@@ -139,7 +156,10 @@ def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **argume
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments, with those that ``dtype`` asks for where none was given."""
-    return {**(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}), **arguments}
+    return {
+        **(RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}),
+        **arguments,
+    }
 
 
 @checked
@@ -196,7 +216,12 @@ def register(record: CircuitRecord) -> CircuitRecord:
     require(record.key not in taken, f"a model {record.key!r} is known already; choose another key")
     sizes, takes = tasks.get(record.task).sizes, inspect.signature(record.build).parameters
     for size in sizes:
-        require_known(f"argument of the builder of {record.key!r} (a size of its task)", size.name, takes, limit=20)
+        require_known(
+            f"argument of the builder of {record.key!r} (a size of its task)",
+            size.name,
+            takes,
+            limit=20,
+        )
     made = record.build(**{size.name: size.default for size in sizes})
     require(
         made.name == record.key,

@@ -28,7 +28,18 @@ from interp.measure import Measure, Measured, listed
 from interp.provenance import provenance
 from interp.workers import bar, one_thread
 
-_COLUMNS = ["size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed", "allowance"]
+_COLUMNS = [
+    "size",
+    "dtype",
+    "variable",
+    "where",
+    "error",
+    "relative",
+    "tolerance",
+    "undecided",
+    "passed",
+    "allowance",
+]
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,12 +82,16 @@ class VerificationResult(Measured):
 
     def table(self) -> pd.DataFrame:
         """One row a check."""
-        return pd.DataFrame([{name: getattr(check, name) for name in _COLUMNS} for check in self.checks])
+        return pd.DataFrame(
+            [{name: getattr(check, name) for name in _COLUMNS} for check in self.checks]
+        )
 
     def summary(self) -> pd.DataFrame:
         """One row per size, dtype and variable: the worst of its locations."""
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
-        table = worst.agg({"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"})
+        table = worst.agg(
+            {"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"}
+        )
         return table.assign(passed=worst["passed"].all()).reset_index()
 
 
@@ -115,9 +130,19 @@ def verify(
     for given in dtypes:
         require_known("dtype", given, DTYPES)
     integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
-    chosen = plan.sizes if sizes is None else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
+    chosen = (
+        plan.sizes
+        if sizes is None
+        else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
+    )
     cases = [
-        (size, given, build(name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})))
+        (
+            size,
+            given,
+            build(
+                name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})
+            ),
+        )
         for size in chosen
         for given in dtypes
     ]
@@ -181,8 +206,15 @@ def verify_machine(
     require(tolerance >= 0, f"tolerance must be a number >= 0, got {tolerance}")
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), seed)
     checks = check_exits(machine, algorithm, episodes, tolerance)
-    ran = {"rounds": episodes.n_rounds, "episodes": len(episodes), "seed": seed, "device": str(machine.device)}
-    settings = provenance(machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters})
+    ran = {
+        "rounds": episodes.n_rounds,
+        "episodes": len(episodes),
+        "seed": seed,
+        "device": str(machine.device),
+    }
+    settings = provenance(
+        machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters}
+    )
     return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
 
 

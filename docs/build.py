@@ -23,7 +23,9 @@ from interp.files import write_text
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "output" / "docs"
-LOADS = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=["']([^"']*)["']""", re.IGNORECASE)
+LOADS = re.compile(
+    r"""<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=["']([^"']*)["']""", re.IGNORECASE
+)
 LINKS = re.compile(r"""<a\b[^>]*?\bhref=["']([^"']*)["']""", re.IGNORECASE)
 
 
@@ -36,7 +38,9 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     source = out.with_name(f"{out.name}-source")
     shutil.rmtree(source, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "[!c]*.py", "notebooks"))  # not conf.py
+    shutil.copytree(
+        HERE, source, ignore=shutil.ignore_patterns("__pycache__", "[!c]*.py", "notebooks")
+    )  # not conf.py
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for page, kept in notebooks.pairs():
         text = json.dumps(notebooks.executed(page)) if run else kept.read_text(encoding="utf-8")
@@ -52,7 +56,18 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     for path, text in generated.pages().items():
         write_text(source / path, text)
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(source), str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(source),
+        str(out),
+    ]
     done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"Sphinx warned, or failed:\n{done.stderr}")

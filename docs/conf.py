@@ -42,14 +42,24 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
         if line.strip() and not line.startswith("    "):
             literal = False
         if not literal and not line.lstrip().startswith((">>>", "...")):
-            line = re.sub(r":math:`([^`]*)`", r"``\1``", line)  # pages that open offline load no MathJax
+            line = re.sub(
+                r":math:`([^`]*)`", r"``\1``", line
+            )  # pages that open offline load no MathJax
             parts = line.split("``")
-            parts[::2] = [part.replace("|", "\\|").replace("*", "\\*").replace("tcp:", "tcp\\:") for part in parts[::2]]
-            lines[i] = "``".join(parts).replace("\\* ", "* ", 1 if line.lstrip().startswith("* ") else 0)
+            parts[::2] = [
+                part.replace("|", "\\|").replace("*", "\\*").replace("tcp:", "tcp\\:")
+                for part in parts[::2]
+            ]
+            lines[i] = "``".join(parts).replace(
+                "\\* ", "* ", 1 if line.lstrip().startswith("* ") else 0
+            )
         literal = literal or line.rstrip().endswith("::")
 
 
-_THERE, _HERE = '<li class="toctree-l1"><a class="', '<li class="toctree-l1 current current-page"><a class="current '
+_THERE, _HERE = (
+    '<li class="toctree-l1"><a class="',
+    '<li class="toctree-l1 current current-page"><a class="current ',
+)
 _SIDEBARS: dict[str, str] = {}
 
 
@@ -60,13 +70,19 @@ def sidebar(app: Any, page: str, template: str, context: dict[str, Any], doctree
     folder, _, name = page.rpartition("/")
     link = f'reference internal" href="{name}.html">'
     if folder not in _SIDEBARS:
-        tree = context["contents"](collapse=False, titles_only=True, maxdepth=-1, includehidden=True)
-        _SIDEBARS[folder] = get_navigation_tree(tree).replace(f'{_HERE}reference internal" href="#">', _THERE + link)
+        tree = context["contents"](
+            collapse=False, titles_only=True, maxdepth=-1, includehidden=True
+        )
+        _SIDEBARS[folder] = get_navigation_tree(tree).replace(
+            f'{_HERE}reference internal" href="#">', _THERE + link
+        )
     context["furo_navigation_tree"] = _SIDEBARS[folder].replace(_THERE + link, _HERE + link)
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", plain, priority=400)
-    app.connect("html-page-context", lambda *of: of[3].update(contents=of[3].pop("toctree")), priority=400)
+    app.connect(
+        "html-page-context", lambda *of: of[3].update(contents=of[3].pop("toctree")), priority=400
+    )
     app.connect("html-page-context", sidebar, priority=600)

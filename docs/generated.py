@@ -23,8 +23,15 @@ def pages() -> dict[str, str]:
     grouped = {room: held for room, held in by_room.items() if len(held) > 1 or "." not in room}
     for name in (name for room, held in by_room.items() if room not in grouped for name in held):
         grouped[name.split(".")[0]].append(name)
-    made = {f"{room}.rst": "\n".join([":orphan:", "", *map(module_section, held)]) for room, held in grouped.items()}
-    made |= {"python.md": contents(grouped), "registries.md": registries(), "commands.md": commands()}
+    made = {
+        f"{room}.rst": "\n".join([":orphan:", "", *map(module_section, held)])
+        for room, held in grouped.items()
+    }
+    made |= {
+        "python.md": contents(grouped),
+        "registries.md": registries(),
+        "commands.md": commands(),
+    }
     return {f"reference/{name}": text for name, text in made.items()}
 
 
@@ -42,7 +49,14 @@ def modules() -> Iterator[str]:
 def module_section(name: str) -> str:
     """The docstrings of a module and of what it defines."""
     options = ("members:", "ignore-module-all:", "show-inheritance:")
-    lines = [name, "=" * len(name), "", f".. automodule:: {name}", *(f"   :{option}" for option in options), ""]
+    lines = [
+        name,
+        "=" * len(name),
+        "",
+        f".. automodule:: {name}",
+        *(f"   :{option}" for option in options),
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -79,17 +93,27 @@ def registries() -> str:
     known, models = list(interp.tasks.every()), list(interp.models())
     wired = [(m.name, _arguments(m.name)) for m in models if m.kind == "handwired"]
     sizes = [
-        (f"`{t.key}`", t.what, f"`{s.name}`", f"`--{s.option}`", s.minimum, s.default) for t in known for s in t.sizes
+        (f"`{t.key}`", t.what, f"`{s.name}`", f"`--{s.option}`", s.minimum, s.default)
+        for t in known
+        for s in t.sizes
     ]
     listed = {"latents": (*OF_LATENTS, UPDATE), "components": COMPONENTS}
     text = [
         SAYS["registries"]["title"],
         table("models", [(f"`{m.name}`", m.kind, m.task, m.description) for m in models]),
-        table("arguments", [(f"`{name}`", ", ".join(f"`{p.name}={p.default!r}`" for p in of)) for name, of in wired]),
+        table(
+            "arguments",
+            [
+                (f"`{name}`", ", ".join(f"`{p.name}={p.default!r}`" for p in of))
+                for name, of in wired
+            ],
+        ),
         table("sizes", sizes),
         *(line for task in known for line in _of_task(task)),
         table("metrics", [(f"`{key}`", metric.name) for key, metric in METRICS.items()]),
-        SAYS["sites"]["title"].format(**{key: ", ".join(f"`{name}`" for name in of) for key, of in listed.items()}),
+        SAYS["sites"]["title"].format(
+            **{key: ", ".join(f"`{name}`" for name in of) for key, of in listed.items()}
+        ),
     ]
     return "\n".join(text)
 
@@ -104,8 +128,12 @@ def _of_task(task: Any) -> Iterator[str]:
     variables = [v for record in algorithms.values() for v in record.make().variables]
     by_key = {v.key: v for v in reversed(variables)}
     rows = [(f"`{v.key}`", v.symbol, v.role, v.meaning, v.units) for v in reversed(by_key.values())]
-    yield table("regimes", [(f"`{key}`", what) for key, what in task.data.regimes().items()], **words)
-    yield table("algorithms", [(f"`{key}`", record.name) for key, record in algorithms.items()], **words)
+    yield table(
+        "regimes", [(f"`{key}`", what) for key, what in task.data.regimes().items()], **words
+    )
+    yield table(
+        "algorithms", [(f"`{key}`", record.name) for key, record in algorithms.items()], **words
+    )
     yield table("variables", rows, **words)
     yield f"Targets of `interp probe`: {', '.join(f'`{t.key}`' for t in targets_of(task) if '.' not in t.key)}.\n"
     changed = [(f"`{c.key}`", c.name, f"{c.delay} rounds") for c in task.analysis.corruptions()]
@@ -131,5 +159,12 @@ def commands() -> str:
     text = ["# Commands", "", "What `interp COMMAND --help` prints.", ""]
     for words in ((), *(words for words, _ in commands())):
         said = invoked(*words, "--help", env={"COLUMNS": "110", "TERM": "dumb"}).output
-        text += [f"## interp {' '.join(words)}".rstrip(), "", "```text", said.strip("\n"), "```", ""]
+        text += [
+            f"## interp {' '.join(words)}".rstrip(),
+            "",
+            "```text",
+            said.strip("\n"),
+            "```",
+            "",
+        ]
     return "\n".join(text)

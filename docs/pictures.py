@@ -35,7 +35,9 @@ def saved(folder: Path) -> pd.DataFrame:
     """The measures of the comparisons below a folder, one row each; a share of rounds apart is turned."""
     rows = [
         {"model": about["model"], **record}
-        for about in (read_json(path, "model", "measures") for path in folder.rglob("comparison.json"))
+        for about in (
+            read_json(path, "model", "measures") for path in folder.rglob("comparison.json")
+        )
         for record in about["measures"]
     ]
     frame = pd.DataFrame(rows)
@@ -46,9 +48,14 @@ def saved(folder: Path) -> pd.DataFrame:
 
 def between_seeds() -> pd.DataFrame:
     """The verdicts between the seeds of trained models, one row each; what says how far two are apart is turned."""
-    frame = pd.concat([pd.read_csv(path) for path in sorted(RESULTS.glob("seeds/*-between.csv"))], ignore_index=True)
+    frame = pd.concat(
+        [pd.read_csv(path) for path in sorted(RESULTS.glob("seeds/*-between.csv"))],
+        ignore_index=True,
+    )
     called = frame["what"].str.extract(r"as (?P<other>.*): (?P<key>.*)")
-    frame = frame.assign(model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan)
+    frame = frame.assign(
+        model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan
+    )
     frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"])
     return _turned(frame, frame["by"].str.endswith("apart"))
 
@@ -66,15 +73,24 @@ def words(frame: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(frame["model"]))
     keys = [key for key in PARTS if key in set(frame["key"])]
     figure = Figure(figsize=(WIDTH, 0.95 + 0.36 * len(names)))
-    for axes, key in zip(figure.subplots(1, len(keys), sharey=True, squeeze=False)[0], keys, strict=True):
+    for axes, key in zip(
+        figure.subplots(1, len(keys), sharey=True, squeeze=False)[0], keys, strict=True
+    ):
         for row in frame[frame["key"] == key].to_dict("records"):
             y, (colour, _) = len(names) - 1 - names.index(row["model"]), LOOKS[row["word"]]
             if np.isfinite(row["low"]):
                 axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=4, alpha=0.45)
-            axes.plot(row["number"], y, "o" if row["word"] == "yes" else "D", color=colour, markersize=6)
+            axes.plot(
+                row["number"], y, "o" if row["word"] == "yes" else "D", color=colour, markersize=6
+            )
             left = row["number"] < 0.5
             beside = (row["number"] + (0.06 if left else -0.06), y + 0.3)
-            look = {"ha": "left" if left else "right", "va": "center", "fontsize": 8, "color": colour}
+            look = {
+                "ha": "left" if left else "right",
+                "va": "center",
+                "fontsize": 8,
+                "color": colour,
+            }
             axes.annotate(row["word"], beside, **look)
             if np.isfinite(row["threshold"]):
                 axes.plot([row["threshold"]] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
@@ -93,22 +109,55 @@ def draw() -> list[Path]:
     frame = pd.read_csv(TABLE, keep_default_na=False)
     shown = []
     for row in frame[frame["model"] == SHOWN].to_dict("records"):
-        number, said = Interval(row["number"], row["low"], row["high"]), {k: row[k] for k in ("unit", "condition")}
-        unless: dict[Any, str] = {} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"])
-        shown += [Measure(*[row["key"]] * 2, number, row["threshold"], unless=unless, needs_control=False, **said)]
+        number, said = (
+            Interval(row["number"], row["low"], row["high"]),
+            {k: row[k] for k in ("unit", "condition")},
+        )
+        unless: dict[Any, str] = (
+            {} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"])
+        )
+        shown += [
+            Measure(
+                *[row["key"]] * 2,
+                number,
+                row["threshold"],
+                unless=unless,
+                needs_control=False,
+                **said,
+            )
+        ]
     drawn = {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
     drawn["seeds"] = words(between_seeds())
     scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")
     scores = scores[scores["method"].str.contains(":another|:single|oracle|random")]
-    bounds = scores["AP of content"].str.extract(r"(?P<estimate>\S+) \[(?P<low>.+), (?P<high>.+)\]").astype(float)
-    bounds = bounds.assign(name=scores["method"], control=scores["method"].isin(("oracle", "random")))
+    bounds = (
+        scores["AP of content"]
+        .str.extract(r"(?P<estimate>\S+) \[(?P<low>.+), (?P<high>.+)\]")
+        .astype(float)
+    )
+    bounds = bounds.assign(
+        name=scores["method"], control=scores["method"].isin(("oracle", "random"))
+    )
     drawn["methods"] = intervals(bounds, xlabel="average precision of the edges that carry content")
-    critics = pd.read_csv(RESULTS / "third-machine/critics.csv", index_col=0).drop(columns="seeds").rename_axis(None)
+    critics = (
+        pd.read_csv(RESULTS / "third-machine/critics.csv", index_col=0)
+        .drop(columns="seeds")
+        .rename_axis(None)
+    )
     drawn["critics"] = heatmaps({"": critics}, label="share", limit=1.0)
     rates = pd.read_csv(RESULTS / "verdicts" / "rules-quick.csv").query("`held out` == 'yes'")
-    rates = rates.assign(name=rates["question"] + ", " + rates["error"], estimate=rates["wrong"] / rates["of"], low=0.0)
-    drawn["rates"] = intervals(rates.rename(columns={"at_most": "high"}), xlabel="rate of wrong words, held out")
-    return [write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb") for name, figure in drawn.items()]
+    rates = rates.assign(
+        name=rates["question"] + ", " + rates["error"],
+        estimate=rates["wrong"] / rates["of"],
+        low=0.0,
+    )
+    drawn["rates"] = intervals(
+        rates.rename(columns={"at_most": "high"}), xlabel="rate of wrong words, held out"
+    )
+    return [
+        write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb")
+        for name, figure in drawn.items()
+    ]
 
 
 def main() -> None:

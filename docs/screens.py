@@ -36,7 +36,11 @@ def shoot(given: Iterable[Path], out: Path) -> Iterator[Path]:
     with chromium(executable() or "chromium") as browser:
         for page in pages(given):
             opened = _rendered(page, out) if page.suffix == ".md" else page
-            name = page.stem if page.stem not in ("index", "comparison") else f"{page.parent.name}-{page.stem}"
+            name = (
+                page.stem
+                if page.stem not in ("index", "comparison")
+                else f"{page.parent.name}-{page.stem}"
+            )
             for width, height in SIZES.items():
                 for theme in ("light", "dark"):
                     browser.open(opened, width=width, height=height, dark=theme == "dark")

@@ -49,11 +49,15 @@ def worlds(n: int, seed: int) -> Any:
 
     class Worlds(VecEnv):
         def __init__(self) -> None:
-            super().__init__(n, spaces.Box(0.0, 1.0, (N_SEEN,), np.float32), spaces.Discrete(N_ACTIONS))
+            super().__init__(
+                n, spaces.Box(0.0, 1.0, (N_SEEN,), np.float32), spaces.Discrete(N_ACTIONS)
+            )
             self.rng, self.drawn = np.random.default_rng(seed), 0
 
         def reset(self) -> np.ndarray:
-            self.mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=10_000 * (seed + 1) + self.drawn, regime=REGIME)
+            self.mdps = sample_mdps(
+                n, N_STATES, N_ACTIONS, seed=10_000 * (seed + 1) + self.drawn, regime=REGIME
+            )
             self.drawn, self.t, self.state = self.drawn + 1, 0, self.rng.integers(0, N_STATES, n)
             return np.zeros((n, N_SEEN), np.float32)
 
@@ -64,12 +68,20 @@ def worlds(n: int, seed: int) -> Any:
             at = np.arange(n), self.state, self.chosen
             reward, ends = self.mdps.rewards[at], self.mdps.transitions[at].cumsum(-1)
             after = (self.rng.random((n, 1)) > ends[:, :-1]).sum(-1)
-            said = [np.eye(size)[of] for size, of in ((N_STATES, at[1]), (N_ACTIONS, at[2]), (N_STATES, after))]
+            said = [
+                np.eye(size)[of]
+                for size, of in ((N_STATES, at[1]), (N_ACTIONS, at[2]), (N_STATES, after))
+            ]
             seen = np.concatenate([*said, reward[:, None]], 1).astype(np.float32)
             self.state, self.t = after, self.t + 1
             over = self.t == N_ROUNDS
             infos = [{"terminal_observation": row} if over else {} for row in seen]
-            return self.reset() if over else seen, reward.astype(np.float32), np.full(n, over), infos
+            return (
+                self.reset() if over else seen,
+                reward.astype(np.float32),
+                np.full(n, over),
+                infos,
+            )
 
         def close(self) -> None: ...
 
@@ -78,7 +90,9 @@ def worlds(n: int, seed: int) -> Any:
 
         def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None: ...
 
-        def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        def env_method(
+            self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+        ) -> list[Any]:
             return [None] * n
 
         def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
@@ -92,7 +106,12 @@ def train(path: Path, steps: int, seed: int = 0, n: int = 128) -> None:
     from sb3_contrib import RecurrentPPO
 
     torch.set_num_threads(1)
-    how: dict[str, Any] = {"n_steps": N_ROUNDS, "batch_size": n * N_ROUNDS // 4, "n_epochs": 4, "gamma": 0.8}
+    how: dict[str, Any] = {
+        "n_steps": N_ROUNDS,
+        "batch_size": n * N_ROUNDS // 4,
+        "n_epochs": 4,
+        "gamma": 0.8,
+    }
     how |= {"learning_rate": 2e-3, "ent_coef": 0.01, "device": "cpu", "seed": seed}
     how["policy_kwargs"] = {"lstm_hidden_size": 32, "net_arch": {"pi": [32], "vf": [32]}}
     RecurrentPPO("MlpLstmPolicy", worlds(n, seed), **how).learn(steps).save(path)
@@ -104,8 +123,14 @@ def machine(path: Path) -> Machine:
 
     def observed(actor: nn.Module, fed: Any) -> Tensor:
         said = [
-            nn.functional.one_hot(fed.tokens[:, at[label]] - LAYOUT.token_ids[first], size).to(fed.values)
-            for label, first, size in (("s", "s_1", N_STATES), ("a", "a_1", N_ACTIONS), ("s'", "s_1", N_STATES))
+            nn.functional.one_hot(fed.tokens[:, at[label]] - LAYOUT.token_ids[first], size).to(
+                fed.values
+            )
+            for label, first, size in (
+                ("s", "s_1", N_STATES),
+                ("a", "a_1", N_ACTIONS),
+                ("s'", "s_1", N_STATES),
+            )
         ]
         return torch.cat([*said, fed.values[:, [at["r"]]]], 1)
 
@@ -125,14 +150,29 @@ def asked(name: str, subject: Any, n: int) -> dict[str, Any]:
     task = qlearning.TASK
     part = compare.explain(subject, task, {REGIME: (episodes(n, 1), episodes(2 * n, 2))}, seed=0)
     family, predict = task.rivals()["q_learning"], predictor(subject)
-    found = [fit(family, [batch], [predict(batch)])[1] for batch in (episodes(n, 10 + i) for i in range(5))]
+    found = [
+        fit(family, [batch], [predict(batch)])[1]
+        for batch in (episodes(n, 10 + i) for i in range(5))
+    ]
     row = {"subject": name, "answer": part.family or "none of these", "closest": part.closest}
-    row |= part.explained.columns("explained") | part.ratio.columns("left_of_runner_up") | {"runner_up": part.runner_up}
-    row["parameters"] = ", ".join(f"{key} {float(value):.3g}" for key, value in part.parameters.items())
+    row |= (
+        part.explained.columns("explained")
+        | part.ratio.columns("left_of_runner_up")
+        | {"runner_up": part.runner_up}
+    )
+    row["parameters"] = ", ".join(
+        f"{key} {float(value):.3g}" for key, value in part.parameters.items()
+    )
     for key in ("alpha", "gamma", "temperature"):
         values = [each[key] for each in found]
-        row |= {f"q_{key}": np.median(values), f"q_{key}_low": min(values), f"q_{key}_high": max(values)}
-    nats = {key: part.scores[key].divergences[REGIME].mean() for key in ("q_learning", part.baseline)}
+        row |= {
+            f"q_{key}": np.median(values),
+            f"q_{key}_low": min(values),
+            f"q_{key}_high": max(values),
+        }
+    nats = {
+        key: part.scores[key].divergences[REGIME].mean() for key in ("q_learning", part.baseline)
+    }
     row["q_explained"] = 1 - nats["q_learning"] / nats[part.baseline]
     return row
 
@@ -140,7 +180,9 @@ def asked(name: str, subject: Any, n: int) -> dict[str, Any]:
 def earned(subject: Machine, n: int) -> str:
     """Where what it earns lies between a random policy (0) and an optimal one that knows the MDP (1)."""
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
-    return str(normalised_score(interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score"))
+    return str(
+        normalised_score(interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score")
+    )
 
 
 def main(out: Path, steps: int = 256_000, n: int = 32) -> pd.DataFrame:

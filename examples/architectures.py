@@ -99,7 +99,9 @@ class Bench:
     def pair(self, one: Machine, other: Machine) -> Compared:
         """Two machines as ``compare.run`` has them, with untrained copies of both."""
         subjects = [Participant(machine, self.samples) for machine in (one, other)]
-        fresh = [once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)]
+        fresh = [
+            once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)
+        ]
         return Compared(*subjects, *fresh, self.effort, self.sets)
 
     def _fresh(self, machine: Machine) -> list[Participant]:
@@ -121,12 +123,17 @@ def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
         "machine": machine.name,
         "architecture": architecture(machine),
         "weights": weights,
-        "carries": ", ".join(f"{channel.name} {list(channel.shape)}" for channel in machine.channels),
+        "carries": ", ".join(
+            f"{channel.name} {list(channel.shape)}" for channel in machine.channels
+        ),
         **above.columns("nats_above_bayes"),
         "algorithm": f"{part.scores[part.closest].name} ({made})",
         "explains": part.family is not None,
         **part.explained.columns("explained"),
-        **{f"left_of_runner_up{key[5:]}": value for key, value in part.ratio.columns("ratio").items()},
+        **{
+            f"left_of_runner_up{key[5:]}": value
+            for key, value in part.ratio.columns("ratio").items()
+        },
     }
 
 
@@ -142,10 +149,21 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
     ways = [state.best(*names) for names in ((one.name, other.name), (other.name, one.name))]
     way = min(ways, key=lambda stitched: stitched.score.low)
     fresh = best_of(behaviour.untrained).number
-    yield {"measure": "behaviour", "word": words["behaviour"], **columns(behaviour.plain.alike), "untrained": fresh}
+    yield {
+        "measure": "behaviour",
+        "word": words["behaviour"],
+        **columns(behaviour.plain.alike),
+        "untrained": fresh,
+    }
     yield {"measure": "response", "at": worst.where, **columns(worst.alike)}
     at, fresh = f"{way.source} -> {way.target}", best_of(state.untrained).number
-    yield {"measure": "state", "word": words["state"], "at": at, **columns(way.score), "untrained": fresh}
+    yield {
+        "measure": "state",
+        "word": words["state"],
+        "at": at,
+        **columns(way.score),
+        "untrained": fresh,
+    }
     yield from updates(compared)
 
 
@@ -158,15 +176,29 @@ def updates(compared: Compared) -> Iterator[Row]:
         found = []
         for horizon in (1, effort.horizon):
             by = None if manifold == "on" else strange(values, (STATE_KEY,), effort)[STATE_KEY]
-            made, blank = ([steps(s, algorithm, effort, horizon, by) for s in two] for two in (compared.pair, fresh))
-            control = best_of((alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate)).number
+            made, blank = (
+                [steps(s, algorithm, effort, horizon, by) for s in two]
+                for two in (compared.pair, fresh)
+            )
+            control = best_of(
+                (alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate)
+            ).number
             found.append((alike(*made), control, horizon))
         worst, control, horizon = min(found, key=lambda each: each[0].low)
-        yield {"measure": f"update {manifold}", "at": f"{horizon} rounds on", **columns(worst), "untrained": control}
+        yield {
+            "measure": f"update {manifold}",
+            "at": f"{horizon} rounds on",
+            **columns(worst),
+            "untrained": control,
+        }
 
 
 def steps(
-    subject: Participant, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
+    subject: Participant,
+    algorithm: Algorithm,
+    effort: compare.Effort,
+    horizon: int,
+    by: np.ndarray | None,
 ) -> np.ndarray:
     """By how much the state changes, as a cross-fitted decoder reads it, ``[episode, start, expert]``."""
     writer, samples, made = crossed_writer(subject, algorithm, (STATE_KEY,)), subject.samples, []
@@ -175,7 +207,9 @@ def steps(
     for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {STATE_KEY: by[rows]}
-        done = transition(subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved)
+        done = transition(
+            subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved
+        )
         made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
     return np.concatenate(made)
 
@@ -194,7 +228,11 @@ def columns(value: Interval) -> Row:
 def pairs_of(machines: dict[str, Machine]) -> list[tuple[str, str]]:
     """All seeds of one architecture with each other; architectures with each other by equal seeds."""
     kinds = {name: architecture(machine) for name, machine in machines.items()}
-    asked = [two for two in combinations(machines, 2) if not all(machines[name].is_handwired for name in two)]
+    asked = [
+        two
+        for two in combinations(machines, 2)
+        if not all(machines[name].is_handwired for name in two)
+    ]
     return [(a, b) for a, b in asked if kinds[a] == kinds[b] or seed_of(a) == seed_of(b)]
 
 
@@ -209,11 +247,18 @@ def main(out: Path, names: list[str], effort: compare.Effort = compare.QUICK) ->
         for name, machine in learned.items():
             keep(parts / f"{name}.csv", lambda machine=machine: [of_machine(machine, bench)])
         for a, b in pairs:
-            about = {"a": a, "b": b, "kind_a": architecture(machines[a]), "kind_b": architecture(machines[b])}
+            about = {
+                "a": a,
+                "b": b,
+                "kind_a": architecture(machines[a]),
+                "kind_b": architecture(machines[b]),
+            }
             keep(parts / f"{a}+{b}.csv", partial(_compared, about, machines[a], machines[b], bench))
     tables = {"machines": list(learned), "pairs": [f"{a}+{b}" for a, b in pairs]}
     return [
-        write_csv(out / f"{key}.csv", pd.concat([pd.read_csv(parts / f"{part}.csv") for part in held]))
+        write_csv(
+            out / f"{key}.csv", pd.concat([pd.read_csv(parts / f"{part}.csv") for part in held])
+        )
         for key, held in tables.items()
     ]
 

@@ -32,8 +32,13 @@ def row(model: HookedLatentTransformer, n_episodes: int = 256, seed: int = 0) ->
     tables = evaluate(model, n_episodes=n_episodes, seed=seed).tables
     frame = tables["by_round"]
     matched = frame[frame["regime"] == "matched"]
-    known = matched[(matched["key"] == "model") & (matched["round"] == matched["depth"]) & (matched["n"] >= FEW)]
-    found = {f"depth {depth}": value for depth, value in zip(known["depth"], known["estimate"], strict=True)}
+    known = matched[
+        (matched["key"] == "model") & (matched["round"] == matched["depth"]) & (matched["n"] >= FEW)
+    ]
+    found = {
+        f"depth {depth}": value
+        for depth, value in zip(known["depth"], known["estimate"], strict=True)
+    }
     deep = matched[(matched["round"] == matched["round"].max()) & (matched["depth"] > 1)]
     for key in ("cut", "frozen", "discrete"):
         of = deep[deep["key"] == key]
@@ -46,13 +51,18 @@ def row(model: HookedLatentTransformer, n_episodes: int = 256, seed: int = 0) ->
         found[f"R2, {name}"] = control.score.estimate
     found["exact sets"] = tables["sets"]["estimate"].mean()
     later = tables["moved"][tables["moved"]["later"] == 1].set_index("move")
-    found |= {"parent written": 1 - later["model"][PARENT], "another written": 1 - later["model"][OTHER]}
+    found |= {
+        "parent written": 1 - later["model"][PARENT],
+        "another written": 1 - later["model"][OTHER],
+    }
     return found
 
 
 def main(names: list[str], n_episodes: int = 256) -> pd.DataFrame:
     """The table, a row a model."""
-    table = pd.DataFrame({name: row(interp.load(name), n_episodes) for name in names}).T.rename_axis("model")
+    table = pd.DataFrame(
+        {name: row(interp.load(name), n_episodes) for name in names}
+    ).T.rename_axis("model")
     OUT.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(OUT)
     print(table.round(3).T.to_string())

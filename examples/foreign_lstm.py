@@ -23,8 +23,16 @@ from interp.files import write_figure
 from interp.interventions import sites
 from interp.tasks import register, series
 
-RATE, CHUNK, BEFORE = 16_000, 512, 64  # samples a second, of a round, and of the round before that it also hears
-VOWEL = ((600, 120, 1.0), (1300, 180, 0.6), (2500, 250, 0.3))  # formants of "a": frequency, width, strength
+RATE, CHUNK, BEFORE = (
+    16_000,
+    512,
+    64,
+)  # samples a second, of a round, and of the round before that it also hears
+VOWEL = (
+    (600, 120, 1.0),
+    (1300, 180, 0.6),
+    (2500, 250, 0.3),
+)  # formants of "a": frequency, width, strength
 
 
 def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -33,9 +41,14 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     voiced = (rng.random((n_episodes, n_rounds)) < 0.1).cumsum(1) % 2
     seconds, pitch = np.arange(n_rounds * CHUNK) / RATE, rng.uniform(100, 220, (n_episodes, 1))
     phase = 2 * np.pi * np.cumsum(pitch * (1 + 0.03 * np.sin(10 * np.pi * seconds)), 1) / RATE
-    sound, syllables = 0.003 * rng.normal(size=phase.shape), np.sin(8 * np.pi * seconds) ** 2 * voiced.repeat(CHUNK, 1)
+    sound, syllables = (
+        0.003 * rng.normal(size=phase.shape),
+        np.sin(8 * np.pi * seconds) ** 2 * voiced.repeat(CHUNK, 1),
+    )
     for k in range(1, 30):
-        strength = 0.02 + sum(g * np.exp(-(((k * pitch - at) / width) ** 2)) for at, width, g in VOWEL)
+        strength = 0.02 + sum(
+            g * np.exp(-(((k * pitch - at) / width) ** 2)) for at, width, g in VOWEL
+        )
         sound += 0.1 * strength * np.sin(k * phase) * syllables
     heard = np.pad(sound, ((0, 0), (BEFORE, 0)))
     starts = CHUNK * np.arange(n_rounds)[:, None] + np.arange(BEFORE + CHUNK)
@@ -43,7 +56,11 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
 
 
 VOICE = series(
-    "voice", draw, inputs=BEFORE + CHUNK, outcomes=("silence", "speech"), what="hear whether somebody speaks"
+    "voice",
+    draw,
+    inputs=BEFORE + CHUNK,
+    outcomes=("silence", "speech"),
+    what="hear whether somebody speaks",
 )
 
 
@@ -57,7 +74,9 @@ class Detector(nn.Module):
         for i, (before, after, stride) in enumerate(sizes, start=1):
             self.add_module(f"conv{i}", nn.Conv1d(before, after, 3, stride, padding=1))
         self.lstm_cell, self.final_conv = nn.LSTMCell(128, 128), nn.Conv1d(128, 1, 1)
-        self.load_state_dict(dict(zip(self.state_dict(), published._model.state_dict().values(), strict=True)))
+        self.load_state_dict(
+            dict(zip(self.state_dict(), published._model.state_dict().values(), strict=True))
+        )
 
     def features(self, sound: Tensor) -> Tensor:
         """What the cell hears of a round, ``[batch, 128]``."""
@@ -84,7 +103,10 @@ def vendor(published: Any, sound: np.ndarray) -> np.ndarray:
     """P(speech) by the vendor's own program, ``[episode, round]``."""
     published.reset_states()
     with torch.no_grad():
-        said = [published(chunk, RATE) for chunk in torch.from_numpy(sound[..., BEFORE:]).float().unbind(1)]
+        said = [
+            published(chunk, RATE)
+            for chunk in torch.from_numpy(sound[..., BEFORE:]).float().unbind(1)
+        ]
     return torch.cat(said, 1).numpy()
 
 
@@ -93,9 +115,15 @@ def by_hand(detector: Detector, clean: np.ndarray, corrupted: np.ndarray, t: int
     with torch.no_grad():
         first, second = (None, None)
         for r in range(t):
-            first = detector.lstm_cell(detector.features(torch.from_numpy(clean[:, r]).float()), first)
-            second = detector.lstm_cell(detector.features(torch.from_numpy(corrupted[:, r]).float()), second)
-        h, _ = detector.lstm_cell(detector.features(torch.from_numpy(corrupted[:, t]).float()), (first[0], second[1]))
+            first = detector.lstm_cell(
+                detector.features(torch.from_numpy(clean[:, r]).float()), first
+            )
+            second = detector.lstm_cell(
+                detector.features(torch.from_numpy(corrupted[:, r]).float()), second
+            )
+        h, _ = detector.lstm_cell(
+            detector.features(torch.from_numpy(corrupted[:, t]).float()), (first[0], second[1])
+        )
         return detector.voice(h).sigmoid()[:, 0].numpy()
 
 
@@ -109,25 +137,38 @@ def patched(silero: Any, clean: Any, corrupted: Any, t: int) -> np.ndarray:
 
 def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, Any]:
     register(VOICE)
-    with zipfile.ZipFile(path) as wheel:  # its safetensors are of another version, which says otherwise by up to .7
+    with zipfile.ZipFile(
+        path
+    ) as wheel:  # its safetensors are of another version, which says otherwise by up to .7
         published = torch.jit.load(io.BytesIO(wheel.read("silero_vad/data/silero_vad.jit"))).eval()
     detector = Detector(published)
     silero, episodes = machine(detector), VOICE.sample(n, n_rounds, seed=0)
     interp.check_machine(silero)
     run, blank = (interp.rollout(of, episodes) for of in (silero, silero.fresh(0)))
-    found: dict[str, Any] = {"right": ((run.predictions[..., 1] > 0.5).numpy() == episodes.outcomes).mean()}
-    found["from the vendor"] = abs(run.predictions[..., 1].numpy() - vendor(published, episodes.inputs)).max()
+    found: dict[str, Any] = {
+        "right": ((run.predictions[..., 1] > 0.5).numpy() == episodes.outcomes).mean()
+    }
+    found["from the vendor"] = abs(
+        run.predictions[..., 1].numpy() - vendor(published, episodes.inputs)
+    ).max()
     clean, corrupted = VOICE.analysis.corruptions()[0].build(episodes, t)
-    patch = patched(silero, clean, corrupted, t), by_hand(detector, clean.inputs, corrupted.inputs, t)
+    patch = (
+        patched(silero, clean, corrupted, t),
+        by_hand(detector, clean.inputs, corrupted.inputs, t),
+    )
     found["patch from hand-made hooks"] = abs(patch[0] - patch[1]).max()
-    found["patch moves by"] = abs(patch[0] - interp.rollout(silero, corrupted).predictions[:, t, 1].numpy()).max()
+    found["patch moves by"] = abs(
+        patch[0] - interp.rollout(silero, corrupted).predictions[:, t, 1].numpy()
+    ).max()
     with torch.no_grad():
         sound = torch.from_numpy(episodes.inputs).float()
         inputs = detector.features(sound.flatten(0, 1)).unflatten(0, sound.shape[:2]).numpy()
     for ago in (2, 6):
         states, other = (of.latents[:, ago + 1 :].flatten(2).numpy() for of in (run, blank))
         voiced, now = episodes.outcomes[:, :-ago, None], inputs[:, ago:]
-        found[f"speech {ago} rounds ago"] = probes.fit(states, voiced, untrained=other, inputs=now, method="logistic")
+        found[f"speech {ago} rounds ago"] = probes.fit(
+            states, voiced, untrained=other, inputs=now, method="logistic"
+        )
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
     effort = Scope(episodes=48, rounds=12, writes=4, away=0, held=12, jacobians=1, along=1)
     found["audit"] = audit(silero, effort=effort)

@@ -36,12 +36,22 @@ def holds(g2p: Any, n: int) -> pd.DataFrame:
     for seed in SEEDS:
         words = g2p.module.sample(n, seed=seed)
         held, blank = states(g2p, words), states(g2p.fresh(seed), words)
-        before = np.eye(len(PHONEMES))[np.pad(words.said, ((0, 0), (1, 0)))[:, :N]]  # the phoneme that was said last
+        before = np.eye(len(PHONEMES))[
+            np.pad(words.said, ((0, 0), (1, 0)))[:, :N]
+        ]  # the phoneme that was said last
         for letter, t in ((i, t) for i in (2, 4) for t in range(i + 1)):
-            controls = {"untrained": blank[:, [t]], "inputs": before[:, [t]], "seed": seed, "method": "logistic"}
+            controls = {
+                "untrained": blank[:, [t]],
+                "inputs": before[:, [t]],
+                "seed": seed,
+                "method": "logistic",
+            }
             found = probes.fit(held[:, [t]], words.letters[:, :, [letter]], **controls)
             row = {"letter": letter + 1, "round": t, "seed": seed, **found.score.columns("share")}
-            row |= {name: found.controls[name].score.estimate for name in ("shuffled", "untrained", "inputs")}
+            row |= {
+                name: found.controls[name].score.estimate
+                for name in ("shuffled", "untrained", "inputs")
+            }
             rows.append({**row, "word": found.word})
     return pd.DataFrame(rows)
 
@@ -51,13 +61,25 @@ def moves(g2p: Any, n: int) -> pd.DataFrame:
     rows = []
     for seed, t in ((seed, t) for seed in SEEDS for t in range(N)):
         words, rng = g2p.module.sample(2 * n, seed=10 + seed), np.random.default_rng(seed)
-        known, (base, other) = words.select(slice(n)), g2p.module.other_ending(words.select(slice(n, None)))
-        spelt, here, there = (np.eye(len(LETTERS))[of.letters].reshape(len(of), -1) for of in (known, base, other))
-        to_states = (there - here) @ np.linalg.solve(spelt.T @ spelt + np.eye(spelt.shape[1]), spelt.T)
+        known, (base, other) = (
+            words.select(slice(n)),
+            g2p.module.other_ending(words.select(slice(n, None))),
+        )
+        spelt, here, there = (
+            np.eye(len(LETTERS))[of.letters].reshape(len(of), -1) for of in (known, base, other)
+        )
+        to_states = (there - here) @ np.linalg.solve(
+            spelt.T @ spelt + np.eye(spelt.shape[1]), spelt.T
+        )
         held, blank = (states(of, known)[:, t] for of in (g2p, g2p.fresh(seed)))
         move, drawn = to_states @ (held - held.mean(0)), rng.standard_normal((len(base), 256))
         of_untrained = to_states @ (blank - blank.mean(0))
-        tried = {"its own": move, "random": drawn, "another word's": np.roll(move, 1, 0), "untrained": of_untrained}
+        tried = {
+            "its own": move,
+            "random": drawn,
+            "another word's": np.roll(move, 1, 0),
+            "untrained": of_untrained,
+        }
         length = np.linalg.norm(move, axis=1, keepdims=True)
         for name, by in tried.items():
             by = torch.tensor(by * length / np.linalg.norm(by, axis=1, keepdims=True))

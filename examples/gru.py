@@ -35,7 +35,9 @@ class Loop(nn.Module):
     def __init__(self, n_told: int, width: int) -> None:
         super().__init__()
         self.enter = nn.Linear(n_told + width, width)
-        self.block = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+        self.block = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)
+        )
 
     def forward(self, told: Tensor, h: Tensor) -> Tensor:
         z = h + 0.1 * self.enter(torch.cat([told, h], 1))
@@ -51,7 +53,9 @@ class Learner(nn.Module):
         super().__init__()
         self.hear = nn.Sequential(nn.Linear(n_told, 64), nn.ReLU())
         self.cell = cell
-        self.read = nn.Sequential(nn.Linear(WIDTH + n_asked, 64), nn.ReLU(), nn.Linear(64, n_outcomes))
+        self.read = nn.Sequential(
+            nn.Linear(WIDTH + n_asked, 64), nn.ReLU(), nn.Linear(64, n_outcomes)
+        )
 
 
 def machine(kind: str, task: str = "experts") -> Any:
@@ -59,13 +63,17 @@ def machine(kind: str, task: str = "experts") -> Any:
     record = interp.tasks.get(task)
     layout = record.layout(**{size.name: size.default for size in record.sizes})
     n_ids, end = len(layout.vocabulary), layout.predict_position
-    asked = [i for i in range(1, end) if i not in layout.latent_positions]  # what a round says before it asks
+    asked = [
+        i for i in range(1, end) if i not in layout.latent_positions
+    ]  # what a round says before it asks
     told = [*asked, *range(end + 1, layout.update_position)]  # and with the truth
 
     def said(tokens: Tensor, positions: list[int], like: Tensor) -> Tensor:
         return nn.functional.one_hot(tokens[:, positions], n_ids).flatten(1).to(like)
 
-    def step(learner: Learner, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        learner: Learner, carried: dict[str, Tensor], fed: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         h = carried["h"]
         scores = learner.read(torch.cat([h, said(fed.tokens, asked, h)], 1))
         state = (h, carried["c"]) if kind == "lstm" else h
@@ -73,7 +81,9 @@ def machine(kind: str, task: str = "experts") -> Any:
         return scores, dict(zip("hc", after, strict=True)) if kind == "lstm" else {"h": after}
 
     cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "loop": Loop}[kind](64, WIDTH)
-    inside = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "output"), "loop": ()}[kind]
+    inside = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "output"), "loop": ()}[
+        kind
+    ]
     points: dict[str, Any] = {gate: f"cell.{gate}" for gate in inside}
     if kind == "loop":
         points["block"] = interp.Point("cell.block", times=CYCLES)
@@ -84,13 +94,17 @@ def machine(kind: str, task: str = "experts") -> Any:
 
 def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
     """Train the machine of that name on expert advice, and ask it everything."""
-    config = TrainingConfig("experts", (Stage(20, steps),), lr=3e-3, batch_size=64, sizes={"n_experts": (4, 4)})
+    config = TrainingConfig(
+        "experts", (Stage(20, steps),), lr=3e-3, batch_size=64, sizes={"n_experts": (4, 4)}
+    )
     learned = interp.load(str(train(config, folder / name, name=f"{name}-learned", machine=name)))
     base, source = (experts.sample(n_episodes, 20, 4, seed=seed) for seed in (100, 101))
     print(name, *probes.probe(learned, base, ["log_weights"]), sep="\n")
     pair = experts.TASK.corruption("flip-vote").build(base, round=5, expert=1)
     rows = [f"latent@{label}" for channel in learned.channels for label in channel.labels]
-    print(sweep(learned, *pair, 6, sites=["latent", *rows], read=8).to_frame()[["site", "fraction"]])
+    print(
+        sweep(learned, *pair, 6, sites=["latent", *rows], read=8).to_frame()[["site", "fraction"]]
+    )
     algorithm = experts.TASK.explains(learned)
     print(interchange(learned, base, source, algorithm, algorithm.memory, "latent").to_frame())
     print(compare.run(learned, "wma-handwired", effort=compare.QUICK).to_frame())
@@ -102,14 +116,22 @@ def main(folder: Path, steps: int = 600, n_episodes: int = 32) -> list[Path]:
 
     interp.tasks.register(PULLS)
     for kind in ("gru", "lstm", "loop"):
-        interp.register_machine(kind, partial(machine, kind), description=f"examples/gru.py: {kind}", task="experts")
+        interp.register_machine(
+            kind, partial(machine, kind), description=f"examples/gru.py: {kind}", task="experts"
+        )
     pages = [look(kind, folder, steps, n_episodes) for kind in ("gru", "lstm", "loop")]
-    interp.register_machine("gru-pulls", partial(machine, "gru", "pulls"), description="a GRU", task="pulls")
+    interp.register_machine(
+        "gru-pulls", partial(machine, "gru", "pulls"), description="a GRU", task="pulls"
+    )
     config = TrainingConfig("pulls", (Stage(20, steps),), lr=3e-3)
     run = train(config, folder / "pulls", name="pulls-gru", machine="gru-pulls")
     pulls = interp.load(str(run))
     print(*probes.probe(pulls, sample(n_episodes, 12, seed=5), ["wins"]), sep="\n")
-    print(sweep(pulls, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, sites=["latent@h"]).to_frame())
+    print(
+        sweep(
+            pulls, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, sites=["latent@h"]
+        ).to_frame()
+    )
     return pages
 
 

@@ -39,7 +39,9 @@ _ENDS = {"max_tokens": "length"}
 
 def _needed() -> None:
     if find_spec("inspect_ai") is None:
-        raise InputError("Inspect is not installed; install the extra: pip install 'latent-context-interp[inspect]'")
+        raise InputError(
+            "Inspect is not installed; install the extra: pip install 'latent-context-interp[inspect]'"
+        )
 
 
 @checked
@@ -67,7 +69,9 @@ def expert_advice(
 
     texts = load_prompts(prompts) if prompts else built_in_prompts(n_experts)
     names = [conditions] if isinstance(conditions, str) else conditions
-    drawn = instances([regimes] if isinstance(regimes, str) else regimes, n_instances, n_rounds, n_experts, seed)
+    drawn = instances(
+        [regimes] if isinstance(regimes, str) else regimes, n_instances, n_rounds, n_experts, seed
+    )
     settings = Settings("inspect", None, None, None, max_reasks=max_reasks)
     jobs = plan(settings, texts, drawn, [Condition.parse(name) for name in names])
     samples = [
@@ -91,7 +95,11 @@ def _player() -> Any:
     )
     from inspect_ai.solver import solver
 
-    kinds = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
+    kinds = {
+        "system": ChatMessageSystem,
+        "user": ChatMessageUser,
+        "assistant": ChatMessageAssistant,
+    }
 
     @solver(name="expert_advice_player")
     def player() -> Any:
@@ -106,7 +114,9 @@ def _player() -> Any:
                 output = await get_model().generate(messages, config=GenerateConfig(seed=seed))
                 if output.stop_reason == "model_length":
                     at = {"round": request.round, "turn": request.turn}
-                    records.append({"end": "overflow", **at, "error": output.error or "model_length"})
+                    records.append(
+                        {"end": "overflow", **at, "error": output.error or "model_length"}
+                    )
                     break
                 reply = _reply(output)
                 answer = session.feed(reply.text, reply.finish_reason)
@@ -128,7 +138,13 @@ def _reply(output: Any) -> Reply:
         usage = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
         usage |= {"cached_tokens": used.input_tokens_cache_read or 0}
     end = _ENDS.get(output.stop_reason, output.stop_reason)
-    return Reply(output.completion, end, output.model, usage=usage, seconds=round(float(output.time or 0.0), 4))
+    return Reply(
+        output.completion,
+        end,
+        output.model,
+        usage=usage,
+        seconds=round(float(output.time or 0.0), 4),
+    )
 
 
 def _final_regret() -> Any:
@@ -152,7 +168,10 @@ def _regret(session: Session) -> float:
     """Mistakes, missing predictions among them, beyond those of the best expert in the rounds that were played."""
     n = len(session.predictions)
     labels = session.labels[:n]
-    return float((np.array(session.predictions) != labels).sum() - (session.advice[:n] != labels[:, None]).sum(0).min())
+    return float(
+        (np.array(session.predictions) != labels).sum()
+        - (session.advice[:n] != labels[:, None]).sum(0).min()
+    )
 
 
 @checked
@@ -170,12 +189,17 @@ def write_traces(log: str | Path, folder: str | Path) -> list[Path]:
     try:
         found = read_eval_log(str(log))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the log {str(log)!r}: {error}; give an .eval or .json log of Inspect") from error
+        raise InputError(
+            f"cannot read the log {str(log)!r}: {error}; give an .eval or .json log of Inspect"
+        ) from error
     config = found.eval.model_generate_config
     written = []
     for sample in found.samples or []:
         records = sample.store.get(_RECORDS)
-        require(records is not None, f"{str(log)!r} is no log of expert_advice: sample {sample.id!r} has no records")
+        require(
+            records is not None,
+            f"{str(log)!r} is no log of expert_advice: sample {sample.id!r} has no records",
+        )
         if sample.epoch != 1:
             continue
         header = dict(sample.metadata)

@@ -27,7 +27,11 @@ from interp.training.trainer import train
 STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
 """Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""
 EFFORT = Scope(episodes=64, rounds=6, writes=4, away=1, held=20, jacobians=1, along=1)
-CURVES = {"behaviour": "right, of the rounds that can know", "decoded": "R2 of the set", "used": "share of the loss"}
+CURVES = {
+    "behaviour": "right, of the rounds that can know",
+    "decoded": "R2 of the set",
+    "used": "share of the loss",
+}
 """The claims that are drawn, and what their numbers are."""
 
 
@@ -38,11 +42,18 @@ def configuration(steps: int, seed: int = 0) -> TrainingConfig:
     sizes = {"n_nodes": (10, 10), "n_edges": (14, 14)}
     stages.append(Stage(4, steps - 2 * (steps // 4)))
     return replace(
-        preset("reachability", "laptop"), sizes=sizes, stages=stages, seed=seed, eval_every=50, eval_rounds=4
+        preset("reachability", "laptop"),
+        sizes=sizes,
+        stages=stages,
+        seed=seed,
+        eval_every=50,
+        eval_rounds=4,
     )
 
 
-def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Scope = EFFORT, seed: int = 0) -> pd.DataFrame:
+def main(
+    folder: Path, steps: tuple[int, ...] = STEPS, effort: Scope = EFFORT, seed: int = 0
+) -> pd.DataFrame:
     """Train, audit at every checkpoint, and write tables and figure; a row for each claim and checkpoint."""
     path, config = folder / "over_training.csv", configuration(max(steps), seed)
     frame = pd.read_csv(path).fillna({"about": ""}) if path.exists() else pd.DataFrame({"step": []})
@@ -57,9 +68,18 @@ def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Scope = EFFORT, s
         evaluation = watched(model, EpisodeSource(config, model.layout).evaluation(), config.commit)
         found = audit(model, effort=effort)
         lines = found.to_frame().assign(key=[one.key for one in found])
-        told = {name: number for name, number in evaluation.items() if name.startswith(("accuracy", "answered"))}
-        right = [{"key": "behaviour", "about": name, "number": number} for name, number in told.items()]
-        frame = pd.concat([frame, pd.concat([pd.DataFrame(right), lines]).assign(step=run.step)], ignore_index=True)
+        told = {
+            name: number
+            for name, number in evaluation.items()
+            if name.startswith(("accuracy", "answered"))
+        }
+        right = [
+            {"key": "behaviour", "about": name, "number": number} for name, number in told.items()
+        ]
+        frame = pd.concat(
+            [frame, pd.concat([pd.DataFrame(right), lines]).assign(step=run.step)],
+            ignore_index=True,
+        )
         write_csv(path, frame)
     write_csv(folder / "arrivals.csv", arrivals(frame))
     write_figure(folder / "over_training.svg", drawn(frame))
@@ -73,7 +93,9 @@ def arrivals(frame: pd.DataFrame) -> pd.DataFrame:
     for key, of in worded.groupby("key", sort=False):
         first = of[of["about"] == of["about"].iloc[0]].sort_values("step")
         other = first["step"][first["word"] != first["word"].iloc[-1]]
-        since = first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
+        since = (
+            first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
+        )
         rows.append({"key": key, "word": first["word"].iloc[-1], "from_step": int(since)})
     return pd.DataFrame(rows)
 

@@ -20,7 +20,16 @@ from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbe
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.tasks import Algorithms, Analysis, Corruption, Data, RoundInputs, Task, corrupted_round, exchanged
+from interp.tasks import (
+    Algorithms,
+    Analysis,
+    Corruption,
+    Data,
+    RoundInputs,
+    Task,
+    corrupted_round,
+    exchanged,
+)
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
@@ -48,7 +57,9 @@ class PullEpisodes:
         return replace(self, arms=self.arms[rows], rewards=self.rewards[rows])
 
 
-def sample(n_episodes: int, n_rounds: int, *, regime: str = "uniform", seed: int = 0) -> PullEpisodes:
+def sample(
+    n_episodes: int, n_rounds: int, *, regime: str = "uniform", seed: int = 0
+) -> PullEpisodes:
     """Arms pulled at random; in every episode each pays with a probability of its own, drawn from U[0, 1]."""
     rng = np.random.default_rng(seed)
     chances, arms = rng.random((n_episodes, 2)), rng.integers(2, size=(n_episodes, n_rounds))
@@ -75,7 +86,9 @@ class PullRound(RoundLayout):
         tokens = torch.tensor([0, 0, 0, ids["win?"], 0, ids["w?"]]).repeat(*episodes.arms.shape, 1)
         tokens[..., 2] = torch.from_numpy(episodes.arms) + ids["arm_1"]
         tokens[..., 4] = torch.from_numpy(episodes.rewards) + ids["lose"]
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))
+        return EncodedRounds(
+            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
+        )
 
 
 def laplace() -> Algorithm:
@@ -111,7 +124,9 @@ def laplace() -> Algorithm:
 
 def exchange_history(episodes: PullEpisodes, round: int) -> tuple[PullEpisodes, PullEpisodes]:
     t = corrupted_round(episodes, round, history=True)
-    return episodes, replace(episodes, arms=exchanged(episodes.arms, t), rewards=exchanged(episodes.rewards, t))
+    return episodes, replace(
+        episodes, arms=exchanged(episodes.arms, t), rewards=exchanged(episodes.rewards, t)
+    )
 
 
 def losses(predictions: torch.Tensor, episodes: PullEpisodes, rounds: slice) -> torch.Tensor:
@@ -119,7 +134,9 @@ def losses(predictions: torch.Tensor, episodes: PullEpisodes, rounds: slice) -> 
 
 
 def said(seen: PullEpisodes) -> RoundInputs:
-    return RoundInputs((np.eye(4)[2 * seen.arms + seen.rewards],), np.stack([seen.arms, seen.rewards], -1))
+    return RoundInputs(
+        (np.eye(4)[2 * seen.arms + seen.rewards],), np.stack([seen.arms, seen.rewards], -1)
+    )
 
 
 PULLS = Task(
@@ -136,14 +153,18 @@ PULLS = Task(
 def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     interp.tasks.register(PULLS)
     stages = (Stage(n_rounds=20, steps=steps),)
-    config = TrainingConfig(task="pulls", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32)
+    config = TrainingConfig(
+        task="pulls", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32
+    )
     model = interp.load(str(train(config, folder / "run", name="pulls-learned")))
     base, source = (sample(n_episodes, 12, seed=seed) for seed in (0, 1))
     print(interp.rollout(model, base).predictions.shape)  # [episode, round, outcome]
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")
     print(sweep(model, *exchange_history(base, 5), 5).to_frame().head())
     print(interchange(model, base, source, laplace(), "chances", "latent@<z>").to_frame())
-    return write(str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True).path
+    return write(
+        str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True
+    ).path
 
 
 if __name__ == "__main__":

@@ -22,12 +22,17 @@ def planner(discount: float = 0.8, hope: float = 0.5, temperature: float = 0.1) 
     """Model-based: counts where actions lead and what they pay, and plans; a pair not tried pays ``hope``."""
 
     def led(v: Any) -> np.ndarray:
-        return v["counts"] + pair(v)[..., None] * np.eye(v["table"].shape[-2])[v["next_state"]][..., None, None, :]
+        return (
+            v["counts"]
+            + pair(v)[..., None] * np.eye(v["table"].shape[-2])[v["next_state"]][..., None, None, :]
+        )
 
     def table(v: Any) -> np.ndarray:
         times = v["next_counts"].sum(-1)
         tried, n_states = times > 0, v["table"].shape[-2]
-        reach = np.where(tried[..., None], v["next_counts"] / np.maximum(times, 1)[..., None], 1 / n_states)
+        reach = np.where(
+            tried[..., None], v["next_counts"] / np.maximum(times, 1)[..., None], 1 / n_states
+        )
         pays = np.where(tried, v["next_paid"] / np.maximum(times, 1), hope)
         values = pays
         for _ in range(SWEEPS):
@@ -45,7 +50,16 @@ def planner(discount: float = 0.8, hope: float = 0.5, temperature: float = 0.1) 
         "table": table,
     }
     for key, equation in equations.items():
-        made.append(Variable(f"next_{key}", key, f"{key} after the round", "", parents=tuple(known), equation=equation))
+        made.append(
+            Variable(
+                f"next_{key}",
+                key,
+                f"{key} after the round",
+                "",
+                parents=tuple(known),
+                equation=equation,
+            )
+        )
         known.append(f"next_{key}")
     carried = tuple(Variable(key, key, f"{key} before the round", "", "state") for key in first)
 

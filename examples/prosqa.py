@@ -38,15 +38,22 @@ def read_prosqa(
             something about the answer (roots are 0 or 1); None keeps them, the target being the first candidate.
     """
     graphs = _load(path)
-    sizes = [max(max(map(max, g["edges"])), g["target"], g["neg_target"], g["root"]) + 1 for g in graphs]
+    sizes = [
+        max(max(map(max, g["edges"])), g["target"], g["neg_target"], g["root"]) + 1 for g in graphs
+    ]
     n_nodes, n_edges = n_nodes or max(sizes), n_edges or max(len(g["edges"]) for g in graphs)
-    require(max(sizes) <= n_nodes, f"the largest graph has {max(sizes)} nodes, n_nodes is {n_nodes}; raise it")
+    require(
+        max(sizes) <= n_nodes,
+        f"the largest graph has {max(sizes)} nodes, n_nodes is {n_nodes}; raise it",
+    )
     most = max(len(g["edges"]) for g in graphs)
     require(most <= n_edges, f"the largest graph has {most} edges, n_edges is {n_edges}; raise it")
     edges = np.stack([np.resize(np.array(g["edges"]), (n_edges, 2)) for g in graphs])
     candidates = np.array([[g["target"], g["neg_target"]] for g in graphs])
     roots = np.array([g["root"] for g in graphs])
-    published = ReachabilityEpisodes(edges, roots, candidates, n_nodes, n_rounds, "prosqa, published", seed)
+    published = ReachabilityEpisodes(
+        edges, roots, candidates, n_nodes, n_rounds, "prosqa, published", seed
+    )
     if seed is None:
         return published
     rng = np.random.default_rng(seed)
@@ -61,7 +68,9 @@ def _load(path: str | Path) -> list[dict[str, Any]]:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{str(path)!r} is not JSON: {error}") from error
-    require(isinstance(graphs, list) and len(graphs) > 0, f"{str(path)!r} must hold a list of graphs")
+    require(
+        isinstance(graphs, list) and len(graphs) > 0, f"{str(path)!r} must hold a list of graphs"
+    )
     for i, graph in enumerate(graphs):
         missing = [name for name in _FIELDS if not isinstance(graph, dict) or name not in graph]
         require(not missing, f"graph {i} of {str(path)!r} lacks {', '.join(missing)}")
@@ -79,10 +88,15 @@ def table(path: str | Path, name: str, seed: int = 0) -> pd.DataFrame:
     frame = answers(model, episodes, read, write, seed)
     known = frame[frame["round"] == frame["depth"]]
     said = [
-        f"{e:.2f} [{a:.2f}, {b:.2f}]" for e, a, b in zip(known["estimate"], known["low"], known["high"], strict=True)
+        f"{e:.2f} [{a:.2f}, {b:.2f}]"
+        for e, a, b in zip(known["estimate"], known["low"], known["high"], strict=True)
     ]
-    depths = [f"depth {depth} (n = {n})" for depth, n in zip(known["depth"], known["n"], strict=True)]
-    wide = known.assign(said=said, depths=depths).pivot(index="key", columns="depths", values="said")
+    depths = [
+        f"depth {depth} (n = {n})" for depth, n in zip(known["depth"], known["n"], strict=True)
+    ]
+    wide = known.assign(said=said, depths=depths).pivot(
+        index="key", columns="depths", values="said"
+    )
     return wide.reindex(dict.fromkeys(known["key"])).rename_axis(index=name, columns=None)
 
 
@@ -99,5 +113,7 @@ def main(path: str | Path, names: list[str]) -> dict[str, pd.DataFrame]:
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
-        sys.exit("give the path of a published file of graphs: python examples/prosqa.py GRAPHS.json [MODEL ...]")
+        sys.exit(
+            "give the path of a published file of graphs: python examples/prosqa.py GRAPHS.json [MODEL ...]"
+        )
     main(sys.argv[1], sys.argv[2:] or ["reachability-learned"])

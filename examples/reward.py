@@ -46,13 +46,23 @@ def optimal(mdps: Any) -> np.ndarray:
     """Discounted optimal values with 0, 1, ... rounds to go, ``[rounds to go, episode, state]``."""
     values = [np.zeros((len(mdps), N_STATES))]
     for _ in range(N_ROUNDS):
-        values.append((mdps.rewards + DISCOUNT * np.einsum("esan,en->esa", mdps.transitions, values[-1])).max(-1))
+        values.append(
+            (mdps.rewards + DISCOUNT * np.einsum("esan,en->esa", mdps.transitions, values[-1])).max(
+                -1
+            )
+        )
     return np.stack(values)
 
 
-def loss(model: HookedLatentTransformer, mdps: Any, rng: np.random.Generator, entropy: float) -> torch.Tensor:
+def loss(
+    model: HookedLatentTransformer, mdps: Any, rng: np.random.Generator, entropy: float
+) -> torch.Tensor:
     """Policy gradient's surrogate over one episode in each MDP, less an ``entropy`` bonus."""
-    world, carried, choice = Interaction(mdps, N_ROUNDS, int(rng.integers(2**31))), model.initial(len(mdps)), None
+    world, carried, choice = (
+        Interaction(mdps, N_ROUNDS, int(rng.integers(2**31))),
+        model.initial(len(mdps)),
+        None,
+    )
     said, spread, rewards, states = [], [], [], []
     while not world.done:
         seen = world.step(choice)
@@ -76,7 +86,9 @@ def loss(model: HookedLatentTransformer, mdps: Any, rng: np.random.Generator, en
     return -(weights * torch.stack(said[:-1], 1)).mean() - entropy * torch.stack(spread[:-1]).mean()
 
 
-def train(folder: Path, batches: int, seed: int, n_mdps: int = 24, lr: float = 1.5e-3) -> HookedLatentTransformer:
+def train(
+    folder: Path, batches: int, seed: int, n_mdps: int = 24, lr: float = 1.5e-3
+) -> HookedLatentTransformer:
     """A transformer trained on reward, from a random start; it is read from ``folder`` where it stands already."""
     if (folder / "config.json").is_file():
         return load_checkpoint(folder)  # type: ignore[return-value]
@@ -84,10 +96,14 @@ def train(folder: Path, batches: int, seed: int, n_mdps: int = 24, lr: float = 1
     sizes: dict[str, Any] = {"d_model": 48, "n_layers": 2, "n_heads": 4, "d_head": 12, "d_mlp": 96}
     about = {"trained": "on reward, by examples/reward.py", "seed": seed, "batches": batches}
     name = f"reward-{seed}"
-    model = HookedLatentTransformer(LatentTransformerConfig(LAYOUT, write_map=True, **sizes, name=name, origin=about))
+    model = HookedLatentTransformer(
+        LatentTransformerConfig(LAYOUT, write_map=True, **sizes, name=name, origin=about)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr, (0.9, 0.99), weight_decay=0.0)
     for step in range(batches):
-        mdps = sample_mdps(n_mdps, N_STATES, N_ACTIONS, seed=(seed + 1) * 10**6 + step, regime=REGIME)
+        mdps = sample_mdps(
+            n_mdps, N_STATES, N_ACTIONS, seed=(seed + 1) * 10**6 + step, regime=REGIME
+        )
         mdps, left = mdps.select(np.repeat(np.arange(n_mdps), SAME_MDP)), 1 - step / batches
         optimizer.param_groups[0]["lr"] = lr * min(1.0, (step + 1) / 20, 2 * left)
         optimizer.zero_grad()
@@ -103,29 +119,51 @@ def train(folder: Path, batches: int, seed: int, n_mdps: int = 24, lr: float = 1
 def earned(model: Any, n: int) -> str:
     """What it earns by its likeliest actions: 0 as a random policy, 1 as an optimal one that knows the MDP."""
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
-    return str(normalised_score(interp.play(model, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score"))
+    return str(
+        normalised_score(interp.play(model, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score")
+    )
 
 
-def main(out: Path, batches: int = 400, seeds: tuple[int, ...] = (0, 1), n: int = 48) -> pd.DataFrame:
+def main(
+    out: Path, batches: int = 400, seeds: tuple[int, ...] = (0, 1), n: int = 48
+) -> pd.DataFrame:
     """Train where nothing is trained yet, ask every subject on the same episodes, and write ``reward.csv``."""
     models = [train(out / f"reward-{seed}", batches, seed) for seed in seeds]
     # Episodes of policies from greedy to random, and such as the first one makes where a fifth of actions is random.
     mdps = [sample_mdps(n, N_STATES, N_ACTIONS, seed=9 + i, regime=REGIME) for i in range(2)]
-    own = tuple(interp.play(models[0], each, N_ROUNDS, seed=i, epsilon=0.2)[0] for i, each in enumerate(mdps))
-    drawn = tuple(sample(n, N_ROUNDS, N_STATES, N_ACTIONS, seed=1 + i, regime=REGIME) for i in range(2))
+    own = tuple(
+        interp.play(models[0], each, N_ROUNDS, seed=i, epsilon=0.2)[0]
+        for i, each in enumerate(mdps)
+    )
+    drawn = tuple(
+        sample(n, N_ROUNDS, N_STATES, N_ACTIONS, seed=1 + i, regime=REGIME) for i in range(2)
+    )
     subjects = {model.name: model for model in models}
     subjects["untrained"] = untrained(models[0], 1)
     subjects["Q-learning, .3, .7"] = acting(q_learning(alpha=0.3, gamma=0.7), temperature=0.1)
     subjects["planner, .8, .5"] = planner()
     rows, asked = [], [*qlearning.TASK.rivals().values(), family()]
     for name, subject in subjects.items():
-        found = compare.explain(subject, qlearning.TASK, {"drawn": drawn, "own": own}, seed=0, families=asked)
+        found = compare.explain(
+            subject, qlearning.TASK, {"drawn": drawn, "own": own}, seed=0, families=asked
+        )
         row = {"subject": name, "answer": found.family or "none of these", "closest": found.closest}
         row |= found.explained.columns("explained") | found.ratio.columns("left_of_runner_up")
-        row["parameters"] = ", ".join(f"{key} {float(value):.3g}" for key, value in found.parameters.items())
-        nats = {key: np.mean([values.mean() for values in s.divergences.values()]) for key, s in found.scores.items()}
-        row |= {f"{key} explains": 1 - nats[key] / nats[found.baseline] for key in nats if key != found.baseline}
-        row["earned"] = earned(subject, 4 * n) if name in ("untrained", *(m.name for m in models)) else ""
+        row["parameters"] = ", ".join(
+            f"{key} {float(value):.3g}" for key, value in found.parameters.items()
+        )
+        nats = {
+            key: np.mean([values.mean() for values in s.divergences.values()])
+            for key, s in found.scores.items()
+        }
+        row |= {
+            f"{key} explains": 1 - nats[key] / nats[found.baseline]
+            for key in nats
+            if key != found.baseline
+        }
+        row["earned"] = (
+            earned(subject, 4 * n) if name in ("untrained", *(m.name for m in models)) else ""
+        )
         rows.append(row)
     table = pd.DataFrame(rows)
     write_csv(out / "reward.csv", table)
@@ -136,4 +174,8 @@ if __name__ == "__main__":
     given = sys.argv[1:]
     torch.set_num_threads(1)
     seeds = tuple(map(int, given[2:])) or (0, 1)
-    print(main(Path(*given[:1] or ["output/reward"]), *map(int, given[1:2]), seeds=seeds).T.to_string())
+    print(
+        main(
+            Path(*given[:1] or ["output/reward"]), *map(int, given[1:2]), seeds=seeds
+        ).T.to_string()
+    )

@@ -45,7 +45,11 @@ LEARNED = 0.005
 
 def yardstick(pairs: pd.DataFrame, measure: str, kinds: tuple[str, str]) -> pd.Series | None:
     """The row of the two seeds, of either architecture, that lie farthest apart; None where neither has two."""
-    within = pairs[(pairs["kind_a"] == pairs["kind_b"]) & pairs["kind_a"].isin(kinds) & (pairs["measure"] == measure)]
+    within = pairs[
+        (pairs["kind_a"] == pairs["kind_b"])
+        & pairs["kind_a"].isin(kinds)
+        & (pairs["measure"] == measure)
+    ]
     return within.loc[within["value"].idxmin()] if len(within) else None
 
 
@@ -69,10 +73,26 @@ def judged(pairs: pd.DataFrame) -> pd.DataFrame:
         for measure in MEASURES:
             found, yard = across(pairs, measure, two), yardstick(pairs, measure, two)
             if len(found) and yard is not None:
-                said = {"value": found["value"].mean(), "low": found["low"].min(), "high": found["high"].max()}
-                held = {"seeds": yard["value"], "seeds_low": yard["low"], "yardstick": f"{yard['a']}, {yard['b']}"}
+                said = {
+                    "value": found["value"].mean(),
+                    "low": found["low"].min(),
+                    "high": found["high"].max(),
+                }
+                held = {
+                    "seeds": yard["value"],
+                    "seeds_low": yard["low"],
+                    "yardstick": f"{yard['a']}, {yard['b']}",
+                }
                 about = {"a": two[0], "b": two[1], "measure": measure, "word": word(found, yard)}
-                rows.append({**about, **said, "n_pairs": len(found), "untrained": found["untrained"].max(), **held})
+                rows.append(
+                    {
+                        **about,
+                        **said,
+                        "n_pairs": len(found),
+                        "untrained": found["untrained"].max(),
+                        **held,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
@@ -87,14 +107,19 @@ def pretended(pairs: pd.DataFrame, measure: str) -> Iterator[tuple[str, str]]:
         seeds = sorted(set().union(*found))
         for one, other in permutations(combinations(seeds, 2), 2):
             if not set(one) & set(other) and one < other:
-                yard = min((found[frozenset(two)] for two in (one, other)), key=lambda row: row["value"])
+                yard = min(
+                    (found[frozenset(two)] for two in (one, other)), key=lambda row: row["value"]
+                )
                 for matched in permutations(other):
                     tested = [found[frozenset(two)] for two in zip(one, matched, strict=True)]
                     yield str(kind), word(pd.DataFrame(tested), yard)
         if len(seeds) == 3:
             for one, third in ((two, min(set(seeds) - set(two))) for two in combinations(seeds, 2)):
                 for mine in one:
-                    yield str(kind), word(found[frozenset((mine, third))].to_frame().T, found[frozenset(one)])
+                    yield (
+                        str(kind),
+                        word(found[frozenset((mine, third))].to_frame().T, found[frozenset(one)]),
+                    )
 
 
 def controls(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +127,10 @@ def controls(pairs: pd.DataFrame) -> pd.DataFrame:
     rows, every = [], judged(pairs)
     for measure in MEASURES:
         said = pd.DataFrame(pretended(pairs, measure), columns=["architecture", "word"])
-        counted = [(f"{kind}, as two", part["word"]) for kind, part in said.groupby("architecture", sort=False)]
+        counted = [
+            (f"{kind}, as two", part["word"])
+            for kind, part in said.groupby("architecture", sort=False)
+        ]
         of_it = every[every["measure"] == measure]
         for hand in sorted(kind for kind in {*every["a"], *every["b"]} if kind.startswith(BY_HAND)):
             counted.append((hand, of_it.loc[(of_it[["a", "b"]] == hand).any(axis=1), "word"]))
@@ -142,9 +170,17 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             f"In {measure}, {count.get(NO_FARTHER, 0)} of {len(rows)} pairs of architectures lie no farther apart than "
             f"two seeds of one of them, {count.get(FARTHER, 0)} farther, and {count.get(UNDECIDED, 0)} are undecided."
         )
-    same = [two for two, rows in table.groupby(["a", "b"], sort=False) if (rows["word"] == NO_FARTHER).all()]
+    same = [
+        two
+        for two, rows in table.groupby(["a", "b"], sort=False)
+        if (rows["word"] == NO_FARTHER).all()
+    ]
     said.append(f"The same machine by all {len(MEASURES)} measures: {_listed(same)}.")
-    apart = [two for two, rows in table.groupby(["a", "b"], sort=False) if (rows["word"] == FARTHER).any()]
+    apart = [
+        two
+        for two, rows in table.groupby(["a", "b"], sort=False)
+        if (rows["word"] == FARTHER).any()
+    ]
     said.append(f"Farther apart than seeds by at least one measure: {_listed(apart)}.")
     for measure, rows in known.groupby("measure", sort=False):
         by_hand = rows["control"].str.startswith(BY_HAND)
@@ -181,13 +217,22 @@ def draw(pairs: pd.DataFrame, table: pd.DataFrame) -> Figure:
         axes.set_title(measure)
         axes.set_xticks(range(len(kinds)), kinds, rotation=45, ha="right")
         axes.set_yticks(range(len(kinds)), kinds)
-        words = {(row.a, row.b): row.word for row in table[table["measure"] == measure].itertuples()}
+        words = {
+            (row.a, row.b): row.word for row in table[table["measure"] == measure].itertuples()
+        }
         for (i, j), value in np.ndenumerate(grid):
             if not np.isfinite(value):
                 continue
             said = words.get((kinds[i], kinds[j])) or words.get((kinds[j], kinds[i]))
             mark = {FARTHER: "×", UNDECIDED: "?"}.get(said or "", "")
-            axes.text(j, i, f"{value:.2f}{mark}".replace("0.", "."), ha="center", va="center", fontsize=7.5)
+            axes.text(
+                j,
+                i,
+                f"{value:.2f}{mark}".replace("0.", "."),
+                ha="center",
+                va="center",
+                fontsize=7.5,
+            )
     return figure
 
 
@@ -197,15 +242,22 @@ def page(machines: pd.DataFrame, pairs: pd.DataFrame) -> Report:
     matrix = "Means over pairs: × farther apart than two seeds, ? undecided; two seeds of one on the diagonal."
     seen = [
         blocks.Prose("\n".join(f"- {sentence}" for sentence in said)),
-        blocks.Figure(draw(trained(pairs), table), "How alike two architectures are, by five measures", matrix),
+        blocks.Figure(
+            draw(trained(pairs), table), "How alike two architectures are, by five measures", matrix
+        ),
     ]
     sections = [
         Section("What the numbers say", seen),
         Section("Every two architectures", [blocks.Table(table)]),
-        Section("Where the answer is known", [blocks.Table(controls(pairs), "How often each word is said.")]),
+        Section(
+            "Where the answer is known",
+            [blocks.Table(controls(pairs), "How often each word is said.")],
+        ),
         Section("The machines", [blocks.Table(machines)]),
     ]
-    return Report(TITLE, "Two seeds of one architecture are the yardstick.", sections, sentence=said[0])
+    return Report(
+        TITLE, "Two seeds of one architecture are the yardstick.", sections, sentence=said[0]
+    )
 
 
 def main(folder: Path, out: Path | None = None) -> None:

@@ -31,24 +31,39 @@ WIDTH = 2 * 1.96
 """Standard errors in a 95 % interval."""
 
 
-def claims(model: HookedLatentTransformer, n_episodes: int, effort: compare.Effort) -> Iterator[Row]:
+def claims(
+    model: HookedLatentTransformer, n_episodes: int, effort: compare.Effort
+) -> Iterator[Row]:
     """What is said of one model, a row a number: the numbers of its card, then what a comparison says."""
     for row in headline(model, n_episodes=n_episodes).to_dict("records"):
-        yield {"what": row["what"], "value": row["estimate"], "low": row["low"], "high": row["high"]}
+        yield {
+            "what": row["what"],
+            "value": row["estimate"],
+            "low": row["low"],
+            "high": row["high"],
+        }
     found = compare.run(model, handwired_models(model.layout.task)[0], effort=effort)
     part = found.algorithm
     yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
     yield from judged(found)
     # The circuit's verdict is by the path where two machines differ most, which need not be the same for every seed.
     for path in found.circuit.paths if found.circuit else ():
-        yield {"what": f"share through patterns at {path.at}, {path.cause} -> {path.outcome}", **interval(path.blocked)}
+        yield {
+            "what": f"share through patterns at {path.at}, {path.cause} -> {path.outcome}",
+            **interval(path.blocked),
+        }
 
 
 def judged(found: compare.Comparison) -> Iterator[Row]:
     """The four questions of a comparison, with the numbers that decided."""
     for measure in found:
         what = f"as {found.reference}: {measure.key}"
-        yield {"what": what, "verdict": measure.word, **interval(measure.number), "by": measure.about}
+        yield {
+            "what": what,
+            "verdict": measure.word,
+            **interval(measure.number),
+            "by": measure.about,
+        }
 
 
 def interval(value: Interval) -> Row:
@@ -58,16 +73,24 @@ def interval(value: Interval) -> Row:
 
 def spread(rows: pd.DataFrame) -> pd.DataFrame:
     """A row a claim: its value in every model, and how far apart models are beside how far episodes would move one."""
-    wide = rows.pivot(index="what", columns="model", values="value").loc[rows["what"].unique(), rows["model"].unique()]
+    wide = rows.pivot(index="what", columns="model", values="value").loc[
+        rows["what"].unique(), rows["model"].unique()
+    ]
     within = ((rows["high"] - rows["low"]) / WIDTH).groupby(rows["what"]).mean()
     said = rows.dropna(subset="verdict").groupby("what")["verdict"].agg(", ".join)
-    return wide.assign(mean=wide.mean(axis=1), seeds=wide.std(axis=1), episodes=within, verdicts=said)
+    return wide.assign(
+        mean=wide.mean(axis=1), seeds=wide.std(axis=1), episodes=within, verdicts=said
+    )
 
 
 def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = compare.FULL) -> None:
     """Print and write the claims of every model, and the verdicts between each two of them."""
     models = {model.name: model for model in map(interp.load, names)}
-    rows = [{"model": name, **row} for name, model in models.items() for row in claims(model, n_episodes, effort)]
+    rows = [
+        {"model": name, **row}
+        for name, model in models.items()
+        for row in claims(model, n_episodes, effort)
+    ]
     pairs = [
         {"model": name, **row}
         for name, other in combinations(models, 2)

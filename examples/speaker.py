@@ -20,12 +20,19 @@ import interp
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.tasks import Analysis, Corruption, Data, Task
 
-N, LETTERS = 5, "abcdefghijklmnopqrstuvwxyz"  # how many letters a word has, which are its rounds, too
+N, LETTERS = (
+    5,
+    "abcdefghijklmnopqrstuvwxyz",
+)  # how many letters a word has, which are its rounds, too
 VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"  # each with its stress, 0 to 2
 SOUNDS = "B CH D DH F G HH JH K L M N NG P R S SH T TH UW V W Y Z ZH"
-SPOKEN = sorted([*SOUNDS.split(), *(vowel + stress for vowel in VOWELS.split() for stress in "012")])
+SPOKEN = sorted(
+    [*SOUNDS.split(), *(vowel + stress for vowel in VOWELS.split() for stress in "012")]
+)
 PHONEMES = ("<pad>", "<unk>", "<s>", "</s>", *SPOKEN)
-SPELT = [[LETTERS.index(letter) for letter in of] for of in ("bdfgklmnprstvz", "aeiou")]  # consonant, vowel, ...
+SPELT = [
+    [LETTERS.index(letter) for letter in of] for of in ("bdfgklmnprstvz", "aeiou")
+]  # consonant, vowel, ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,9 @@ class Saying(RoundLayout):
         tokens = torch.tensor([0, 0, *[3] * N, 1, 0, 2]).repeat(*episodes.said.shape, 1)
         tokens[:, ::N, 2 : 2 + N] = torch.from_numpy(episodes.letters) + 4
         tokens[..., -2] = torch.from_numpy(episodes.said) + 4 + len(LETTERS)
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))
+        return EncodedRounds(
+            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +86,9 @@ class Speaker(nn.Module):
             cell = nn.GRUCell(256, 256)
             names = [(a, b) for a in ("weight", "bias") for b in ("ih", "hh")]
             cell.load_state_dict({f"{a}_{b}": held[f"{side}_{a[0]}_{b}"] for a, b in names})
-            self.add_module(f"{side}_emb", nn.Embedding.from_pretrained(held[f"{side}_emb"], freeze=False))
+            self.add_module(
+                f"{side}_emb", nn.Embedding.from_pretrained(held[f"{side}_emb"], freeze=False)
+            )
             self.add_module(side, cell)
         self.fc, self.state = nn.Linear(256, len(PHONEMES)), nn.Identity()
         self.fc.load_state_dict({"weight": held["fc_w"], "bias": held["fc_b"]})
@@ -101,10 +112,14 @@ class Speaker(nn.Module):
         return said[:, :N], (said[:, N] == 3) & (said[:, :N] > 3).all(1)
 
     # Made-up words, no two alike, that the model says in as many phonemes as they have letters.
-    def sample(self, n_episodes: int, n_rounds: int = N, *, regime: str = "made-up", seed: int = 0) -> Words:
+    def sample(
+        self, n_episodes: int, n_rounds: int = N, *, regime: str = "made-up", seed: int = 0
+    ) -> Words:
         n_words, rng = -(-n_rounds // N), np.random.default_rng(seed)
         drawn = np.stack([rng.choice(SPELT[i % 2], 9 * n_episodes * n_words) for i in range(N)], 1)
-        drawn = rng.permutation(np.unique(drawn[self.say(drawn)[1]], axis=0))[: n_episodes * n_words]
+        drawn = rng.permutation(np.unique(drawn[self.say(drawn)[1]], axis=0))[
+            : n_episodes * n_words
+        ]
         said = self.say(drawn)[0].reshape(n_episodes, -1)[:, :n_rounds]
         return Words(drawn.reshape(n_episodes, n_words, N), said, regime, seed)
 
@@ -119,8 +134,13 @@ class Speaker(nn.Module):
         return words.select(rows), other.select(rows)
 
 
-def step(speaker: Speaker, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    letters, told = (fed.tokens[:, 2 : 2 + N] - 4).clamp(0, 25), (fed.tokens[:, -2] - 4 - len(LETTERS)).clamp(0)
+def step(
+    speaker: Speaker, carried: dict[str, Tensor], fed: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    letters, told = (
+        (fed.tokens[:, 2 : 2 + N] - 4).clamp(0, 25),
+        (fed.tokens[:, -2] - 4 - len(LETTERS)).clamp(0),
+    )
     h = speaker.state(torch.where(fed.tokens[:, 2:3] != 3, speaker.read(letters), carried["h"]))
     return speaker.fc(h), {"h": speaker.dec(speaker.dec_emb(told), h)}
 
@@ -130,7 +150,9 @@ def losses(predictions: Tensor, words: Words, rounds: slice) -> Tensor:
 
 
 def task(speaker: Speaker) -> Task:
-    corruption = Corruption("other-ending", "another last letter", N - 1, speaker.other_ending, changes_history=True)
+    corruption = Corruption(
+        "other-ending", "another last letter", N - 1, speaker.other_ending, changes_history=True
+    )
     analysis = Analysis(default_corruption="other-ending", corruptions=lambda: (corruption,))
     data = Data(layout=Saying, sample=speaker.sample, losses=losses)
     return Task(key="saying", name="saying words", what="say a word", data=data, analysis=analysis)
@@ -138,6 +160,10 @@ def task(speaker: Speaker) -> Task:
 
 def machine(speaker: Speaker) -> Any:
     """The encoder runs once for every letter; the decoder as a word begins, and as each round ends."""
-    points = {"state": "state", "encoder": interp.Point("enc", times=N + 1), "new": interp.Point("dec.new", times=2)}
+    points = {
+        "state": "state",
+        "encoder": interp.Point("enc", times=N + 1),
+        "new": interp.Point("dec.new", times=2),
+    }
     channels = [interp.Channel("h", (256,))]
     return interp.adapt(speaker, Saying(), step=step, channels=channels, points=points, name="g2p")

@@ -44,8 +44,13 @@ class TabularMDPEnv(gymnasium.Env[np.int64, int | np.integer]):
         n_rounds: int = 50,
         start: int | None = None,
     ) -> None:
-        mdps = sample_mdps(1, n_states, n_actions, seed=seed, regime=regime) if mdps is None else mdps
-        require(len(mdps) == 1, f"an environment holds 1 MDP, got {len(mdps)}; choose one with mdps.select([i])")
+        mdps = (
+            sample_mdps(1, n_states, n_actions, seed=seed, regime=regime) if mdps is None else mdps
+        )
+        require(
+            len(mdps) == 1,
+            f"an environment holds 1 MDP, got {len(mdps)}; choose one with mdps.select([i])",
+        )
         require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
         require(
             start is None or 0 <= start < mdps.n_states,

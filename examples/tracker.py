@@ -38,9 +38,14 @@ class TrackerEpisodes:
         return replace(self, sensors=self.sensors[rows], readings=self.readings[rows])
 
 
-def sample(n_episodes: int, n_rounds: int, *, regime: str = "even", seed: int = 0) -> TrackerEpisodes:
+def sample(
+    n_episodes: int, n_rounds: int, *, regime: str = "even", seed: int = 0
+) -> TrackerEpisodes:
     rng = np.random.default_rng(seed)
-    sensors, steps, noise = rng.integers(2, size=(n_episodes, n_rounds)), *rng.normal(size=(2, n_episodes, n_rounds))
+    sensors, steps, noise = (
+        rng.integers(2, size=(n_episodes, n_rounds)),
+        *rng.normal(size=(2, n_episodes, n_rounds)),
+    )
     walk = (steps * np.r_[START, np.full(n_rounds - 1, WALK)] ** 0.5).cumsum(1)
     return TrackerEpisodes(sensors, walk + NOISE[sensors] ** 0.5 * noise, regime, seed)
 
@@ -89,7 +94,9 @@ def kalman() -> Algorithm:
     )  # fmt: skip
 
 
-def losses(predictions: torch.Tensor, episodes: TrackerEpisodes, rounds: slice = slice(None)) -> torch.Tensor:
+def losses(
+    predictions: torch.Tensor, episodes: TrackerEpisodes, rounds: slice = slice(None)
+) -> torch.Tensor:
     return TrackerRound().loss(predictions, torch.from_numpy(episodes.readings[:, rounds]))
 
 
@@ -104,7 +111,10 @@ def handwired() -> Any:
     def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
         mean, variance, y = carried["mean"], carried["variance"], fed.values[:, 4:5]
         spread = variance + m(fed.tokens[:, 2] - 4)
-        after = {"mean": mean + variance / spread * (y - mean), "variance": (1 - variance / spread) * variance + WALK}
+        after = {
+            "mean": mean + variance / spread * (y - mean),
+            "variance": (1 - variance / spread) * variance + WALK,
+        }
         return torch.cat([mean, spread.log()], 1), after
 
     return interp.adapt(
@@ -117,11 +127,15 @@ def handwired() -> Any:
 def learned(steps: int = 120, width: int = 8) -> Any:
     def step(m: Any, carried: Any, fed: EncodedRounds) -> Any:
         h, sensor, y = carried["h"], 2 * fed.tokens[:, 2:3] - 9, fed.values[:, 4:5] / 2
-        return m["read"](torch.cat([h, sensor], 1)), {"h": m["cell"](torch.cat([sensor, y], 1).to(h), h)}
+        return m["read"](torch.cat([h, sensor], 1)), {
+            "h": m["cell"](torch.cat([sensor, y], 1).to(h), h)
+        }
 
     torch.manual_seed(0)
     module = nn.ModuleDict({"cell": nn.GRUCell(2, width), "read": nn.Linear(width + 1, 2)})
-    gru = interp.adapt(module, TRACKER, step=step, name="gru", channels=[interp.Channel("h", (width,))])
+    gru = interp.adapt(
+        module, TRACKER, step=step, name="gru", channels=[interp.Channel("h", (width,))]
+    )
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-2)
     for seed in range(steps):
         episodes, carried, said = sample(64, 20, seed=1000 + seed), gru.initial(64), []
@@ -136,11 +150,19 @@ def learned(steps: int = 120, width: int = 8) -> Any:
 
 def main(steps: int = 120) -> dict[str, Any]:
     interp.tasks.register(TRACKER)
-    machine, gru, base, source = handwired(), learned(steps), sample(64, 20, seed=0), sample(64, 20, seed=1)
+    machine, gru, base, source = (
+        handwired(),
+        learned(steps),
+        sample(64, 20, seed=0),
+        sample(64, 20, seed=1),
+    )
     state = machine.read_state(interp.rollout(machine, base).latents[:, 1:]).numpy()
     return {
         "state error": np.abs(state - kalman().run(base)["next_belief"]).max(),
-        "nats": [losses(interp.rollout(m, base).predictions, base).mean().item() for m in (machine, gru, gru.fresh())],
+        "nats": [
+            losses(interp.rollout(m, base).predictions, base).mean().item()
+            for m in (machine, gru, gru.fresh())
+        ],
         "interchange": interchange(machine, base, source, kalman(), "mean", "latent@mean").score(),
         "probes": probes.probe(gru, base, ["mean", "variance"]),
     }

@@ -26,6 +26,8 @@ for sentence in strangers():
 defer("transformer_lens", "transformer_lens.utilities", "transformer_lens.tools.analysis")
 
 enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
-enter(evaluation="interp.evaluation", goals="interp.training.goals", task_checks="interp.model.checks")
+enter(
+    evaluation="interp.evaluation", goals="interp.training.goals", task_checks="interp.model.checks"
+)
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -87,7 +87,9 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
     """How many rounds took place, in words; empty where all did."""
     return (
-        "" if missing is None else f"{(~missing).sum():,} of {missing.size:,} rounds of {len(missing)} episodes count"
+        ""
+        if missing is None
+        else f"{(~missing).sum():,} of {missing.size:,} rounds of {len(missing)} episodes count"
     )
 
 
@@ -109,7 +111,9 @@ def participants_of(*batches: Any) -> NDArray[np.int64]:
     Where one of them names nobody, each episode stands for itself.
     """
     found: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
-    return of_whom(None if any(of is None for of in found) else np.concatenate(found), sum(map(len, batches)))
+    return of_whom(
+        None if any(of is None for of in found) else np.concatenate(found), sum(map(len, batches))
+    )
 
 
 @dataclass(frozen=True)
@@ -145,10 +149,18 @@ class Variable:
     def __post_init__(self) -> None:
         given = self.equation is None
         fits = given == (self.role != "round") and not (given and self.parents)
-        require(fits, f"variable {self.key!r}: round variables need an equation, inputs and state variables take none")
+        require(
+            fits,
+            f"variable {self.key!r}: round variables need an equation, inputs and state variables take none",
+        )
         says = (self.n_classes is not None) == (self.kind == "class")
-        require(says, f"variable {self.key!r}: a class variable, and no other, says how many classes there are")
-        object.__setattr__(self, "noun", self.noun or f"the {self.key.replace('log_', 'log-').replace('_', ' ')}")
+        require(
+            says,
+            f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
+        )
+        object.__setattr__(
+            self, "noun", self.noun or f"the {self.key.replace('log_', 'log-').replace('_', ' ')}"
+        )
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
         """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
@@ -190,7 +202,9 @@ class Algorithm:
     def __post_init__(self) -> None:
         known: dict[str, Variable] = {}
         for variable in self.variables:
-            require(variable.key not in known, f"{self.key!r} has two variables called {variable.key!r}")
+            require(
+                variable.key not in known, f"{self.key!r} has two variables called {variable.key!r}"
+            )
             for parent in variable.parents:
                 require(
                     parent in known,
@@ -201,7 +215,10 @@ class Algorithm:
         require(bool(known), f"{self.key!r} has no variables; give at least one")
         for key in self.state:
             after = NEXT + key
-            require(after in known, f"state variable {key!r} of {self.key!r} needs a round variable {after!r}")
+            require(
+                after in known,
+                f"state variable {key!r} of {self.key!r} needs a round variable {after!r}",
+            )
         object.__setattr__(self, "_by_key", known)
         for name in (self.memory, self.written):
             if name:
@@ -226,7 +243,9 @@ class Algorithm:
             computed = bool(variable.parents) and set(variable.parents) <= set(found)
             if variable.role == "state" or (computed and not variable.key.startswith(NEXT)):
                 found.append(variable.key)
-        explicit = [k for k, v in self._by_key.items() if v.role == "round" and NEXT + k in self._by_key]
+        explicit = [
+            k for k, v in self._by_key.items() if v.role == "round" and NEXT + k in self._by_key
+        ]
         return tuple(k for k in self._by_key if k in found or k in explicit)
 
     @cached_property
@@ -234,14 +253,19 @@ class Algorithm:
         """Keys of the variables that the round's inputs alone determine."""
         found: list[str] = []
         for variable in self.variables:
-            if variable.role == "input" or (variable.parents and set(variable.parents) <= set(found)):
+            if variable.role == "input" or (
+                variable.parents and set(variable.parents) <= set(found)
+            ):
                 found.append(variable.key)
         return tuple(found)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key that :meth:`run` gives, the ``next_`` ones included."""
-        return (*self._by_key, *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key))
+        return (
+            *self._by_key,
+            *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key),
+        )
 
     def variable(self, key: str) -> Variable:
         """The variable called ``key``; ``next_<key>`` is a state variable after the round."""
@@ -253,7 +277,9 @@ class Algorithm:
 
     # Running it.
 
-    def step(self, state: Values, inputs: Values, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
+    def step(
+        self, state: Values, inputs: Values, do: Values | None = None
+    ) -> tuple[dict[str, NDArray[Any]], Values]:
         """One round: the state that it leaves, and every variable; ``do`` sets some.
 
         ``state`` and ``inputs`` have any leading axes: all rounds can be computed at once where the state of each is
@@ -269,7 +295,9 @@ class Algorithm:
             if NEXT + key not in values:
                 equation = self._by_key[key].equation
                 assert equation is not None
-                values[NEXT + key] = np.asarray(do[NEXT + key] if NEXT + key in do else equation(later))
+                values[NEXT + key] = np.asarray(
+                    do[NEXT + key] if NEXT + key in do else equation(later)
+                )
             later[key] = values[NEXT + key]
         return after, values
 
@@ -280,21 +308,29 @@ class Algorithm:
         leaves them as they are; what else stands there is computed from what fills it, and is not to be read.
         """
         if do is None:
-            return once("values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes)))
+            return once(
+                "values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes))
+            )
         return self._kept(episodes, self.carried(episodes, do), do)
 
-    def _kept(self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None) -> Values:
+    def _kept(
+        self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
+    ) -> Values:
         """Every variable, the state after a missing round being that before it."""
         values, missing = dict(self.step(*carried, do)[1]), missing_rounds(episodes)
         if missing is not None:
-            values |= {NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state}
+            values |= {
+                NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state
+            }
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
         inputs = self.read(episodes)
         sizes = len(episodes), episodes.n_rounds
-        return self.unrolled(self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)), inputs
+        return self.unrolled(
+            self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)
+        ), inputs
 
     def unrolled(
         self,
@@ -309,22 +345,34 @@ class Algorithm:
 
         Rounds that are ``missing``, Bool[episode, round], leave it as it is; ``do`` is as for :meth:`run`.
         """
-        both, do = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)), {} if do is None else do
+        both, do = (
+            (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)),
+            {} if do is None else do,
+        )
         state = self._given("the state", state, self.state, both[:1])
         inputs = self._given("inputs", inputs, self._inputs, both)
         for key, value in do.items():
             self.variable(key)
             shape = np.shape(value)[:2]
-            require(shape == both, f"do[{key!r}] must be [episode, round, ...] = {both}, got shape {shape}")
+            require(
+                shape == both,
+                f"do[{key!r}] must be [episode, round, ...] = {both}, got shape {shape}",
+            )
         before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
         for t in range(n_rounds if self.state else 0):
             for key in self.state:
                 before[key].append(state[key])
-            given, set_now = {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
+            given, set_now = (
+                {k: v[:, t] for k, v in inputs.items()},
+                {k: np.asarray(v)[:, t] for k, v in do.items()},
+            )
             after = self.advance(state, given, set_now)
             for key in self.state:
                 same = np.shape(after[key]) == np.shape(state[key])
-                require(same, f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}")
+                require(
+                    same,
+                    f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}",
+                )
                 if missing is not None:
                     after[key] = _where(missing[:, t], state[key], after[key])
             state = after
@@ -338,13 +386,19 @@ class Algorithm:
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
         """The inputs of every round."""
         self._refuse_others(episodes)
-        return self._given("inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds))
+        return self._given(
+            "inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds)
+        )
 
     def _refuse_others(self, episodes: Episodes) -> None:
         if getattr(episodes, "task", None) != self.task:
-            raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
+            raise InputError(
+                f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}"
+            )
 
-    def _given(self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    def _given(
+        self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
+    ) -> dict[str, NDArray[Any]]:
         """What a function of the algorithm gave, which must hold an array that begins so for every key."""
 
         def wrong(how: str) -> InputError:
@@ -362,10 +416,15 @@ class Algorithm:
                 raise wrong(f" that begin with {begin}; {key!r} is {shown(array)}")
         return {**values, **arrays}
 
-    def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
+    def at(
+        self, values: Values, rounds: Sequence[int] | slice
+    ) -> tuple[dict[str, NDArray[Any]], ...]:
         """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
         missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
-        require(not missing, f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}")
+        require(
+            not missing,
+            f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}",
+        )
         state = {key: values[key][:, rounds] for key in self.state}
         return state, {key: values[key][:, rounds] for key in self._inputs}
 
@@ -374,16 +433,28 @@ class Algorithm:
     ) -> Values:
         """Every variable of rounds ``base`` with one of them, or one element of it, set to its value in ``source``."""
         self.variable(key)
-        for what, values, needed in (("base", base, [key, *self._inputs, *self.state]), ("source", source, [key])):
+        for what, values, needed in (
+            ("base", base, [key, *self._inputs, *self.state]),
+            ("source", source, [key]),
+        ):
             missing = [name for name in needed if name not in values]
-            require(not missing, f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}")
+            require(
+                not missing,
+                f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}",
+            )
         value = source[key]
         if element is not None:
             value = base[key].copy()
             at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
-            with theirs(f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError):
+            with theirs(
+                f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
+            ):
                 value[at] = source[key][at]
-        return self.step({k: base[k] for k in self.state}, {name: base[name] for name in self._inputs}, {key: value})[1]
+        return self.step(
+            {k: base[k] for k in self.state},
+            {name: base[name] for name in self._inputs},
+            {key: value},
+        )[1]
 
     def varied(
         self,
@@ -401,11 +472,18 @@ class Algorithm:
         """
         variables = others.pop("variables", self.variables)
         for changed in changes:
-            require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
+            require_known(
+                f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40
+            )
 
-        new = {k: {"parents": parents, "equation": equation} for k, (parents, equation) in changes.items()}
+        new = {
+            k: {"parents": parents, "equation": equation}
+            for k, (parents, equation) in changes.items()
+        }
         made = tuple(replace(v, **new[v.key]) if v.key in new else v for v in variables)
-        return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
+        return replace(
+            self, key=key, name=name, parameters=dict(parameters), variables=made, **others
+        )
 
     def downstream(self, keys: Iterable[str]) -> set[str]:
         """These variables and all that depend on them within a round."""
@@ -428,19 +506,29 @@ class Algorithm:
         return self.needed(self.state)
 
     def advance(
-        self, state: Values, inputs: Values, do: Values | None = None, keys: Sequence[str] | None = None
+        self,
+        state: Values,
+        inputs: Values,
+        do: Values | None = None,
+        keys: Sequence[str] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The state after one round, or these ``keys`` of it; only what they depend on is computed."""
-        values = _computed(self._needed if keys is None else self.needed(keys), state, inputs, do or {})
+        values = _computed(
+            self._needed if keys is None else self.needed(keys), state, inputs, do or {}
+        )
         return {key: values[NEXT + key] for key in (self.state if keys is None else keys)}
 
 
 def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """The state before a round where it is missing, else that after it; ``missing`` has the first axes of both."""
-    return np.where(missing.reshape(*missing.shape, *[1] * (np.ndim(before) - missing.ndim)), before, after)
+    return np.where(
+        missing.reshape(*missing.shape, *[1] * (np.ndim(before) - missing.ndim)), before, after
+    )
 
 
-def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
+def _computed(
+    variables: Sequence[Variable], state: Values, inputs: Values, do: Values
+) -> dict[str, NDArray[Any]]:
     """The values of variables, in causal order; what an equation raises is said with the sizes of what it reads."""
     values: dict[str, NDArray[Any]] = {}
     for variable in variables:
@@ -455,7 +543,9 @@ def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: 
             except InputError:
                 raise
             except Exception as error:
-                read = ", ".join(f"{key} {np.shape(values[key])}" for key in variable.parents if key in values)
+                read = ", ".join(
+                    f"{key} {np.shape(values[key])}" for key in variable.parents if key in values
+                )
                 said = f"{type(error).__name__}: {error}; it reads {read or 'nothing'}"
                 raise InputError(f"the equation of {variable.key!r} raised {said}") from error
     return values
@@ -500,7 +590,10 @@ class Searched:
     def __post_init__(self) -> None:
         rising = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
         rising = rising and all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
-        require(bool(self.grid) and rising, f"the grid of {self.name!r} must be ascending numbers, got {self.grid}")
+        require(
+            bool(self.grid) and rising,
+            f"the grid of {self.name!r} must be ascending numbers, got {self.grid}",
+        )
 
 
 @dataclass(frozen=True)
@@ -529,7 +622,9 @@ class Family:
 
 def in_words(given: Mapping[str, Any]) -> str:
     """Parameters of an algorithm, in words."""
-    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()).replace("_", " ")
+    return ", ".join(
+        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()
+    ).replace("_", " ")
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
@@ -547,7 +642,9 @@ def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     return labels
 
 
-def variable_table(path: Path, **classes: Callable[[Values], int]) -> Callable[..., tuple[Variable, ...]]:
+def variable_table(
+    path: Path, **classes: Callable[[Values], int]
+) -> Callable[..., tuple[Variable, ...]]:
     """The variables of a CSV file, with their symbols, meanings, units, roles, parents and labels.
 
     What is returned makes variables: ``made(algorithm, {key: equation, ...}, scored={})``. Where algorithms differ in a
@@ -559,12 +656,18 @@ def variable_table(path: Path, **classes: Callable[[Values], int]) -> Callable[.
     rows = {row.pop("name"): row for row in read_rows(path)}
 
     def made(
-        algorithm: str, equations: Mapping[str, Equation | None], scored: Mapping[str, Equation] | None = None
+        algorithm: str,
+        equations: Mapping[str, Equation | None],
+        scored: Mapping[str, Equation] | None = None,
     ) -> tuple[Variable, ...]:
         found = []
         for key, equation in equations.items():
             row: dict[str, Any] = dict(rows.get(f"{algorithm}.{key}") or rows[key])
-            n_classes, outputs, row["parents"] = row.pop("classes"), row["outputs"], tuple(row["parents"].split())
+            n_classes, outputs, row["parents"] = (
+                row.pop("classes"),
+                row["outputs"],
+                tuple(row["parents"].split()),
+            )
             row["outputs"] = numbered(outputs) if outputs else None
             if n_classes:
                 row |= {"kind": "class", "n_classes": classes[n_classes]}
@@ -610,7 +713,9 @@ def maker(
             parameters,
             variables,
             inputs=lambda episodes: {of: values(episodes) for of, values in inputs.items()},
-            initial=lambda episodes: {v.key: zeros(episodes, v.key) for v in variables if v.role == "state"},
+            initial=lambda episodes: {
+                v.key: zeros(episodes, v.key) for v in variables if v.role == "state"
+            },
             distribution=distribution,
             memory=memory,
             written=memory and NEXT + memory,
@@ -631,7 +736,9 @@ def family_table(path: Path, makes: Iterable[Callable[..., Algorithm]]) -> tuple
         row, searched = {"name": known.name, **tables[known.key]}, []
         for name in row.pop("searched", ()):
             own = row.pop(name, {})
-            given: dict[str, Any] = tables["parameters"][name] | (own if isinstance(own, dict) else {"grid": own})
+            given: dict[str, Any] = tables["parameters"][name] | (
+                own if isinstance(own, dict) else {"grid": own}
+            )
             lists = {key: tuple(value) for key, value in given.items() if key != "kind"}
             searched.append(Searched(name, **{**given, **lists}))
         found.append(Family(known.key, make=make, searched=tuple(searched), **row))

@@ -46,12 +46,16 @@ def of(subject: object) -> Task:
     """The task that episodes, a layout or a model belong to, with what is in use (:func:`using`)."""
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
-        raise InputError(f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}")
+        raise InputError(
+            f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}"
+        )
     return USED.get().get(key) or get(key)
 
 
 @contextmanager
-def using(episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None) -> Iterator[Task]:
+def using(
+    episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None
+) -> Iterator[Task]:
     """While it is open, analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
 
     Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.task.Task.of_recorded`):

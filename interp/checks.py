@@ -70,7 +70,9 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
     """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
     names = defaultdict(lambda: Any, {**vars(builtins), **known, "ArrayLike": _Numbers})
     try:
-        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
+        return typing.get_type_hints(
+            types.SimpleNamespace(__annotations__={"it": annotation}), names, names
+        )["it"]
     except (TypeError, AttributeError):
         return Any
 
@@ -95,13 +97,17 @@ def _judge(kind: Any) -> _Judge:
         return lambda value, finite: value if isinstance(value, Hashable) and value in parts else NO
     if origin in _UNIONS:
         judges = [_judge(part) for part in parts]
-        return lambda value, finite: next((v for judge in judges if (v := judge(value, finite)) is not NO), NO)
+        return lambda value, finite: next(
+            (v for judge in judges if (v := judge(value, finite)) is not NO), NO
+        )
     if origin in _LISTS:
         elements = [_judge(part) for part in parts if part is not ...]
         return lambda value, finite: _list(origin, elements, parts[-1] is not ..., value, finite)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         keys, values = map(_judge, parts)
-        return lambda value, finite: _mapping(keys, values, value, finite) if isinstance(value, origin) else NO
+        return lambda value, finite: (
+            _mapping(keys, values, value, finite) if isinstance(value, origin) else NO
+        )
     kind = origin if origin in (np.ndarray, Callable) else kind
     if type(kind) in (type, ABCMeta):
         return lambda value, finite: value if isinstance(value, kind) else NO
@@ -112,7 +118,9 @@ def _judge(kind: Any) -> _Judge:
         kind = Num[kind.array_type, kind.dim_str]
 
     def bearable(value: Any, finite: bool) -> Any:
-        with jaxtyped("context"):  # names of axes are this value's own, whatever is checked around it
+        with jaxtyped(
+            "context"
+        ):  # names of axes are this value's own, whatever is checked around it
             return value if is_bearable(value, kind) else NO
 
     return bearable
@@ -139,7 +147,9 @@ def _numbers(value: Any, finite: bool) -> Any:
 
 
 _SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
-    int: lambda value, finite: NO if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value),
+    int: lambda value, finite: (
+        NO if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value)
+    ),
     float: _real,
     bool: lambda value, finite: bool(value) if isinstance(value, bool | np.bool_) else NO,
     _Numbers: _numbers,
@@ -152,7 +162,11 @@ def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bo
     A ``fixed`` tuple has as many elements as judges; others have one judge for all elements.
     """
     if type(value) is not tuple:
-        if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist") and not getattr(value, "is_meta", False):
+        if (
+            getattr(value, "ndim", None) == 1
+            and hasattr(value, "tolist")
+            and not getattr(value, "is_meta", False)
+        ):
             value = value.tolist()
         if isinstance(value, range) and origin is not tuple:
             return value if judges[0](0, True) is not NO else NO
@@ -161,7 +175,11 @@ def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bo
         if not isinstance(value, Sequence | set | frozenset):
             elements = value if isinstance(value, Mapping) else ()  # an iterator would be used up
             fits = all(judges[0](one, True) is not NO for one in elements)
-            return value if fits and origin in (Iterable, Collection) and isinstance(value, origin) else NO
+            return (
+                value
+                if fits and origin in (Iterable, Collection) and isinstance(value, origin)
+                else NO
+            )
     each = judges if origin is tuple and fixed else judges[:1] * len(value)
     found = [judge(one, finite) for judge, one in zip(each, value, strict=False)]
     if len(each) != len(value) or any(one is NO for one in found):
@@ -224,7 +242,11 @@ class _Short(reprlib.Repr):
 
     def repr_instance(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", ())
-        return f"{type(x).__name__} of shape {tuple(shape)}" if shape else super().repr_instance(x, level)
+        return (
+            f"{type(x).__name__} of shape {tuple(shape)}"
+            if shape
+            else super().repr_instance(x, level)
+        )
 
 
 _SHORT = _Short()
@@ -242,7 +264,11 @@ def shown(value: Any) -> str:
     if isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds"):
         return f"episodes of {value.task!r}"
     text = _SHORT.repr(value.item() if isinstance(value, np.generic) else value)
-    return text if isinstance(value, str | int | float | type(None)) else f"{text} ({type(value).__name__})"
+    return (
+        text
+        if isinstance(value, str | int | float | type(None))
+        else f"{text} ({type(value).__name__})"
+    )
 
 
 # What functions check themselves, and the two decorators.
@@ -253,7 +279,9 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
     return cast(int, _within(int, name, value, least, most))
 
 
-def number(name: str, value: object, least: float | None = None, most: float | None = None) -> float:
+def number(
+    name: str, value: object, least: float | None = None, most: float | None = None
+) -> float:
     """``value`` as a finite number of Python; booleans and texts are none."""
     return cast(float, _within(float, name, value, least, most))
 
@@ -264,8 +292,15 @@ def _within(kind: type, name: str, value: Any, least: float | None, most: float 
     if found is not NO and (least is None or found >= least) and (most is None or found <= most):
         return found
     form = "g" if kind is float else ""
-    bounds = [f"{sign} {bound:{form}}" for sign, bound in ((">=", least), ("<=", most)) if bound is not None]
-    raise InputError(f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip() + f", got {shown(value)}")
+    bounds = [
+        f"{sign} {bound:{form}}"
+        for sign, bound in ((">=", least), ("<=", most))
+        if bound is not None
+    ]
+    raise InputError(
+        f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip()
+        + f", got {shown(value)}"
+    )
 
 
 def seed_of(value: object, name: str = "seed") -> int:
@@ -277,7 +312,10 @@ def seed_of(value: object, name: str = "seed") -> int:
 def folder_name(name: str, value: object) -> str:
     """``value`` as the name of one folder, so that what is written under it stays in the output folder."""
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
-    require(fits, f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}")
+    require(
+        fits,
+        f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}",
+    )
     return cast(str, value)
 
 
@@ -286,7 +324,10 @@ def file_path(value: Any, what: str = "path") -> str:
     fits = isinstance(value, str | os.PathLike) and "\0" not in str(value) and bool(str(value))
     require(fits, f"{what} must be a path, got {shown(value)}")
     short = all(len(os.fsencode(name)) < 256 for name in Path(value).parts)
-    require(short, f"{what} has a name of more than 255 bytes, which no system keeps, got {shown(value)}")
+    require(
+        short,
+        f"{what} has a name of more than 255 bytes, which no system keeps, got {shown(value)}",
+    )
     return os.fspath(value)
 
 
@@ -298,7 +339,9 @@ def device_called(name: Any) -> Any:
         device = torch.device(name)
         torch.empty(0, device=device)
     except Exception as error:
-        raise InputError(f"no device {name!r} on this machine ({str(error).splitlines()[0]}); take cpu") from None
+        raise InputError(
+            f"no device {name!r} on this machine ({str(error).splitlines()[0]}); take cpu"
+        ) from None
     require(device.type != "meta", "a model on the device 'meta' holds no numbers; take cpu")
     return device
 
@@ -308,20 +351,30 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
-            values = (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
+            values = (
+                values.float()
+                if values.is_floating_point() and values.element_size() < 4
+                else values
+            ).numpy()
         array: NDArray[Any] = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{what} must be numbers in a rectangular array, got {shown(values)}") from error
+        raise InputError(
+            f"{what} must be numbers in a rectangular array, got {shown(values)}"
+        ) from error
     if array.dtype.kind == "O":
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
             seen = array.flat[0] if array.size else None
             raise InputError(f"{what} must be numbers, got values such as {shown(seen)}") from error
-    if array.dtype.kind not in "biuf":  # not by `require`: most calls are small, and the name of a dtype takes long
+    if (
+        array.dtype.kind not in "biuf"
+    ):  # not by `require`: most calls are small, and the name of a dtype takes long
         kind = "real numbers" if array.dtype.kind == "c" else "numbers"
         raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
-    require(not finite or bool(np.isfinite(array).all()), f"{what} must be finite, got NaN or infinity")
+    require(
+        not finite or bool(np.isfinite(array).all()), f"{what} must be finite, got NaN or infinity"
+    )
     return array.astype(np.float64) if array.dtype == np.float16 else array
 
 
@@ -340,8 +393,13 @@ def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
         for field_name in ("key", "name", "short_name"):
             value = getattr(record, field_name, None)
             if value is not None:
-                new = taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in by_key
-                require(new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another")
+                new = (
+                    taken.setdefault(f"{field_name} {value}", record.key) == record.key
+                    and record.key not in by_key
+                )
+                require(
+                    new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"
+                )
         by_key[record.key] = record
     return by_key
 
@@ -405,7 +463,10 @@ _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops 
 def refuse_slow(what: str, seconds: float) -> None:
     """Refuse one step of work that cannot be stopped and takes at least so many seconds."""
     bound = f"and at most {_MOST_AT_ONCE:g} can pass in one step"
-    require(seconds <= _MOST_AT_ONCE, f"{what} would take at least {seconds:.3g} seconds, {bound}; take smaller ones")
+    require(
+        seconds <= _MOST_AT_ONCE,
+        f"{what} would take at least {seconds:.3g} seconds, {bound}; take smaller ones",
+    )
 
 
 def _memory() -> tuple[float, str]:
@@ -440,8 +501,14 @@ def _container_bytes(root: str = "/") -> float:
         home = Path(root, "sys/fs/cgroup", "memory" if kinds else "")
         inner = home / group.lstrip("/")
         for place in [one for one in (inner, *inner.parents) if one.is_relative_to(home)]:
-            with suppress(OSError, ValueError):  # none here (a container may not show the group's own path), or "max"
-                found.append(float((place / ("memory.limit_in_bytes" if kinds else "memory.max")).read_text()))
+            with suppress(
+                OSError, ValueError
+            ):  # none here (a container may not show the group's own path), or "max"
+                found.append(
+                    float(
+                        (place / ("memory.limit_in_bytes" if kinds else "memory.max")).read_text()
+                    )
+                )
     return min(found)
 
 
@@ -451,7 +518,9 @@ def plainly() -> Iterator[None]:
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if hasattr(torch, "inference_mode"):  # it may not be there yet
-            if torch.is_inference_mode_enabled():  # leaving it turns gradients on, which a caller's no_grad forbids
+            if (
+                torch.is_inference_mode_enabled()
+            ):  # leaving it turns gradients on, which a caller's no_grad forbids
                 stack.enter_context(torch.inference_mode(False))
             for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
                 stack.enter_context(torch.autocast(device, enabled=False))
@@ -466,8 +535,16 @@ def checked(function: _F) -> _F:
     if isinstance(function, type):
         for name, held in list(vars(function).items()):
             method = getattr(held, "__func__", held)
-            if inspect.isfunction(method) and not name.startswith("_") and name not in function.__annotations__:
-                setattr(function, name, checked(method) if method is held else type(held)(checked(method)))
+            if (
+                inspect.isfunction(method)
+                and not name.startswith("_")
+                and name not in function.__annotations__
+            ):
+                setattr(
+                    function,
+                    name,
+                    checked(method) if method is held else type(held)(checked(method)),
+                )
         return cast(_F, function)
 
     @functools.wraps(function)
@@ -510,7 +587,9 @@ def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
     for name, (kind, default) in _parameters(type(record))[1].items():  # type: ignore[arg-type]
         value = getattr(record, name)
-        if not (value is default or type(value) is kind is str):  # fits make records by the hundred thousand
+        if not (
+            value is default or type(value) is kind is str
+        ):  # fits make records by the hundred thousand
             object.__setattr__(record, name, fit(name, value, kind, default))
 
 
@@ -525,27 +604,47 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     given = fitted(kind, value, finite=not (isinstance(default, float) and not isfinite(default)))
     if given is NO:
         hint = ""
-        if isinstance(value, str) and getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine"):
+        if isinstance(value, str) and getattr(kind, "__name__", "") in (
+            "HookedLatentTransformer",
+            "Machine",
+        ):
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if name == "level":
-        require(isinstance(given, int | float) and 0 < given <= 1, f"level is between 0 and 1, got {shown(given)}")
+        require(
+            isinstance(given, int | float) and 0 < given <= 1,
+            f"level is between 0 and 1, got {shown(given)}",
+        )
     if type(given) is int:  # no boolean
         if name == "seed" or name.endswith("_seed"):
             seed_of(given, name)
-        require(-(2**63) <= given < 2**63, f"{name} must be an integer of at most 64 bits, got {shown(value)}")
+        require(
+            -(2**63) <= given < 2**63,
+            f"{name} must be an integer of at most 64 bits, got {shown(value)}",
+        )
         integer(name, given, _TABLES["least"].get(name))
-        require(name != "n_jobs" or given != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
+        require(
+            name != "n_jobs" or given != 0,
+            "n_jobs must be the number of workers, or -1 for one per core, got 0",
+        )
         if name in _REPEATS:
             refuse_endless(name, given)
     return given
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
+def _parameters(
+    function: Callable[..., Any],
+) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
     """The signature of a function or dataclass, and what each parameter that is checked must be, with its default."""
     signature = inspect.signature(function)
-    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(sys.modules[function.__module__])
-    single = [one for one in signature.parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(
+        sys.modules[function.__module__]
+    )
+    single = [
+        one
+        for one in signature.parameters.values()
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
     kinds = {one.name: (kind_of(one.annotation, known), one.default) for one in single}
     return signature, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

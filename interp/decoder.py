@@ -51,7 +51,12 @@ class Affine:
     along: Float[Tensor, "output feature"]
 
     @classmethod
-    def fit(cls, x: Float[Tensor, "sample feature"], y: Float[Tensor, "sample output"], ridge: float = 0.0) -> Affine:
+    def fit(
+        cls,
+        x: Float[Tensor, "sample feature"],
+        y: Float[Tensor, "sample output"],
+        ridge: float = 0.0,
+    ) -> Affine:
         """The least-squares map from ``x`` to ``y``, in double precision.
 
         Args:
@@ -68,7 +73,9 @@ class Affine:
                 slopes = slopes / unit.unsqueeze(1)
             else:
                 fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, len(x), ridge)
-                slopes = torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
+                slopes = (
+                    torch.linalg.pinv(features, rtol=RANK) @ fitted
+                )  # nothing along what never varied
         else:
             # Features may have any rank; `lstsq` takes none but the full one on accelerators, and on a CPU its "gelsd"
             # takes 40 times as long for 19,200 outputs (a cache).
@@ -110,8 +117,12 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
     singular = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-    with theirs(f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=singular):
-        return torch.linalg.solve(square + ridge * n_samples * torch.eye(len(square)).to(square), product)
+    with theirs(
+        f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=singular
+    ):
+        return torch.linalg.solve(
+            square + ridge * n_samples * torch.eye(len(square)).to(square), product
+        )
 
 
 @dataclass(frozen=True)
@@ -169,11 +180,16 @@ class Decoder:
     ) -> Float[Tensor, "*batch latent d_model"]:
         """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
         fits = tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape
-        require(fits, f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}")
+        require(
+            fits,
+            f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
+        )
         lead = change.shape[: change.ndim - len(self.shape)]
         slopes = self.maps[0].slopes
         parts = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1]).unbind(-2)
-        steps = torch.stack([part @ read.steps for read, part in zip(self.maps, parts, strict=True)], -2)
+        steps = torch.stack(
+            [part @ read.steps for read, part in zip(self.maps, parts, strict=True)], -2
+        )
         return latents + steps.reshape(*lead, *latents.shape[-2:]).to(latents)
 
 
@@ -200,6 +216,8 @@ def cross_fitted(
     fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n)[whose] % n_folds)
     decoded = torch.empty_like(held)
     for k in range(n_folds):
-        decoder = Decoder.fit(latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent)
+        decoder = Decoder.fit(
+            latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent
+        )
         decoded[fold == k] = decoder(latents[fold == k]).to(decoded)
     return decoded

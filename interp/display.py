@@ -72,7 +72,11 @@ def described(machine: Machine) -> str:
     """
     made = "handwired" if machine.is_handwired else "learned"
     heads = machine.points.get("pattern")
-    size = f"{heads.n_layers} layers of {heads.n_heads} heads" if heads else f"points {_few(machine.points)}"
+    size = (
+        f"{heads.n_layers} layers of {heads.n_heads} heads"
+        if heads
+        else f"points {_few(machine.points)}"
+    )
     n = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
     precision = str(machine.dtype).removeprefix("torch.")
     carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in machine.channels)
@@ -83,7 +87,11 @@ def described(machine: Machine) -> str:
         f"  a round: {_few(machine.layout.labels)}",
     ]
     for layer, names in enumerate(getattr(getattr(machine, "config", None), "head_names", ())):
-        named = [f"{layer}.{i} {re.sub(r'^[0-9.]+ ', '', name)}" for i, name in enumerate(names) if name != "-"]
+        named = [
+            f"{layer}.{i} {re.sub(r'^[0-9.]+ ', '', name)}"
+            for i, name in enumerate(names)
+            if name != "-"
+        ]
         lines.append(f"  heads of layer {layer}: {_few(named)}")
     return "\n".join(map(one_line, lines[:12]))
 
@@ -103,17 +111,29 @@ class Cache(dict[str, Any]):
     """
 
     def __missing__(self, name: object) -> Any:
-        raise InputError(f"{unknown_name('cached activation', name, self)}; names_filter=[{name!r}] caches it")
+        raise InputError(
+            f"{unknown_name('cached activation', name, self)}; names_filter=[{name!r}] caches it"
+        )
 
     def __repr__(self) -> str:
         lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
         more = [f"  ... and {len(lines) - _MOST_ROWS} more"] if len(lines) > _MOST_ROWS else []
-        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more])
+        return "\n".join(
+            [f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more]
+        )
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
     """A caption over a table, for a notebook; what does not fit is counted."""
     shown = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
-    more = f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()." if len(frame) > len(shown) else ""
-    table = shown.astype(object).where(shown.notna(), "–").to_html(index=False, border=0, float_format="{:.4g}".format)
+    more = (
+        f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()."
+        if len(frame) > len(shown)
+        else ""
+    )
+    table = (
+        shown.astype(object)
+        .where(shown.notna(), "–")
+        .to_html(index=False, border=0, float_format="{:.4g}".format)
+    )
     return f"<p>{escape(caption)}.{more}</p>\n{table}"

@@ -23,7 +23,9 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
     names = sorted(dict.fromkeys(valid))
     near = difflib.get_close_matches(str(name), names, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
+    shown = ", ".join(names[:limit]) + (
+        f", ... ({len(names)} in all)" if len(names) > limit else ""
+    )
     return InputError(f"unknown {kind} {name!r}{hint} Valid: {shown or 'none'}")
 
 
@@ -40,7 +42,9 @@ def require(condition: bool, message: str) -> None:
 
 
 @contextmanager
-def theirs(what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()) -> Iterator[None]:
+def theirs(
+    what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()
+) -> Iterator[None]:
     """While it is open, or as a decorator: whatever a function of the user's raises is told as its own.
 
     What ``of_dtypes`` gives is added where the error is about these. Of some errors alone, ``of``, ``what`` is a whole
@@ -59,5 +63,9 @@ def theirs(what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type,
     except Exception as error:
         if isinstance(error, InputError) or (of and not isinstance(error, of)):
             raise
-        said = what.replace("{error}", str(error)) if of else f"{what} raised {type(error).__name__}: {error}"
+        said = (
+            what.replace("{error}", str(error))
+            if of
+            else f"{what} raised {type(error).__name__}: {error}"
+        )
         raise InputError(said + of_dtypes() * ("dtype" in said)) from error

@@ -36,7 +36,12 @@ WHOLE = ("round", "step", "layer")
 
 @styled
 def trajectories(
-    values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str, width: float = WIDTH
+    values: ArrayLike,
+    reference: ArrayLike,
+    labels: Sequence[str],
+    *,
+    ylabel: str,
+    width: float = WIDTH,
 ) -> Figure:
     """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
 
@@ -44,7 +49,10 @@ def trajectories(
         values, reference: ``[step, series]``; step 0 is before the first round.
         labels: one per series; where there are more than hues, those of which the reference moves most are told apart.
     """
-    values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    values, reference = (
+        np.asarray(values, dtype=np.float64),
+        np.asarray(reference, dtype=np.float64),
+    )
     require(
         values.shape == reference.shape and values.ndim == 2 and values.shape[1] == len(labels),
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
@@ -58,29 +66,45 @@ def trajectories(
     else:
         moved = reference.std(0)
         hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-        told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
-    gap, thin = np.abs(values - reference), {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
+        told = dict(
+            zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False)
+        )
+    gap, thin = (
+        np.abs(values - reference),
+        {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35},
+    )
     for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
-        look: dict[str, Any] = {"color": told[i]} if i in told else thin  # so thin that they do not hide the named ones
+        look: dict[str, Any] = (
+            {"color": told[i]} if i in told else thin
+        )  # so thin that they do not hide the named ones
         if i in told:
             left.plot(steps, reference[:, i], color=told[i], linewidth=5, alpha=0.28)
         left.plot(steps, values[:, i], label=label if i in told else None, **look)
         right.plot(steps, gap[:, i], **look)
     if len(told) < len(labels):
-        left.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(labels) - len(told)} others")
+        left.plot(
+            [], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(labels) - len(told)} others"
+        )
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
     left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
     left.plot([], [], color=INK, label="model")
     left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     left.margins(x=0.01)
     if len((named := left.get_legend_handles_labels())[0]) <= 14:
-        figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), int(width / 1.6)), columnspacing=1.2)
+        figure.legend(
+            *named,
+            loc="outside lower left",
+            ncols=min(len(named[0]), int(width / 1.6)),
+            columnspacing=1.2,
+        )
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     largest = float(gap.max(initial=0))
     if largest == 0:
         right.set(ylim=(-0.05, 1), yticks=[0])
-        right.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        right.annotate(
+            "exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK
+        )
     else:
         top = 10.0 ** np.ceil(np.log10(largest))
         right.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
@@ -102,7 +126,9 @@ def over_rounds(
     """
     mean, low, high = bootstrap_mean(values, seed=seed)
     rounds = np.arange(first, first + len(mean))
-    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
+    return pd.DataFrame(
+        {"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high}
+    )
 
 
 @styled
@@ -133,7 +159,14 @@ def curves(
         band(axes, part.sort_values(x), x, look[str(key)], order, str(key))
     for name, value in (reference or {}).items():
         axes.axhline(value, **REFERENCE)
-        axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
+        axes.annotate(
+            name,
+            (1, value),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+        )
     axes.set(xlabel=xlabel or x.replace("_", " "), ylabel=ylabel)
     if log_x:
         axes.set_xscale("log")
@@ -155,10 +188,22 @@ BANDS = "Bands: 95 % over episodes, of the first two."
 def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
     """The curve that comes as number ``order``: ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
-    strong: dict[str, Any] = {} if order else {"linewidth": 2.8, "zorder": 1.9}  # under the others: none hides another
-    axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **strong, **marker)
+    strong: dict[str, Any] = (
+        {} if order else {"linewidth": 2.8, "zorder": 1.9}
+    )  # under the others: none hides another
+    axes.plot(
+        part[x],
+        part["mean"],
+        color=look.colour,
+        linestyle=look.dash,
+        label=label,
+        **strong,
+        **marker,
+    )
     if order < _N_BANDS and {"low", "high"} <= set(part.columns) and part["low"].notna().any():
-        axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
+        axes.fill_between(
+            part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0
+        )
 
 
 def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
@@ -169,12 +214,20 @@ def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
     return last.assign(name=names.astype(str))[["key", "name", "mean"]]
 
 
-def name_ends(axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5) -> None:
+def name_ends(
+    axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5
+) -> None:
     """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
-    last, inches = _last_of(frame, x).dropna(subset="mean"), axes.get_window_extent().height / axes.figure.dpi
+    last, inches = (
+        _last_of(frame, x).dropna(subset="mean"),
+        axes.get_window_extent().height / axes.figure.dpi,
+    )
     to_share = axes.transData + axes.transAxes.inverted()
     heights = [float(to_share.transform((axes.get_xlim()[1], value))[1]) for value in last["mean"]]
-    order, steps = np.argsort(heights, kind="stable"), np.arange(len(heights)) * 1.25 * size / 72 / inches
+    order, steps = (
+        np.argsort(heights, kind="stable"),
+        np.arange(len(heights)) * 1.25 * size / 72 / inches,
+    )
     up = np.maximum.accumulate(np.array(heights)[order] - steps) + steps
     down = np.minimum.accumulate((np.array(heights)[order] - steps)[::-1])[::-1] + steps
     for at, row in zip((up + down) / 2, last.iloc[order].to_dict("records"), strict=True):
@@ -224,25 +277,39 @@ def heatmaps(
     if lowest is None:
         lowest = -limit if any(bool((grid < 0).any()) for grid in cells) else 0.0
     heights = [max(len(frame), 1) for frame in frames]
-    figure = Figure(figsize=(width, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12))))
+    figure = Figure(
+        figsize=(width, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12)))
+    )
     below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
         image = painted(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
-        for axis, labels in ((axes.xaxis, columns), (axes.yaxis, [str(name) for name in frame.index])):
-            places = range(0, len(labels), max(1, -(-len(labels) // 40)))  # thinned out where they are too many to read
+        for axis, labels in (
+            (axes.xaxis, columns),
+            (axes.yaxis, [str(name) for name in frame.index]),
+        ):
+            places = range(
+                0, len(labels), max(1, -(-len(labels) // 40))
+            )  # thinned out where they are too many to read
             axis.set_ticks(places, [labels[i] for i in places])
-        if max(map(len, columns)) * _CHARACTER > (width - 1.4) / len(columns) and len(columns) <= 40:
+        if (
+            max(map(len, columns)) * _CHARACTER > (width - 1.4) / len(columns)
+            and len(columns) <= 40
+        ):
             for tick in axes.get_xticklabels():
                 tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel=ylabel)
-        for (i, j), value in np.ndenumerate(grid) if grid.size <= 400 and grid.shape[1] <= 20 else ():
+        for (i, j), value in (
+            np.ndenumerate(grid) if grid.size <= 400 and grid.shape[1] <= 20 else ()
+        ):
             if np.isfinite(value) and abs(value) >= 0.005 * limit:
                 ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
                 text = (f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}").replace("-", "−")
                 axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=8)
     below[-1].set(xlabel=xlabel)
-    colour_bar(figure, image, label, ax=list(below), fraction=0.03, pad=0.015).locator = MaxNLocator(4)
+    colour_bar(
+        figure, image, label, ax=list(below), fraction=0.03, pad=0.015
+    ).locator = MaxNLocator(4)
     return figure
 
 
@@ -271,7 +338,9 @@ def _fading(*hues: str) -> ListedColormap:
     """
     levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
     sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
-    return ListedColormap([(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues))
+    return ListedColormap(
+        [(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues)
+    )
 
 
 SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
@@ -282,7 +351,11 @@ _CHARACTER = 0.085  # inches that a character of a tick label takes
 
 @styled
 def intervals(
-    frame: pd.DataFrame, *, xlabel: str, floor: float | None = None, reference: Mapping[str, float] | None = None
+    frame: pd.DataFrame,
+    *,
+    xlabel: str,
+    floor: float | None = None,
+    reference: Mapping[str, float] | None = None,
 ) -> Figure:
     """Estimates with their intervals, one per row, controls in grey: probe scores against their controls.
 
@@ -293,14 +366,18 @@ def intervals(
     """
     require_columns("frame", frame, "name", "estimate")
     names = [fill(str(name), 52, max_lines=2, placeholder=" ...") for name in frame["name"]]
-    figure = Figure(figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * len("\n".join(names).splitlines())))
+    figure = Figure(
+        figsize=(WIDTH, 0.95 + 0.13 * len(frame) + 0.14 * len("\n".join(names).splitlines()))
+    )
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]
     lowest = -np.inf if floor is None else floor
     for place, row in zip(places, frame.to_dict("records"), strict=True):
         control = bool(row.get("control"))
         colour = LIGHT["grey"] if control else LIGHT["blue"]
-        low, at, high = np.maximum([row.get("low", np.nan), row["estimate"], row.get("high", np.nan)], lowest)
+        low, at, high = np.maximum(
+            [row.get("low", np.nan), row["estimate"], row.get("high", np.nan)], lowest
+        )
         if np.isfinite(low) and np.isfinite(high):
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
         axes.plot(at, place, "s" if control else "o", color=colour, markersize=5 if control else 7)
@@ -309,9 +386,18 @@ def intervals(
         axes.annotate(text, end, (7, 0), textcoords="offset points", va="center", fontsize=8.5)
     for name, value in (reference or {}).items():
         axes.axvline(value, **REFERENCE)
-        axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
+        axes.annotate(
+            name,
+            (value, 1),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            fontsize=8.5,
+        )
     axes.set_yticks(places, names)
-    for label, control in zip(axes.get_yticklabels(), frame.get("control", [False] * len(frame)), strict=True):
+    for label, control in zip(
+        axes.get_yticklabels(), frame.get("control", [False] * len(frame)), strict=True
+    ):
         label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)
@@ -332,11 +418,17 @@ def measured(measures: Sequence[Any]) -> Figure:
     known = [one for one in measures if not np.isnan(one.number.estimate)]
     rows = [one for one in known if one.is_share] or known
     ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)
-    names = [fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}", 52) for one in rows]
-    figure = Figure(figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows)))
+    names = [
+        fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}", 52) for one in rows
+    ]
+    figure = Figure(
+        figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows))
+    )
     axes = figure.subplots()
     for i, one in enumerate(rows):
-        low, at, high = np.clip([one.number.low, one.number.estimate, one.number.high], *ends).tolist()
+        low, at, high = np.clip(
+            [one.number.low, one.number.estimate, one.number.high], *ends
+        ).tolist()
         axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
         axes.plot(at, i, "o", color=LIGHT["blue"], markersize=7)
         axes.plot([max(one.threshold, ends[0])] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
@@ -344,21 +436,33 @@ def measured(measures: Sequence[Any]) -> Figure:
             control = np.clip(one.controls[one.strongest].number, *ends)
             axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
     scale = {"xlim": (-0.02, 1.02)} if ends[1] == 1 else {"xscale": "log"}
-    axes.set(**scale, ylim=(max(len(rows), 1) - 0.5, -0.5), xlabel="dot: number, line: threshold, diamond: control")
+    axes.set(
+        **scale,
+        ylim=(max(len(rows), 1) - 0.5, -0.5),
+        xlabel="dot: number, line: threshold, diamond: control",
+    )
     axes.set_yticks(range(len(rows)), names, fontsize=8.5)
     return figure
 
 
 @styled
 def plane(
-    visited: Float[np.ndarray, "state axis"], points: Float[np.ndarray, "point axis"], kinds: Sequence[str]
+    visited: Float[np.ndarray, "state axis"],
+    points: Float[np.ndarray, "point axis"],
+    kinds: Sequence[str],
 ) -> Figure:
     """Points of some kinds among visited states, in a plane of two components; a plane of one has 0 for the other."""
     figure = Figure(figsize=(WIDTH / 2, 3.2))
     axes = figure.subplots()
     visited, points = (np.pad(of, ((0, 0), (0, 2 - of.shape[1]))) for of in (visited, points))
     axes.scatter(
-        visited[:, 0], visited[:, 1], s=4, color=LIGHT["grey"], alpha=0.4, label="visited states", rasterized=True
+        visited[:, 0],
+        visited[:, 1],
+        s=4,
+        color=LIGHT["grey"],
+        alpha=0.4,
+        label="visited states",
+        rasterized=True,
     )
     for colour, kind in zip(CYCLE, sorted(set(kinds)), strict=False):
         x, y = points[np.equal(kinds, kind)].T
@@ -379,8 +483,12 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     seen = bins[bins["share"] > 0]
     top.plot([0, 1], [0, 1], **REFERENCE, label="perfect calibration")
-    top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
-    top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
+    top.vlines(
+        seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4
+    )
+    top.plot(
+        seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name
+    )
     top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
     top.legend(loc="upper left")
     centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
@@ -389,7 +497,12 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     return figure
 
 
-_PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
+_PORTS = {
+    "query": LIGHT["blue"],
+    "key": LIGHT["amber"],
+    "value": LIGHT["green"],
+    "residual": LIGHT["grey"],
+}
 _BOX = {"boxstyle": "round,pad=0.35", "facecolor": PAPER}
 _HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
@@ -405,10 +518,17 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
     heads = [name for layer in layers for name in layer]
     exits = [name for name in dict.fromkeys(edges["target"]) if name not in heads]
     for name in edges["source"]:
-        require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
+        require(
+            name in heads,
+            f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}",
+        )
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
-    place = {name: (x, (len(of) - 1) / 2 - y) for x, of in enumerate(columns) for y, name in enumerate(of)}
+    place = {
+        name: (x, (len(of) - 1) / 2 - y)
+        for x, of in enumerate(columns)
+        for y, name in enumerate(of)
+    }
     half = len(columns) * _HALF_CHARACTER / width
     shown = {name: wrap(name.replace("step ", "step\xa0"), int(0.45 / half)) for name in place}
     figure = Figure(figsize=(width, 1.1 + (0.35 + 0.15 * max(map(len, shown.values()))) * tallest))
@@ -417,19 +537,40 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame, *, width: float
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
         out, into = (half * max(map(len, shown[edge[side]])) for side in ("source", "target"))
         start, end = (x0 + out, y0), (x1 - into, y1)
-        bow = (0.25 if x1 - x0 > 1 else 0.04) * (1 if y0 + y1 <= 0 else -1)  # past the boxes of layers in between
+        bow = (0.25 if x1 - x0 > 1 else 0.04) * (
+            1 if y0 + y1 <= 0 else -1
+        )  # past the boxes of layers in between
         look: dict[str, Any] = {"shrinkA": 5, "shrinkB": 5, "linewidth": 1.5, "zorder": 2}
-        look |= {"arrowstyle": "-|>,head_length=5,head_width=2.5", "connectionstyle": f"arc3,rad={bow}"}
+        look |= {
+            "arrowstyle": "-|>,head_length=5,head_width=2.5",
+            "connectionstyle": f"arc3,rad={bow}",
+        }
         axes.add_patch(FancyArrowPatch(start, end, color=_PORTS[edge["port"]], **look))
     for name, (x, y) in place.items():
         ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
         text = "\n".join(shown[name])
-        axes.text(x, y, text, ha="center", va="center", size=9, weight=weight, bbox=_BOX | {"edgecolor": ink}, zorder=3)
+        axes.text(
+            x,
+            y,
+            text,
+            ha="center",
+            va="center",
+            size=9,
+            weight=weight,
+            bbox=_BOX | {"edgecolor": ink},
+            zorder=3,
+        )
     for x, title in enumerate([*(f"layer {x}" for x in range(len(layers))), "exits"]):
-        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5)
+        axes.text(
+            x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], size=8.5
+        )
     axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
     axes.axis("off")
     read = {f"read by {port}": hue for port, hue in _PORTS.items() if port in set(edges["port"])}
-    handles = [axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in read.items()]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4))
+    handles = [
+        axes.plot([], [], color=hue, linewidth=2, label=name)[0] for name, hue in read.items()
+    ]
+    axes.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=round(width / 2.4)
+    )
     return figure

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
-_CLEARED: set[Path] = set()  # folders from which what killed processes left was removed: once a process
+_CLEARED: set[Path] = (
+    set()
+)  # folders from which what killed processes left was removed: once a process
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
@@ -70,14 +72,22 @@ def file_to_write(path: str | Path) -> Path:
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:
-            require(not path.is_symlink(), f"{str(path)!r} is a link to nothing; remove it, or choose another name")
+            require(
+                not path.is_symlink(),
+                f"{str(path)!r} is a link to nothing; remove it, or choose another name",
+            )
             return path
     what = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
-    require(stat.S_ISREG(mode), f"{str(path)!r} is {what}, which nothing is written over; choose another name")
+    require(
+        stat.S_ISREG(mode),
+        f"{str(path)!r} is {what}, which nothing is written over; choose another name",
+    )
     return path
 
 
-def folder_to_write(folder: str | Path, what: str = "the output folder", made: bool = False) -> Path:
+def folder_to_write(
+    folder: str | Path, what: str = "the output folder", made: bool = False
+) -> Path:
     """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again.
 
     To be asked before long work; where it is to be ``made``, it exists afterwards.
@@ -86,7 +96,10 @@ def folder_to_write(folder: str | Path, what: str = "the output folder", made: b
     with writing(folder, "to "):
         if made:
             folder.mkdir(parents=True, exist_ok=True)
-        existing = next((place for place in (folder, *folder.parents) if place.exists() or place.is_symlink()), folder)
+        existing = next(
+            (place for place in (folder, *folder.parents) if place.exists() or place.is_symlink()),
+            folder,
+        )
         with tempfile.TemporaryFile(dir=existing) as stream:
             stream.write(b"\0")
     return folder
@@ -105,19 +118,27 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
         remedy = "choose a folder that can be written"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free some space or choose another folder, then run the same command again"
-        raise InputError(f"cannot write {to}{str(path)!r}: {error.strerror or error}; {remedy}") from error
+        raise InputError(
+            f"cannot write {to}{str(path)!r}: {error.strerror or error}; {remedy}"
+        ) from error
     except Exception as error:
         # safetensors wraps the system's error in its own, and is not imported here: that takes a second.
         if type(error).__name__ != "SafetensorError":
             raise
-        raise InputError(f"cannot write {str(path)!r}: {error}; free some space or choose another folder") from error
+        raise InputError(
+            f"cannot write {str(path)!r}: {error}; free some space or choose another folder"
+        ) from error
 
 
 @contextmanager
-def reading(path: str | Path, what: str = "it was cut short or changed; fetch or make it again") -> Iterator[None]:
+def reading(
+    path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
+) -> Iterator[None]:
     """While ``path`` is read, whatever its contents break becomes a sentence that names it and says ``what`` to do."""
     plain = not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path)
-    require(plain, f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file")
+    require(
+        plain, f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file"
+    )
     try:
         yield
     except InputError:
@@ -126,7 +147,9 @@ def reading(path: str | Path, what: str = "it was cut short or changed; fetch or
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
     except Exception as error:
         said = " ".join(str(error).split())[:120]
-        raise InputError(f"{str(path)!r} is damaged ({type(error).__name__}: {said}); {what}") from error
+        raise InputError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {said}); {what}"
+        ) from error
 
 
 def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
@@ -168,11 +191,15 @@ def temporary_beside(path: Path) -> Path:
             try:
                 os.kill(int(match[2]), 0)
             except ProcessLookupError:
-                shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
+                shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(
+                    missing_ok=True
+                )
             except OSError:  # it lives, and is somebody else's
                 continue
     _CLEARED.add(path.parent)
-    return path.parent / f".{path.name}.~{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
+    return (
+        path.parent / f".{path.name}.~{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
+    )
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -39,7 +39,8 @@ def plain(text: object) -> str:
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
     """
     return _UNSEEN.sub(
-        lambda found: found[0].encode("unicode_escape").decode(), str(text).replace("\r\n", "\n").replace("\r", "\\r")
+        lambda found: found[0].encode("unicode_escape").decode(),
+        str(text).replace("\r\n", "\n").replace("\r", "\\r"),
     )
 
 
@@ -75,7 +76,9 @@ def rich_text(text: object) -> Text:
     return Text(plain(text))
 
 
-def rich_table(title: str, frame: pd.DataFrame, title_justify: Any = "center", **columns: Sequence[Any]) -> Table:
+def rich_table(
+    title: str, frame: pd.DataFrame, title_justify: Any = "center", **columns: Sequence[Any]
+) -> Table:
     """A frame for a terminal: ``columns`` holds a list for each argument of ``add_column`` (``header``, ``justify``).
 
     >>> rich_table("one", __import__("pandas").DataFrame({"a[b]": [0.5, "[/red]"]})).row_count
@@ -86,9 +89,13 @@ def rich_table(title: str, frame: pd.DataFrame, title_justify: Any = "center", *
     table = Table(title=rich_text(title), title_justify=title_justify)
     for i, name in enumerate(frame.columns):
         own = {key: values[i] for key, values in columns.items()}
-        table.add_column(rich_text(own.pop("header", name)), overflow="fold", **own)  # a narrow terminal cuts no name
+        table.add_column(
+            rich_text(own.pop("header", name)), overflow="fold", **own
+        )  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False, name=None):
-        table.add_row(*(rich_text(f"{value:.3g}" if isinstance(value, float) else value) for value in row))
+        table.add_row(
+            *(rich_text(f"{value:.3g}" if isinstance(value, float) else value) for value in row)
+        )
     return table
 
 
@@ -119,7 +126,9 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
         if dtype.kind in "OU":
             given = frame.iloc[:, i].tolist()
             cells = list(map(_no_formula, given))
-            if any(one is not other and one != other for one, other in zip(cells, given, strict=True)):
+            if any(
+                one is not other and one != other for one, other in zip(cells, given, strict=True)
+            ):
                 own.isetitem(i, cells)
     own.columns = list(map(_no_formula, frame.columns))
     return str(own.to_csv(index=False, **options))
@@ -134,10 +143,16 @@ def svg(figure: Any, **saving: Any) -> str:
     metadata = saving.pop("metadata", {"Date": None})
     engine, canvas = figure.get_layout_engine(), figure.canvas
     salt = matplotlib.rcParams["svg.hashsalt"] or "interp"
-    settings = {"svg.hashsalt": salt, "figure.autolayout": False, "figure.constrained_layout.use": False}
+    settings = {
+        "svg.hashsalt": salt,
+        "figure.autolayout": False,
+        "figure.constrained_layout.use": False,
+    }
     with matplotlib.rc_context({**settings, **_as_text(figure)}):
         try:
-            if engine is not None:  # done once, and taken off: matplotlib would draw all once more for it
+            if (
+                engine is not None
+            ):  # done once, and taken off: matplotlib would draw all once more for it
                 FigureCanvasSVG(figure)  # becomes the figure's: sizes of texts are those of the SVG
                 engine.execute(figure)
                 figure.set_layout_engine(None)

@@ -36,12 +36,19 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
 
     def after(state: str, v: Values) -> _Array:
         due = {
-            k: np.concatenate([v[f"waiting_{k}"], np.asarray(v[k])[..., None]], -1)[..., 0] for k in _read(algorithm)
+            k: np.concatenate([v[f"waiting_{k}"], np.asarray(v[k])[..., None]], -1)[..., 0]
+            for k in _read(algorithm)
         }
-        return _mixed(v[state], algorithm.advance(v, _heard(algorithm, v, due), keys=(state,))[state], v[_CLOCK] >= lag)
+        return _mixed(
+            v[state],
+            algorithm.advance(v, _heard(algorithm, v, due), keys=(state,))[state],
+            v[_CLOCK] >= lag,
+        )
 
     made = key or f"{algorithm.key}_late", name or f"{algorithm.name}, some rounds late"
-    return _updated(_carrying(algorithm, "waiting", lag), algorithm.state, after, {"lag": lag}, *made)
+    return _updated(
+        _carrying(algorithm, "waiting", lag), algorithm.state, after, {"lag": lag}, *made
+    )
 
 
 @checked
@@ -55,7 +62,11 @@ def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "
 
 
 def sometimes(
-    algorithm: Algorithm, counts: Callable[[_Array], _Array], parameters: Mapping[str, Any], key: str, name: str
+    algorithm: Algorithm,
+    counts: Callable[[_Array], _Array],
+    parameters: Mapping[str, Any],
+    key: str,
+    name: str,
 ) -> Algorithm:
     """``algorithm`` that learns in some rounds: ``counts`` takes the number of rounds before one to whether it does."""
 
@@ -83,7 +94,9 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
             if variable.key in wanted - kept:
                 wanted |= set(variable.parents)
         path[state] = [variable for variable in algorithm.variables if variable.key in wanted]
-    reads = {state: tuple(v.key for v in several if v.key in kept) for state, several in path.items()}
+    reads = {
+        state: tuple(v.key for v in several if v.key in kept) for state, several in path.items()
+    }
 
     def after(state: str, v: Values) -> _Array:
         values = {k: decay * v[k] if k in algorithm.state else v[k] for k in reads[state]}
@@ -114,21 +127,29 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
             counts: _Array = v[_CLOCK] >= kept - slot
             if slot == 0 and kept != rounds:
                 counts = counts * (rounds - kept + 1)
-            found = _mixed(found, algorithm.advance({state: found}, heard, keys=(state,))[state], counts)
+            found = _mixed(
+                found, algorithm.advance({state: found}, heard, keys=(state,))[state], counts
+            )
         return found
 
     parents = (*(f"recent_{k}" for k in read), _CLOCK)
     gone = {NEXT + k for k in algorithm.state}
     variables = tuple(
-        replace(v, role="round", parents=parents, equation=partial(held, v.key)) if v.role == "state" else v
+        replace(v, role="round", parents=parents, equation=partial(held, v.key))
+        if v.role == "state"
+        else v
         for v in algorithm.variables
         if v.key not in gone
     )
     made = key or f"{algorithm.key}_window", name or f"{algorithm.name} of the last rounds"
-    return _updated(_carrying(algorithm, "recent", kept, variables), (), held, {"window": rounds}, *made)
+    return _updated(
+        _carrying(algorithm, "recent", kept, variables), (), held, {"window": rounds}, *made
+    )
 
 
-def lapsed(lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = "") -> Callable[..., Algorithm]:
+def lapsed(
+    lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
+) -> Callable[..., Algorithm]:
     """What makes ``base`` with a lapse: of the parameters of ``base``, and of the lapse's own by its name.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
@@ -145,7 +166,10 @@ def lapsed(lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key:
 
 
 def _check_rounds(name: str, value: float) -> None:
-    require(1 <= value <= 10**6, f"{name} must be a number of rounds >= 1, got {value}; at most 1,000,000 are kept")
+    require(
+        1 <= value <= 10**6,
+        f"{name} must be a number of rounds >= 1, got {value}; at most 1,000,000 are kept",
+    )
 
 
 def _read(algorithm: Algorithm) -> tuple[str, ...]:
@@ -156,7 +180,11 @@ def _read(algorithm: Algorithm) -> tuple[str, ...]:
 def _mixed(before: _Array, after: _Array, counts: _Array) -> _Array:
     """``after`` where a round counts, ``before`` where not, and as far between them as a fraction of it counts."""
     counts = counts.reshape(counts.shape + (1,) * (np.ndim(after) - counts.ndim))
-    return np.where(counts, after, before) if counts.dtype == bool else before + counts * (after - before)
+    return (
+        np.where(counts, after, before)
+        if counts.dtype == bool
+        else before + counts * (after - before)
+    )
 
 
 def _heard(algorithm: Algorithm, v: Values, inputs: Mapping[str, _Array]) -> dict[str, _Array]:
@@ -168,33 +196,64 @@ def _heard(algorithm: Algorithm, v: Values, inputs: Mapping[str, _Array]) -> dic
     return heard
 
 
-def _carrying(base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()) -> Algorithm:
+def _carrying(
+    base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()
+) -> Algorithm:
     """``base``, or ``variables`` in the place of its own, with a clock and a queue of what the update reads.
 
     The clock is the number of rounds before this one; the queue holds the inputs of the last ``length`` rounds, the
     oldest first along the last axis, and zeros before the first round.
     """
-    clock, read = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state"), _read(base)
+    clock, read = (
+        Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state"),
+        _read(base),
+    )
     carried, following = [clock], [_after(clock, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
     for of in map(base.variable, read if queue else ()):
         key, what = f"{queue}_{of.key}", f"{of.meaning}, in the last {length} rounds"
-        carried.append(replace(of, key=key, symbol=f"{of.symbol}, {queue}", meaning=what, role="state", outputs=None))
-        pushed = lambda v, queue=key, key=of.key: np.concatenate([v[queue], np.asarray(v[key])[..., None]], -1)[..., 1:]  # noqa: E731
-        following.append(_after(carried[-1], (key, of.key), pushed))
+        carried.append(
+            replace(
+                of,
+                key=key,
+                symbol=f"{of.symbol}, {queue}",
+                meaning=what,
+                role="state",
+                outputs=None,
+            )
+        )
+        following.append(_after(carried[-1], (key, of.key), _pusher(queue=key, key=of.key)))
     known = variables or base.variables
     at = next(i for i, v in enumerate(known) if v.role == "round")
 
     def initial(episodes: Episodes) -> dict[str, _Array]:
         inputs = base.read(episodes) if queue else {}
-        queues = {f"{queue}_{k}": np.zeros((*inputs[k][:, 0].shape, length), inputs[k].dtype) for k in read if queue}
+        queues = {
+            f"{queue}_{k}": np.zeros((*inputs[k][:, 0].shape, length), inputs[k].dtype)
+            for k in read
+            if queue
+        }
         kept = {} if variables else base.initial(episodes)
         return {**kept, _CLOCK: np.zeros(len(episodes), np.int64), **queues}
 
-    return replace(base, variables=(*known[:at], *carried, *known[at:], *following), initial=initial)
+    return replace(
+        base, variables=(*known[:at], *carried, *known[at:], *following), initial=initial
+    )
+
+
+def _pusher(queue: str, key: str) -> Callable[[Values], _Array]:
+    """Return an equation that pushes the newest value of ``key`` onto ``queue`` and drops the oldest."""
+
+    def push(values: Values) -> _Array:
+        newest = np.asarray(values[key])[..., None]
+        return np.concatenate([values[queue], newest], axis=-1)[..., 1:]
+
+    return push
 
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
-    return replace(carried, key=NEXT + carried.key, role="round", parents=parents, equation=equation)
+    return replace(
+        carried, key=NEXT + carried.key, role="round", parents=parents, equation=equation
+    )
 
 
 def _updated(
@@ -211,8 +270,16 @@ def _updated(
     ``reads`` are the parents of each of these values; the whole state and all inputs when None.
     """
     given = tuple(v.key for v in algorithm.variables if v.role != "round")
-    changes = {NEXT + state: (given if reads is None else reads[state], partial(after, state)) for state in states}
+    changes = {
+        NEXT + state: (given if reads is None else reads[state], partial(after, state))
+        for state in states
+    }
     memory, written = algorithm.memory, algorithm.written
-    if any(v.key == written for v in algorithm.variables) and written.removeprefix(NEXT) not in states:
+    if (
+        any(v.key == written for v in algorithm.variables)
+        and written.removeprefix(NEXT) not in states
+    ):
         written = NEXT + memory  # a part of what the round would have written
-    return algorithm.varied(key, name, {**algorithm.parameters, **parameters}, changes, written=written)
+    return algorithm.varied(
+        key, name, {**algorithm.parameters, **parameters}, changes, written=written
+    )

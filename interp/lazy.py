@@ -45,13 +45,18 @@ def above(kind: str, name: str) -> Callable[..., Any]:
 def named(name: str) -> Any:
     """The object called ``"module:name"``; an InputError where the name is none."""
     module, _, attribute = name.partition(":")
-    require(all(map(str.isidentifier, [*module.split("."), attribute])), f"{name!r} names nothing; give 'module:name'")
+    require(
+        all(map(str.isidentifier, [*module.split("."), attribute])),
+        f"{name!r} names nothing; give 'module:name'",
+    )
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         if not module.startswith(str(error.name)):
             raise
-        raise InputError(f"{name!r} names nothing: there is no module {error.name!r}; give 'module:name'") from error
+        raise InputError(
+            f"{name!r} names nothing: there is no module {error.name!r}; give 'module:name'"
+        ) from error
 
 
 def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -64,18 +69,25 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
     homes = re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE)
     known = {
-        name: f"{home}:{name}" for home, line in homes for name in re.findall(r"(\w+) as", line) if home != package
+        name: f"{home}:{name}"
+        for home, line in homes
+        for name in re.findall(r"(\w+) as", line)
+        if home != package
     }
 
     rooms = [module.name for module in iter_modules(path) if module.ispkg]
-    rooms += [name for home, line in homes if home == package for name in re.findall(r"(\w+) as", line)]
+    rooms += [
+        name for home, line in homes if home == package for name in re.findall(r"(\w+) as", line)
+    ]
 
     def get(name: str) -> Any:
         if name in known:
             return named(known[name])
         if name in rooms:
             return import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}")
+        raise AttributeError(
+            f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}"
+        )
 
     return get, lambda: sorted({*known, *rooms}), sorted(known)
 
@@ -100,7 +112,9 @@ class _Deferred(ModuleType):
         return self.__dict__.setdefault(name, getattr(home, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and name in self.__dict__["_homes"]):  # a module called as what is in it
+        if not (
+            isinstance(value, ModuleType) and name in self.__dict__["_homes"]
+        ):  # a module called as what is in it
             super().__setattr__(name, value)
         if name == "model_bridge":  # opens models of Hugging Face, whose checks __init__ relaxes
             self._run()
@@ -132,7 +146,12 @@ def defer(*packages: str) -> None:
         spec: Any = find_spec(package)
         source = ast.parse(spec.loader.get_source(package))
         lines = [line for line in source.body if isinstance(line, ast.ImportFrom) and line.module]
-        homes = {one.name: f"{'.' * line.level}{line.module}" for line in lines for one in line.names if not one.asname}
+        homes = {
+            one.name: f"{'.' * line.level}{line.module}"
+            for line in lines
+            for one in line.names
+            if not one.asname
+        }
         module = sys.modules[package] = module_from_spec(spec)
         module.__dict__.update(_homes=homes, __doc__=ast.get_docstring(source, clean=False))
         module.__class__ = _Deferred

@@ -55,7 +55,9 @@ _BUILT: dict[str, ModelRecord] = {}
 
 
 @checked
-def register_machine(name: str, build: Callable[..., Machine], *, description: str, task: str) -> None:
+def register_machine(
+    name: str, build: Callable[..., Machine], *, description: str, task: str
+) -> None:
     """Make machines of your own known by ``name``: to :func:`load`, to training, to checkpoints and `interp models`.
 
     A checkpoint holds weights, this name and the arguments, and no code: where it is loaded, the same builder must be
@@ -78,7 +80,10 @@ def register_machine(name: str, build: Callable[..., Machine], *, description: s
     folder_name("name", name)
     require_known("task", task, [known.key for known in catalog.every()])
     require(callable(build), f"build must be a function that makes a machine, got {build!r}")
-    require(name not in {record.name for record in models()}, f"a model {name!r} is known already; choose another name")
+    require(
+        name not in {record.name for record in models()},
+        f"a model {name!r} is known already; choose another name",
+    )
     from interp.model.checkpoints import BUILDERS
 
     BUILDERS[name] = build
@@ -126,7 +131,9 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         ('<w>', '<z>', 'e_1', 'p_1')
     """
     name = file_path(name, "the model")
-    _LOG.info("loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())]))
+    _LOG.info(
+        "loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())])
+    )
     if name in _loaders():
         return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
     from interp.model.checkpoints import built, load_checkpoint
@@ -138,15 +145,22 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         folder = Path(name)
         if not folder.is_dir():
             if len(folder.parts) > 1:
-                raise InputError(f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors")
+                raise InputError(
+                    f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors"
+                )
             raise unknown_name("model", name, [record.name for record in models()])
     if arguments:
         given = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
         record = _learned(folder)
-        text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
+        text = (
+            f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
+        )
         if set(arguments) <= set(record.serves) and not record.reads(arguments):
             served = record.serves.items()
-            own = ", ".join(f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in served)
+            own = ", ".join(
+                f"{size} {low}" + (f" to {high}" if high > low else "")
+                for size, (low, high) in served
+            )
             text += f"; it serves {own}. Models for {given}: {serving(record.task, **arguments)}"
         raise InputError(text)
     return load_checkpoint(folder, max_gb=max_gb)
@@ -162,9 +176,15 @@ def _learned(folder: Path) -> ModelRecord:
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with reading(path):
-        made = f"built by {config['builder']!r}" if "builder" in config else f"latent_update {config['latent_update']}"
+        made = (
+            f"built by {config['builder']!r}"
+            if "builder" in config
+            else f"latent_update {config['latent_update']}"
+        )
         description = config["origin"].get("description", f"trained, {made}")
         layout = config["layout"]
         sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
-        serves = {name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()}
+        serves = {
+            name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()
+        }
         return ModelRecord(folder.name, "learned", description, layout["task"], serves)

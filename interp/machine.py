@@ -39,7 +39,10 @@ class Channel:
 
     def __post_init__(self) -> None:
         good = self.name.isidentifier() and self.shape and all(n >= 1 for n in self.shape)
-        require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
+        require(
+            bool(good),
+            f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}",
+        )
         rows = 0 <= self.grows <= self.shape[0] * (len(self.shape) > 1)
         require(rows, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
 
@@ -51,7 +54,11 @@ class Channel:
     @property
     def labels(self) -> tuple[str, ...]:
         """A name for each of its rows, for sites: ``h``, or ``cache_1``, ``cache_2``, ..."""
-        return (self.name,) if self.rows == 1 else tuple(f"{self.name}_{i + 1}" for i in range(self.rows))
+        return (
+            (self.name,)
+            if self.rows == 1
+            else tuple(f"{self.name}_{i + 1}" for i in range(self.rows))
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,9 @@ class Machine(Protocol):
     layout: Any  # RoundLayout: its task, what a round is, and where in it the prediction is read
     origin: Mapping[str, Any]  # how to make it again
     channels: tuple[Channel, ...]
-    points: Mapping[str, Component]  # in the order in which a round computes them, "latent" among them
+    points: Mapping[
+        str, Component
+    ]  # in the order in which a round computes them, "latent" among them
     is_handwired: bool  # whether read_state is exact
     device: torch.device
     dtype: torch.dtype

@@ -185,13 +185,17 @@ class Measure:
         """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
         known = {name: of for name, of in self.controls.items() if not isnan(of.number)}
         counted = {name: of for name, of in known.items() if of.counts} or known
-        return (max if self.side == "above" else min)(counted, key=lambda name: counted[name].number, default="")
+        return (max if self.side == "above" else min)(
+            counted, key=lambda name: counted[name].number, default=""
+        )
 
     @property
     def phrase(self) -> str:
         """What a sentence about the model says of it, with the condition; empty where it is neither "yes" nor "no"."""
         said = {"yes": self.yes, "no": self.no}.get(self.word, "")
-        return f"{said} ({self.condition})" if said and self.condition and self.word == "yes" else said
+        return (
+            f"{said} ({self.condition})" if said and self.condition and self.word == "yes" else said
+        )
 
     def row(self) -> dict[str, Any]:
         """The measure as a row of a table: the columns that every table of measures has."""
@@ -215,8 +219,12 @@ class Measure:
     def to_dict(self) -> dict[str, Any]:
         """JSON values: the row, with the key, every control, and all else that the measure was made of."""
         row = self.row()
-        controls = {name: {"number": of.number, "counts": of.counts} for name, of in self.controls.items()}
-        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in row}
+        controls = {
+            name: {"number": of.number, "counts": of.counts} for name, of in self.controls.items()
+        }
+        rest = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in row
+        }
         return {"key": self.key, **row, **rest, "controls": controls, "unless": dict(self.unless)}
 
     @classmethod
@@ -232,7 +240,10 @@ class Measure:
             return nan if value is None else value
 
         own = {field.name: record[field.name] for field in fields(cls)}
-        controls = {name: Control(known(of["number"]), of["counts"]) for name, of in record["controls"].items()}
+        controls = {
+            name: Control(known(of["number"]), of["counts"])
+            for name, of in record["controls"].items()
+        }
         number = Interval(*(known(record[name]) for name in ("number", "low", "high")))
         more = {"threshold": known(record["threshold"]), "rests_on": tuple(record["rests_on"])}
         return cls(**own | {"number": number, "controls": controls, **more})
@@ -245,7 +256,11 @@ class Measure:
             return text
         least = "more than 0" if 0 < self.threshold < 1e-6 else f"at least {self.threshold:g}"
         held = least if self.side == "above" else f"at most {self.threshold:g}"
-        control = f"; {self.strongest} {self.controls[self.strongest].number:.3g}" if self.strongest else ""
+        control = (
+            f"; {self.strongest} {self.controls[self.strongest].number:.3g}"
+            if self.strongest
+            else ""
+        )
         return f"{text} {self.unit} {self.number}, {held}{control}.".replace(".  ", ". ")
 
 
@@ -258,10 +273,15 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
     def claim(
-        key: str, number: Interval = NO_NUMBER, words: Mapping[str, Any] | None = None, **changes: Any
+        key: str,
+        number: Interval = NO_NUMBER,
+        words: Mapping[str, Any] | None = None,
+        **changes: Any,
     ) -> Measure:
         own = {"claim": fixed[key]["claim"]} if "lacking" in changes else fixed[key]
-        known: dict[str, Any] = {k: x.format(**words or {}) if isinstance(x, str) else x for k, x in own.items()}
+        known: dict[str, Any] = {
+            k: x.format(**words or {}) if isinstance(x, str) else x for k, x in own.items()
+        }
         known["rests_on"] = tuple(known.get("rests_on", ()))
         return Measure(**{"key": key, "number": number, **known, **changes})
 
@@ -313,12 +333,17 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     >>> sentence("m", measures)
     'm adds, but does not add.'
     """
-    phrases = dict.fromkeys((m.word, m.phrase) for m in measures if m.phrase and not (lead and m.word == "yes"))
+    phrases = dict.fromkeys(
+        (m.word, m.phrase) for m in measures if m.phrase and not (lead and m.word == "yes")
+    )
     first: list[tuple[Word, str]] = []
     for phrase in phrases:
         if not first or len(_clause(name, [*first, phrase]).split()) <= _MOST_WORDS:
             first.append(phrase)
-    sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
+    sentences = [
+        *[lead.removesuffix(".")] * bool(lead),
+        *[_clause("It" if lead else name, first)] * bool(first),
+    ]
     if more := [phrase for phrase in phrases if phrase not in first]:
         sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
     if undecided := [one for one in measures if one.word == "undecided"]:
@@ -356,14 +381,23 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     if list(frame.columns[:1]) == ["name"] and len(frame):
         what = str(frame["name"].iloc[0])
         frame = frame[frame["name"] == what].drop(columns="name")
-    column = next((one for one in ("number", "estimate", "mean", *numeric) if one in frame), "number")
+    column = next(
+        (one for one in ("number", "estimate", "mean", *numeric) if one in frame), "number"
+    )
     what = what or column.replace("_", " ")
-    low, high = (f"{column}_{end}" if f"{column}_{end}" in frame else end for end in ("low", "high"))
+    low, high = (
+        f"{column}_{end}" if f"{column}_{end}" in frame else end for end in ("low", "high")
+    )
     frame = frame.reindex(columns=[*dict.fromkeys([*frame.columns, column, low, high])])
     names = []
     for row in frame.iloc[:, : list(frame.columns).index(column)].to_dict("records"):
-        words = [f"{key} {value}" if isinstance(value, int) else value for key, value in row.items()]
-        names.append(", ".join(word.replace("_", " ") for word in words if isinstance(word, str) and word) or what)
+        words = [
+            f"{key} {value}" if isinstance(value, int) else value for key, value in row.items()
+        ]
+        names.append(
+            ", ".join(word.replace("_", " ") for word in words if isinstance(word, str) and word)
+            or what
+        )
     known = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
     return what, known.sort_values("estimate", kind="stable", ignore_index=True)
 
@@ -387,7 +421,10 @@ class Found:
         """Where the lowest and the highest of its numbers are."""
         what, rows = numbered(self.to_frame())
         known = rows.dropna(subset="estimate").to_dict("records")
-        ends = [(Interval(row["estimate"], row["low"], row["high"]), row["name"]) for row in known[:1] + known[1:][-1:]]
+        ends = [
+            (Interval(row["estimate"], row["low"], row["high"]), row["name"])
+            for row in known[:1] + known[1:][-1:]
+        ]
         named = [f"{number} ({name})" if name != what else str(number) for number, name in ends]
         return f"{what}: {' to '.join(named) or 'none'}."
 
@@ -465,7 +502,9 @@ class Measured(Found):
 
     def __getitem__(self, key: str) -> Measure:
         """The measure of a key, the first where several parts of the machine have one."""
-        require_known("measure", key, list(dict.fromkeys(one.key for one in self.measures)), limit=20)
+        require_known(
+            "measure", key, list(dict.fromkeys(one.key for one in self.measures)), limit=20
+        )
         return next(one for one in self.measures if one.key == key)
 
     def __iter__(self) -> Iterator[Measure]:

@@ -26,10 +26,14 @@ HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _TABLES[
 
 LIGHT = {name: light for name, (light, _) in HUES.items()}
 CYCLE = tuple(LIGHT.values())
-STYLE: dict[str, Any] = {key: {**LIGHT, "ink": INK}.get(value, value) for key, value in _TABLES["style"].items()}
+STYLE: dict[str, Any] = {
+    key: {**LIGHT, "ink": INK}.get(value, value) for key, value in _TABLES["style"].items()
+}
 """Settings of matplotlib for every figure."""
 
-_DASHES: dict[str, Any] = {name: (0, tuple(lengths)) if lengths else "-" for name, lengths in _TABLES["dashes"].items()}
+_DASHES: dict[str, Any] = {
+    name: (0, tuple(lengths)) if lengths else "-" for name, lengths in _TABLES["dashes"].items()
+}
 """Dash name -> what matplotlib calls it."""
 
 
@@ -61,12 +65,17 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     from interp import tasks
 
     keys = list(dict.fromkeys(keys))
-    assigned = {name: look for task in tasks.every() for name, look in task.report.looks.items()} | _EVERYWHERE
+    assigned = {
+        name: look for task in tasks.every() for name, look in task.report.looks.items()
+    } | _EVERYWHERE
     taken = {key: tuple(assigned[key].split()) for key in keys if key in assigned}
     used = {hue for hue, _ in taken.values()}
     hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
     free = [(hue, dash) for dash in _DASHES for hue in hues if (hue, dash) not in taken.values()]
-    taken |= {key: free[i % len(free)] for i, key in enumerate([key for key in keys if key not in assigned])}
+    taken |= {
+        key: free[i % len(free)]
+        for i, key in enumerate([key for key in keys if key not in assigned])
+    }
     return {key: Look(LIGHT[taken[key][0]], _DASHES[taken[key][1]]) for key in keys}
 
 

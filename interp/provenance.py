@@ -30,9 +30,19 @@ def versions() -> dict[str, str]:
 @cache
 def git_revision() -> str:
     """The revision of the checkout this package runs from, ``-dirty`` when it has changes; "unknown" outside one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
@@ -43,5 +53,9 @@ def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
     ``recorded`` says which recorded episodes and which fitted algorithm were used, where any were.
     """
     made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
-    used = {"recorded": {key: dict(task.recorded) for key, task in USED.get().items()}} if USED.get() else {}
+    used = (
+        {"recorded": {key: dict(task.recorded) for key, task in USED.get().items()}}
+        if USED.get()
+        else {}
+    )
     return {**made_from, **used, **settings, "versions": versions(), "git": git_revision()}

@@ -59,8 +59,13 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
     >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
     """
-    require(n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}")
-    require(2 <= n_folds <= n_episodes, f"folds of {n_episodes} episodes are 2 to {n_episodes}, got {n_folds}")
+    require(
+        n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}"
+    )
+    require(
+        2 <= n_folds <= n_episodes,
+        f"folds of {n_episodes} episodes are 2 to {n_episodes}, got {n_folds}",
+    )
     m = n_episodes if n_effective is None else n_effective
     require(m > 1, f"an interval needs more than 1 effective episode, got {m}")
     return float(stdtrit(m - 1, 0.975)) * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
@@ -78,7 +83,9 @@ def effective(references: ArrayLike) -> float:
 
 
 def leans_low(
-    values: Float[Array, "episode round k"], n_features: int, mask: Bool[Array, "episode round k"] | None = None
+    values: Float[Array, "episode round k"],
+    n_features: int,
+    mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
     """Whether a fit's score on fewer episodes says too little of its score on all: too many features for the episodes.
 
@@ -97,7 +104,9 @@ def leans_low(
     between = (centred.sum(1) ** 2 / np.maximum(steps, 1)).sum(0)
     given = totals(values, mask)
     return any(
-        whole[k] > 0 and between[k] >= _CONSTANT * whole[k] and n_features * _PER_FEATURE > effective(given[:, k])
+        whole[k] > 0
+        and between[k] >= _CONSTANT * whole[k]
+        and n_features * _PER_FEATURE > effective(given[:, k])
         for k in range(values.shape[2])
     )
 
@@ -127,7 +136,9 @@ def totals(
     return np.asarray(in_groups(np.einsum("etk,etk->ek", centred, centred), groups) + bias)
 
 
-def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> Float[Array, "group k"]:
+def in_groups(
+    sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
+) -> Float[Array, "group k"]:
     """Sums per episode as sums per group."""
     result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
     np.add.at(result, groups, sums)
@@ -194,7 +205,9 @@ def difference(
 
     gain = control.ratio - own.ratio
     below = distance(own.high - own.ratio, control.ratio - control.low)
-    return Interval(gain, gain - below, gain + distance(own.ratio - own.low, control.high - control.ratio))
+    return Interval(
+        gain, gain - below, gain + distance(own.ratio - own.low, control.high - control.ratio)
+    )
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
@@ -232,7 +245,9 @@ class _Part:
         lost, given = (_per_episode(values) for values in (losses, references))
         n, is_share = len(lost), score == "accuracy"
         require(n == len(given), f"losses are of {n} episodes and references of {len(given)}")
-        require(not is_share or bool((lost <= given).all()), "an episode has more misses than steps")
+        require(
+            not is_share or bool((lost <= given).all()), "an episode has more misses than steps"
+        )
         factor = _inflation(n, n_folds, effective(given)) if width is None else width
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
@@ -244,12 +259,24 @@ class _Part:
         contributions = n * (lost / loss - given / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n)
         value = loss / reference
-        return cls(value, value * exp(-half), min(value * exp(min(half, _WIDEST)), most), half, contributions)
+        return cls(
+            value,
+            value * exp(-half),
+            min(value * exp(min(half, _WIDEST)), most),
+            half,
+            contributions,
+        )
 
 
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
     array = np.asarray(values, dtype=np.float64)
-    require(array.ndim >= 1, "sums are given per episode, [episode] or [episode, output]; got one number")
+    require(
+        array.ndim >= 1,
+        "sums are given per episode, [episode] or [episode, output]; got one number",
+    )
     require(array.size > 0, f"sums are given per episode, at least one; got shape {array.shape}")
-    require(bool((array >= 0).all() and np.isfinite(array).all()), "sums per episode must be finite and not negative")
+    require(
+        bool((array >= 0).all() and np.isfinite(array).all()),
+        "sums per episode must be finite and not negative",
+    )
     return array.reshape(len(array), -1).sum(1)

@@ -46,7 +46,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Owner = TypeVar("_Owner")
 _LOG = logging.getLogger(__name__)
-_OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar("session", default=None)
+_OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar(
+    "session", default=None
+)
 
 
 @contextmanager
@@ -75,11 +77,16 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
         return make()
     key = (what, *map(id, about))
     if key not in made:
-        made[key] = (about, make())  # holding ``about`` keeps its identities from being given to other objects
+        made[key] = (
+            about,
+            make(),
+        )  # holding ``about`` keeps its identities from being given to other objects
     return made[key][1]
 
 
-def remembered(find: Callable[Concatenate[_Owner, _P], _T]) -> Callable[Concatenate[_Owner, _P], _T]:
+def remembered(
+    find: Callable[Concatenate[_Owner, _P], _T],
+) -> Callable[Concatenate[_Owner, _P], _T]:
     """``find``, which computes anything about its first argument only once; that object keeps the results.
 
     The other arguments are told apart by value where they are texts, numbers or tuples of these, else by identity.
@@ -93,7 +100,11 @@ def remembered(find: Callable[Concatenate[_Owner, _P], _T]) -> Callable[Concaten
     @wraps(find)
     def found(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
         made = owner.__dict__.setdefault("_remembered", {})
-        key = find, *(x if isinstance(x, str | int | tuple | None) else id(x) for x in args), *options.items()
+        key = (
+            find,
+            *(x if isinstance(x, str | int | tuple | None) else id(x) for x in args),
+            *options.items(),
+        )
         if key not in made:
             made[key] = args, find(owner, *args, **options)
         return cast(_T, made[key][1])
@@ -160,7 +171,12 @@ class Finished:
         if self.folder is None:
             return None, {}
         settings = json.loads(json.dumps(self._encoded(dict(self.settings))))
-        about = {"name": name, "settings": settings, "versions": versions(), "fields": self._fields(kind)}
+        about = {
+            "name": name,
+            "settings": settings,
+            "versions": versions(),
+            "fields": self._fields(kind),
+        }
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         return Path(self.folder) / f"{words}-{digest_of(about)[:16]}.json", about
 
@@ -176,7 +192,11 @@ class Finished:
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
-            return {"__array__": value.ravel().tolist(), "shape": value.shape, "dtype": str(value.dtype)}
+            return {
+                "__array__": value.ravel().tolist(),
+                "shape": value.shape,
+                "dtype": str(value.dtype),
+            }
         if isinstance(value, tuple):
             return {"__tuple__": [self._encoded(item) for item in value]}
         if isinstance(value, list):
@@ -184,18 +204,31 @@ class Finished:
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value):
                 return {key: self._encoded(item) for key, item in value.items()}
-            return {"__mapping__": [[self._encoded(key), self._encoded(item)] for key, item in value.items()]}
+            return {
+                "__mapping__": [
+                    [self._encoded(key), self._encoded(item)] for key, item in value.items()
+                ]
+            }
         if is_dataclass(value):
             return {one.name: self._encoded(getattr(value, one.name)) for one in fields(value)}
         if type(value).__name__ == "DataFrame":
-            return {"__table__": [[name, str(one.dtype), self._encoded(one.tolist())] for name, one in value.items()]}
+            return {
+                "__table__": [
+                    [name, str(one.dtype), self._encoded(one.tolist())]
+                    for name, one in value.items()
+                ]
+            }
         return value.item() if isinstance(value, np.generic) else value
 
     def _decoded(self, kind: Any, value: Any) -> Any:
         """What :meth:`_encoded` was given, of type ``kind``."""
         inner = typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            return None if value is None else self._decoded(next(one for one in inner if one is not type(None)), value)
+            return (
+                None
+                if value is None
+                else self._decoded(next(one for one in inner if one is not type(None)), value)
+            )
         each = inner[0] if inner else Any
         match value:
             case {"__named__": key}:
@@ -205,10 +238,14 @@ class Finished:
             case {"__table__": columns}:
                 import pandas as pd
 
-                return pd.DataFrame({name: pd.Series(numbers, dtype=dtype) for name, dtype, numbers in columns})
+                return pd.DataFrame(
+                    {name: pd.Series(numbers, dtype=dtype) for name, dtype, numbers in columns}
+                )
             case {"__tuple__": items}:
                 kinds = inner if inner and inner[-1] is not ... else (each,) * len(items)
-                return tuple(self._decoded(one, item) for one, item in zip(kinds, items, strict=True))
+                return tuple(
+                    self._decoded(one, item) for one, item in zip(kinds, items, strict=True)
+                )
             case {"__mapping__": pairs}:
                 last = inner[-1] if inner else Any
                 return {self._decoded(each, key): self._decoded(last, item) for key, item in pairs}
@@ -216,8 +253,14 @@ class Finished:
                 return [self._decoded(each, item) for item in value]
             case dict() if is_dataclass(kind):
                 hints = typing.get_type_hints(kind)
-                parts = {one.name: self._decoded(hints[one.name], value[one.name]) for one in fields(kind)}
+                parts = {
+                    one.name: self._decoded(hints[one.name], value[one.name])
+                    for one in fields(kind)
+                }
                 return cast(type, kind)(**parts)
             case dict():
-                return {key: self._decoded(inner[-1] if inner else Any, item) for key, item in value.items()}
+                return {
+                    key: self._decoded(inner[-1] if inner else Any, item)
+                    for key, item in value.items()
+                }
         return value

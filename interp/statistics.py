@@ -83,7 +83,10 @@ def percentile_bounds(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lower and upper percentiles of many statistics, along ``axis``; samples that are not finite are left out."""
     samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
-    require(-samples.ndim <= axis < samples.ndim, f"axis {axis} is none of samples of shape {samples.shape}")
+    require(
+        -samples.ndim <= axis < samples.ndim,
+        f"axis {axis} is none of samples of shape {samples.shape}",
+    )
     known = np.isfinite(samples)
     if known.all():
         low, high = np.quantile(samples, levels, axis=axis)
@@ -96,7 +99,12 @@ def percentile_bounds(
 
 @checked
 def resample_weights(
-    n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False, participants: Any = None
+    n_episodes: int,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    *,
+    plain_first: bool = False,
+    participants: Any = None,
 ) -> NDArray[np.float64]:
     """Bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
 
@@ -109,7 +117,9 @@ def resample_weights(
     if (n := int(whose.max()) + 1) < n_episodes:
         drawn = resample_weights(n, n_resamples, seed, plain_first=plain_first)[:, whose]
         return drawn / drawn.sum(1, keepdims=True)
-    refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes)
+    refuse_beyond_machine(
+        f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes
+    )
     draw = _drawn if n_resamples * n_episodes <= _MOST_KEPT else _drawn.__wrapped__
     return draw(n_episodes, n_resamples, seed, plain_first)
 
@@ -120,7 +130,9 @@ _MOST_KEPT = 2**18
 
 @lru_cache(maxsize=16)
 def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> NDArray[np.float64]:
-    counts = np.random.default_rng(seed).multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples)
+    counts = np.random.default_rng(seed).multinomial(
+        n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples
+    )
     plain = np.full((int(plain_first), n_episodes), 1 / n_episodes)
     weights = np.concatenate([plain, counts / n_episodes])
     weights.flags.writeable = False
@@ -140,9 +152,17 @@ def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> N
     given = participants.tolist() if hasattr(participants, "tolist") else participants
     several = isinstance(given, list | tuple | range) and len(given) == n_episodes
     named = several and all(isinstance(one, str) for one in given)
-    whole = several and all(isinstance(one, int | float | np.number) and float(one).is_integer() for one in given)
-    require(named or whole, f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}")
-    require(not named or "\0" not in "".join(given), f"{what} are names without a NUL, got {shown(participants)}")
+    whole = several and all(
+        isinstance(one, int | float | np.number) and float(one).is_integer() for one in given
+    )
+    require(
+        named or whole,
+        f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}",
+    )
+    require(
+        not named or "\0" not in "".join(given),
+        f"{what} are names without a NUL, got {shown(participants)}",
+    )
     _, first, whose = np.unique(given, return_index=True, return_inverse=True)
     return first.argsort().argsort()[whose]
 
@@ -169,14 +189,18 @@ def bootstrap_mean(
     """
     values = np.asarray(values, dtype=np.float64)
     require(values.ndim >= 1, "values are [episode, ...], got one number")
-    samples = np.tensordot(resample_weights(len(values), seed=seed, participants=participants), values, axes=1)
+    samples = np.tensordot(
+        resample_weights(len(values), seed=seed, participants=participants), values, axes=1
+    )
     return np.asarray(values.mean(axis=0)), *percentile_bounds(samples)
 
 
 @checked
 def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
-    require(np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}")
+    require(
+        np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
+    )
     mean, low, high = bootstrap_mean(values, seed=seed, participants=participants)
     return Interval(float(mean), float(low), float(high))
 
@@ -204,7 +228,11 @@ def ratio_interval(
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
         return NO_NUMBER
-    weights = resample_weights(len(parts), seed=seed, participants=participants) if weights is None else weights
+    weights = (
+        resample_weights(len(parts), seed=seed, participants=participants)
+        if weights is None
+        else weights
+    )
     sums = weights @ parts
     samples = sums[sums[:, 1] != 0]
     return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum())

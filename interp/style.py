@@ -44,7 +44,9 @@ def styled(draw: _Draw) -> _Draw:
     return checked(inner)  # type: ignore[return-value]
 
 
-_SMALLEST_TEXT = 9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
+_SMALLEST_TEXT = (
+    9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
+)
 _MAX_SCALE = 1.3
 _PHONE = 3.7  # inches: what is wider scrolls on a phone, whose page says so
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
@@ -57,10 +59,14 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """
     with house_style(**_SAVING):
         svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(
+        r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL
+    )
     # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
+    svg = re.sub(
+        r'(<(?:image|g)\b[^>]*?) id="[^"]*"', r"\1", svg
+    )  # two equal images would share theirs
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")

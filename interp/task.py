@@ -24,7 +24,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, with_parameters
+from interp.algorithm import (
+    Algorithm,
+    AlgorithmRecord,
+    Episodes,
+    Family,
+    Predicted,
+    counted_rounds,
+    with_parameters,
+)
 from interp.checks import array_of, checked, checked_fields, integer, unique
 from interp.errors import InputError, require, require_known, theirs, unknown_name
 from interp.machine import Machine
@@ -42,7 +50,9 @@ quiet read reasks recorded reference regime report requests_per_minute response_
 scheduler seed send_seed set shard site sizes sweep tables targets task temperature theory thinking_off timeout
 top_p units verbose version view windows
 """
-_TAKEN = frozenset(_WORDS.split())  # what the options and arguments of commands are called that take sizes, too
+_TAKEN = frozenset(
+    _WORDS.split()
+)  # what the options and arguments of commands are called that take sizes, too
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,16 @@ class Size:
     def __post_init__(self) -> None:
         """Refuse what no argument and no option of the shell could be called."""
         for what, word in (("name", self.name), ("option", self.option)):
-            fits = isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word) and word[0] != "_"
-            require(fits, f"the {what} of a size must be one word of letters, digits and '_', got {word!r}")
+            fits = (
+                isinstance(word, str)
+                and word.isidentifier()
+                and not keyword.iskeyword(word)
+                and word[0] != "_"
+            )
+            require(
+                fits,
+                f"the {what} of a size must be one word of letters, digits and '_', got {word!r}",
+            )
         require(
             self.option == self.option.lower() and self.option not in _TAKEN,
             f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
@@ -92,7 +110,12 @@ class Corruption:
 
 
 def episode_array(
-    name: str, values: ArrayLike, axes: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
+    name: str,
+    values: ArrayLike,
+    axes: str,
+    low: float = -np.inf,
+    high: float = np.inf,
+    whole: bool = False,
 ) -> NDArray[Any]:
     """``values`` as an array of these axes: finite numbers from ``low`` to ``high`` as float64, whole ones as int64.
 
@@ -100,14 +123,26 @@ def episode_array(
     array([[0, 1]])
     """
     array = array_of(name, values)
-    require(array.ndim == axes.count(",") + 1, f"{name} must be an array [{axes}], got shape {array.shape}")
-    wrong = ~((array >= low) & (array <= high) & np.isfinite(array) & (not whole or array == np.rint(array)))
+    require(
+        array.ndim == axes.count(",") + 1,
+        f"{name} must be an array [{axes}], got shape {array.shape}",
+    )
+    wrong = ~(
+        (array >= low)
+        & (array <= high)
+        & np.isfinite(array)
+        & (not whole or array == np.rint(array))
+    )
     if wrong.any():
-        bounds = f" from {low} to {high}" if high < np.inf else f" >= {low}" if low > -np.inf else ""
+        bounds = (
+            f" from {low} to {high}" if high < np.inf else f" >= {low}" if low > -np.inf else ""
+        )
         what = f"{'whole' if whole else 'finite'} numbers{bounds}"
         told = f"{name} must be {what}, got {array[wrong][0]} at {np.argwhere(wrong)[0].tolist()}"
         absent = np.isnan(array[wrong]).all()
-        raise InputError(told + "; rounds that did not take place are made by .of(...)" * bool(absent))
+        raise InputError(
+            told + "; rounds that did not take place are made by .of(...)" * bool(absent)
+        )
     return array.astype(np.int64 if whole else np.float64, copy=False)
 
 
@@ -120,9 +155,17 @@ def freeze(record: object, **values: Any) -> None:
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
     asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
-    with theirs(f"cannot select {index!r} from {size} episodes: {{error}}", of=(IndexError, TypeError, ValueError)):
-        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
-    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
+    with theirs(
+        f"cannot select {index!r} from {size} episodes: {{error}}",
+        of=(IndexError, TypeError, ValueError),
+    ):
+        chosen = np.arange(size)[
+            asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)
+        ]
+    require(
+        chosen.ndim == 1 and chosen.size > 0,
+        f"{index!r} selects no list of episodes; there are {size}",
+    )
     return chosen
 
 
@@ -195,11 +238,17 @@ class BaseEpisodes:
     @classmethod
     def _made(cls, **given: Any) -> Self:
         """An instance of fields by their names, all that have no default among them."""
-        known = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}
+        known = {
+            one.name: one.default is MISSING and one.default_factory is MISSING
+            for one in fields(cls)
+        }
         for name in given:
             require_known(f"field of {cls.__name__}", name, known)
         absent = [name for name, needed in known.items() if needed and name not in given]
-        require(not absent, f"{cls.__name__}.of needs {', '.join(known)}; {', '.join(absent)} is not there")
+        require(
+            not absent,
+            f"{cls.__name__}.of needs {', '.join(known)}; {', '.join(absent)} is not there",
+        )
         return cls(**given)
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> Self:
@@ -208,7 +257,9 @@ class BaseEpisodes:
         for name in (one.name for one in fields(self)):
             value = getattr(self, name)
             if isinstance(value, np.ndarray) or hasattr(value, "select"):
-                picked[name] = value[chosen] if isinstance(value, np.ndarray) else value.select(chosen)
+                picked[name] = (
+                    value[chosen] if isinstance(value, np.ndarray) else value.select(chosen)
+                )
         return replace(self, **picked)
 
     def first(self, n_rounds: int) -> Self:
@@ -218,8 +269,13 @@ class BaseEpisodes:
         >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
         [[0, 1], [1, 1]]
         """
-        order = np.argsort(~self.counted, axis=1, kind="stable")[:, : integer("n_rounds", n_rounds, 1)]
-        moved = {name: getattr(self, name)[np.arange(len(self))[:, None], order] for name in self.round_arrays}
+        order = np.argsort(~self.counted, axis=1, kind="stable")[
+            :, : integer("n_rounds", n_rounds, 1)
+        ]
+        moved = {
+            name: getattr(self, name)[np.arange(len(self))[:, None], order]
+            for name in self.round_arrays
+        }
         return self._with_rounds(moved | {"missing": np.take_along_axis(~self.counted, order, 1)})
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> Self:
@@ -246,24 +302,35 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     [[False, False], [False, True]]
     """
     absent = [name for name in names if name not in given]
-    require(not absent, f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there")
+    require(
+        not absent,
+        f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there",
+    )
     rows = {name: [array_of(name, one) for one in given[name]] for name in names}
     lengths = {name: [len(one) for one in episodes] for name, episodes in rows.items()}
     for name, found in lengths.items():
         own = lengths[names[0]]
-        require(found == own, f"{name} has {found} rounds by episode but {names[0]} has {own}; give one for each round")
+        require(
+            found == own,
+            f"{name} has {found} rounds by episode but {names[0]} has {own}; give one for each round",
+        )
     n_rounds = max(own, default=0)
     missing = np.arange(n_rounds) >= np.array(own, int)[:, None]
     arrays: dict[str, Any] = {}
     for name, episodes in rows.items():
         shapes = {one.shape[1:] for one in episodes if len(one)}
-        require(len(shapes) == 1, f"{name} must be of one size in every round, got sizes {sorted(shapes)}")
+        require(
+            len(shapes) == 1,
+            f"{name} must be of one size in every round, got sizes {sorted(shapes)}",
+        )
         arrays[name] = np.full((*missing.shape, *shapes.pop()), np.nan)
         for row, one in zip(arrays[name], episodes, strict=True):
             if len(one):
                 row[: len(one)] = one
         missing |= np.isnan(arrays[name]).reshape(*missing.shape, -1).any(-1)
-    filled = np.where(missing, missing.argmin(1)[:, None], np.arange(n_rounds))  # by the first round that took place
+    filled = np.where(
+        missing, missing.argmin(1)[:, None], np.arange(n_rounds)
+    )  # by the first round that took place
     at = np.arange(len(own))[:, None], filled
     arrays = {name: np.where(np.isnan(array[at]), 0.0, array[at]) for name, array in arrays.items()}
     return {**given, **arrays, "missing": missing}
@@ -313,8 +380,12 @@ def exchange_history(
     arrays by name to episodes that hold these.
     """
     t = corrupted_round(episodes, round, history=True)
-    taken = {name: held(episodes, name) for name in names or episodes.round_arrays} | {"missing": ~episodes.counted}
-    return episodes, remade(episodes, **{name: exchanged(values, t) for name, values in taken.items()})
+    taken = {name: held(episodes, name) for name in names or episodes.round_arrays} | {
+        "missing": ~episodes.counted
+    }
+    return episodes, remade(
+        episodes, **{name: exchanged(values, t) for name, values in taken.items()}
+    )
 
 
 def in_one_round(
@@ -405,12 +476,17 @@ class Data:
         integer("first_asked", self.first_asked, 0)
         for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
             function = getattr(self, name)
-            if function is not None and not getattr(function, "__module__", "").startswith("interp."):
+            if function is not None and not getattr(function, "__module__", "").startswith(
+                "interp."
+            ):
                 told = theirs(f"this task's record does not keep what it says: {name}")
                 object.__setattr__(self, name, told(function))
         names = [size.name for size in self.sizes]
         twice = max(names, key=names.count, default="")
-        require(len(set(names)) == len(names), f"two sizes are called {twice!r}; give each a name of its own")
+        require(
+            len(set(names)) == len(names),
+            f"two sizes are called {twice!r}; give each a name of its own",
+        )
 
 
 @dataclass(frozen=True)
@@ -526,7 +602,9 @@ class Task:
         hypothesis, records = self.algorithms.hypothesis, self.algorithms.records()
         known = hypothesis is not None or bool(records)
         require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")
-        return once("explains", model, make=partial(hypothesis, model) if hypothesis else records[0].make)
+        return once(
+            "explains", model, make=partial(hypothesis, model) if hypothesis else records[0].make
+        )
 
     def sample_for(
         self,
@@ -541,7 +619,11 @@ class Task:
         known = [size.name for size in self.sizes]
         for name in sizes or {}:
             require_known(f"size of {self.key!r}", name, known)
-        options = {**self.sizes_of(model.layout), **self.data.sample_options(model), **(sizes or {})}
+        options = {
+            **self.sizes_of(model.layout),
+            **self.data.sample_options(model),
+            **(sizes or {}),
+        }
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
@@ -569,36 +651,59 @@ class Task:
             episodes = replace(episodes, participants=np.arange(len(episodes)))
         whose = of_whom(episodes.participants, len(episodes))
         names = np.random.default_rng(0).permutation(whose.max() + 1)
-        require(len(names) >= 2, f"one half of the {what} is fitted and the other scored, and there is {len(names)}")
+        require(
+            len(names) >= 2,
+            f"one half of the {what} is fitted and the other scored, and there is {len(names)}",
+        )
         counts, told, own = counted_rounds(episodes).sum(1), set[str](), self.sizes_of(episodes)
         longest, middle = int(np.quantile(counts, 0.1, method="higher")), (len(names) + 1) // 2
 
         def sample(
-            chosen: NDArray[Any], n_episodes: int, n_rounds: int, *, regime: str = "", seed: int = 0, **sizes: Any
+            chosen: NDArray[Any],
+            n_episodes: int,
+            n_rounds: int,
+            *,
+            regime: str = "",
+            seed: int = 0,
+            **sizes: Any,
         ) -> Any:
             wrong = {name: size for name, size in sizes.items() if own.get(name, size) != size}
             require(not wrong, f"the recorded episodes have {own}, and {wrong} was asked for")
             drawn = regime in ("", getattr(episodes, "regime", ""))
-            require(drawn, f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out")
+            require(
+                drawn,
+                f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out",
+            )
             n_rounds = min(n_rounds, longest)
             there = np.flatnonzero(np.isin(whose, chosen) & (counts >= n_rounds))
             rows = np.random.default_rng(seed).permutation(there)
             again = pd.Series(whose[rows]).groupby(whose[rows]).cumcount().to_numpy()
-            rows = rows[again.argsort(kind="stable")]  # first one episode of each, then the second ones, ...
-            few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (len(chosen) < len(names))
+            rows = rows[
+                again.argsort(kind="stable")
+            ]  # first one episode of each, then the second ones, ...
+            few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (
+                len(chosen) < len(names)
+            )
             if len(rows) < n_episodes and few not in told:
                 told.add(few)
-                warnings.warn(f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
+                warnings.warn(
+                    f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2
+                )
             return episodes.select(rows[:n_episodes]).first(n_rounds)
 
         about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}
         held = (getattr(episodes, one.name) for one in fields(episodes))
         arrays = [np.ascontiguousarray(value) for value in held if isinstance(value, np.ndarray)]
         digest = hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
-        source, *halves = (partial(sample, part) for part in (names, names[:middle], names[middle:]))
+        source, *halves = (
+            partial(sample, part) for part in (names, names[:middle], names[middle:])
+        )
         data = replace(self.data, sample=source, halves=tuple(halves), regimes=dict, rounds=longest)
         data = replace(data, sample_options=lambda model: {})
-        algorithms, recorded = replace(self.algorithms, battery=None), {**self.recorded, **about, "digest": digest}
+        algorithms, recorded = (
+            replace(self.algorithms, battery=None),
+            {**self.recorded, **about, "digest": digest},
+        )
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
@@ -620,12 +725,19 @@ class Task:
         >>> bandit.TASK.held_against(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
         'Rescorla-Wagner (rate 0.7, inverse temperature 5)'
         """
-        require(algorithm.task == self.key, f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}")
+        require(
+            algorithm.task == self.key,
+            f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}",
+        )
         named = replace(algorithm, name=with_parameters(algorithm))
         others = [one for key, one in self.algorithm_records().items() if key != algorithm.key]
         first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
-        algorithms = replace(self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others))
-        return replace(self, algorithms=algorithms, recorded={**self.recorded, "algorithm": named.name})
+        algorithms = replace(
+            self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others)
+        )
+        return replace(
+            self, algorithms=algorithms, recorded={**self.recorded, "algorithm": named.name}
+        )
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
         """The registered algorithms by key."""
@@ -643,11 +755,21 @@ class Task:
             families = unique(self.algorithms.families(), f"family of {self.key!r}")
         else:
             records = self.algorithm_records()
-            require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
-            families = {k: Family(k, r.name, r.make, memoryless=not r.make().state) for k, r in records.items()}
+            require(
+                bool(records),
+                f"task {self.key!r} registers no algorithm; give its record algorithms=...",
+            )
+            families = {
+                k: Family(k, r.name, r.make, memoryless=not r.make().state)
+                for k, r in records.items()
+            }
         for family in families.values():
-            if family.extends and (family.extends not in families or families[family.extends].extends):
-                raise unknown_name(f"family that {family.key!r} extends", family.extends, families, limit=20)
+            if family.extends and (
+                family.extends not in families or families[family.extends].extends
+            ):
+                raise unknown_name(
+                    f"family that {family.key!r} extends", family.extends, families, limit=20
+                )
         return families
 
     def update_families(self) -> dict[str, Family]:
@@ -670,7 +792,9 @@ class Task:
             return {"default": self.half(half).sample(n, n_rounds, seed=seed, **sizes)}
 
         fits = drawn(0, n_episodes, 2 * seed)
-        scores = drawn(1, n_episodes, 2 * seed + 1) if n_scored is None else drawn(1, n_scored, _SCORED)
+        scores = (
+            drawn(1, n_episodes, 2 * seed + 1) if n_scored is None else drawn(1, n_scored, _SCORED)
+        )
         return {name: (fits[name], scores[name]) for name in fits}
 
     def corruption(self, key: str) -> Corruption:

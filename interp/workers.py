@@ -35,13 +35,17 @@ _EVERY = 30.0  # seconds between two lines where standard error is no terminal
 _AT_ONCE = 2.0
 """Seconds at the beginning of a bar: steps that end in them were kept from before, and tell nothing of the others."""
 _SAYING: list[object] = []  # what says how far the work is, the innermost last
-_LOCAL = "local"  # the scheduler that is started for the work: a cluster of processes on this machine
+_LOCAL = (
+    "local"  # the scheduler that is started for the work: a cluster of processes on this machine
+)
 TRUSTED: set[str] = set()
 """Machines other than this one whose schedulers may be used."""
 _SECONDS = 20  # how long a scheduler may take to answer
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
-_SMALL = 2**14  # numbers in the largest weight matrix below which a second thread of torch saves no time
+_SMALL = (
+    2**14
+)  # numbers in the largest weight matrix below which a second thread of torch saves no time
 
 
 def each(
@@ -71,7 +75,10 @@ def each(
 
             # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
             (sent,) = client.scatter([dumps(shared)], broadcast=True)
-            futures = [client.submit(lambda own, one: work(loads(own), one), sent, item, pure=False) for item in items]
+            futures = [
+                client.submit(lambda own, one: work(loads(own), one), sent, item, pure=False)
+                for item in items
+            ]
             for _, result in as_completed(futures, with_results=True):
                 yield result
         return
@@ -80,7 +87,9 @@ def each(
 
     # Not every backend hands results over one by one; the others do so at the end.
     returns = "generator_unordered" if get_active_backend()[0].supports_return_generator else "list"
-    yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(delayed(work)(shared, item) for item in items)
+    yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(
+        delayed(work)(shared, item) for item in items
+    )
 
 
 def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
@@ -119,7 +128,9 @@ def _require_trusted(scheduler: str) -> None:
 @contextmanager
 def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     """A client of the scheduler; a cluster that was started for it ends with it."""
-    with theirs("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError):
+    with theirs(
+        "a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'", of=ImportError
+    ):
         import dask
         from dask.distributed import Client, LocalCluster
     if scheduler == _LOCAL:
@@ -129,7 +140,9 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         dask.config.set({"distributed.nanny.pre-spawn-environ": _ONE_THREAD})
         n_workers = joblib.cpu_count() if n_jobs < 0 else n_jobs
         with (
-            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
             Client(cluster) as client,
         ):
             yield client
@@ -156,7 +169,10 @@ def one_thread() -> Iterator[None]:
     # Memory of 128 KiB and more went back to the system at once, which cleared each page of the next tensor anew.
     with suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 2**25), mallopt(-1, 2**28)  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
+        (
+            mallopt(-3, 2**25),
+            mallopt(-1, 2**28),
+        )  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h
     with threads_for(None), threadpool_limits(1):
         yield
 
@@ -167,7 +183,9 @@ def threads_for(machine: Any) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    if before > 1 and (machine is None or all(weights.numel() < _SMALL for weights in machine.parameters())):
+    if before > 1 and (
+        machine is None or all(weights.numel() < _SMALL for weights in machine.parameters())
+    ):
         torch.set_num_threads(1)
     try:
         yield
@@ -176,7 +194,9 @@ def threads_for(machine: Any) -> Iterator[None]:
 
 
 @contextmanager
-def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[Callable[..., None]]:
+def display(
+    text: str, total: int, completed: int = 0, shown: bool = True
+) -> Iterator[Callable[..., None]]:
     """A bar from ``completed`` to ``total`` steps; call what it gives as the work goes on.
 
     Its arguments are ``advance``, so many steps further, or ``completed``, and a ``text`` before the bar; all optional.
@@ -186,26 +206,43 @@ def display(text: str, total: int, completed: int = 0, shown: bool = True) -> It
     from rich.console import Console
 
     console = Console(stderr=True)
-    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.MofNCompleteColumn())
+    columns = (
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+    )
     times: Any = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
     began, hidden = time.monotonic(), not (shown and console.is_terminal) or _SILENT.get()
     bars = rich.Progress(
-        *columns, *times, console=console, disable=hidden, transient=True, speed_estimate_period=math.inf
+        *columns,
+        *times,
+        console=console,
+        disable=hidden,
+        transient=True,
+        speed_estimate_period=math.inf,
     )
     with bars:
         task = bars.add_task(one_line(text), total=total, completed=completed)
 
-        def update(*, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
-            bars.update(task, advance=advance, completed=completed, description=text and one_line(text))
+        def update(
+            *, advance: int | None = None, completed: int | None = None, text: str | None = None
+        ) -> None:
+            bars.update(
+                task, advance=advance, completed=completed, description=text and one_line(text)
+            )
             if time.monotonic() - began < _AT_ONCE:
                 bars.reset(task, completed=int(bars.tasks[0].completed))
 
-        with saying(lambda: f"{bars.tasks[0].description}: {bars.tasks[0].completed:.0f} of {total}", shown):
+        with saying(
+            lambda: f"{bars.tasks[0].description}: {bars.tasks[0].completed:.0f} of {total}", shown
+        ):
             yield update
 
 
 @contextmanager
-def saying(text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False) -> Iterator[None]:
+def saying(
+    text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False
+) -> Iterator[None]:
     """Say ``text`` every half minute where standard error is no terminal, but where work within it says more.
 
     ``first`` is said on a terminal, too, once the work has taken so long that nothing was refused. Within a ``silent``

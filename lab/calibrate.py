@@ -21,7 +21,9 @@ def tables() -> dict[str, Any]:
 
 def _names() -> str:
     """The names of the tables, for the help, which says those that take long."""
-    return ", ".join(f"{name} (long)" if table.takes_long else name for name, table in tables().items())
+    return ", ".join(
+        f"{name} (long)" if table.takes_long else name for name, table in tables().items()
+    )
 
 
 table_names = options.completing(tables)
@@ -47,8 +49,12 @@ def calibrate(
             autocompletion=table_names,
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Small tables, in minutes instead of an hour.")] = False,
-    jobs: Annotated[int, options.number("Tables, and parts of long ones, that are worked on at once")] = 1,
+    quick: Annotated[
+        bool, typer.Option(help="Small tables, in minutes instead of an hour.")
+    ] = False,
+    jobs: Annotated[
+        int, options.number("Tables, and parts of long ones, that are worked on at once")
+    ] = 1,
     scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:

@@ -73,7 +73,9 @@ def comparison(quick: bool, advance: Callable[[int], None], part: str) -> pd.Dat
 def _sized(effort: Effort, size: str, seed: int) -> Effort:
     times = LARGE if size == "large" else 1
     offset = 10_000 if size == "large" else 0
-    return replace(effort, known=times * effort.known, test=times * effort.test, seed=1 + seed + offset)
+    return replace(
+        effort, known=times * effort.known, test=times * effort.test, seed=1 + seed + offset
+    )
 
 
 def deciding(model: Machine, effort: Effort) -> pd.DataFrame:
@@ -85,17 +87,28 @@ def deciding(model: Machine, effort: Effort) -> pd.DataFrame:
         state = stitch(own, reference, [], effort)
         steps, moves = updates(own, algorithm, [], effort), effects(own, algorithm, [], effort)
     found = [
-        ("state", f"{'there' if s.source == own.name else 'back'}{', with the round' * len(s.supplied)}", s.score)
+        (
+            "state",
+            f"{'there' if s.source == own.name else 'back'}{', with the round' * len(s.supplied)}",
+            s.score,
+        )
         for s in state.stitchings
         if not s.control
     ]
-    found += [("state", f"worth, {'own' if k == own.name else 'reference'}", v) for k, v in state.worth.items()]
+    found += [
+        ("state", f"worth, {'own' if k == own.name else 'reference'}", v)
+        for k, v in state.worth.items()
+    ]
     found += [("update", f"{u.manifold} the manifold, {u.horizon} on", u.r2) for u in steps.updates]
     inputs = [e for e in moves.effects if e.what == "input" and e.outcome == "state" and e.score]
     found += [("update", f"input {e.variable}", e.score) for e in inputs if e.score]
     ends = {"value": "estimate", "low": "low", "high": "high"}
     return pd.DataFrame(
-        {"question": q, "number": name, **{column: getattr(score, end) for column, end in ends.items()}}
+        {
+            "question": q,
+            "number": name,
+            **{column: getattr(score, end) for column, end in ends.items()},
+        }
         for q, name, score in found
     )
 
@@ -116,8 +129,17 @@ def covered(frame: pd.DataFrame) -> pd.DataFrame:
         sure = exact_share((small["low"] <= truth) & (truth <= small["high"]))
         held = float(((small["low"] <= most) & (most <= small["high"])).mean())
         named = dict(zip(("machine", "question", "number", "effort"), key, strict=True))
-        shares = {"coverage": 1 - (below + above) / n, "truth_below": below / n, "truth_above": above / n}
-        spread = {"mean": mean, "sd": float(np.std(small["value"], ddof=1)), "large": most, "of_large": held}
+        shares = {
+            "coverage": 1 - (below + above) / n,
+            "truth_below": below / n,
+            "truth_above": above / n,
+        }
+        spread = {
+            "mean": mean,
+            "sd": float(np.std(small["value"], ddof=1)),
+            "large": most,
+            "of_large": held,
+        }
         rows.append({**named, "n": n, **shares, "low": sure.low, "high": sure.high, **spread})
     return pd.DataFrame(rows)
 

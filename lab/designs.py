@@ -47,11 +47,17 @@ from interp.statistics import Interval, resample_weights
 
 _TRUE_R2, _N_ROUNDS, _N_FOLDS, _N_COMMON = 0.7, 16, 5, 4
 SIZES = (8, 16, 32, 64)
-_PAIRS = {"part": ("probe", "first_half"), "equal": ("first_half", "second_half"), "nothing": ("probe", "unrelated")}
+_PAIRS = {
+    "part": ("probe", "first_half"),
+    "equal": ("first_half", "second_half"),
+    "nothing": ("probe", "unrelated"),
+}
 """Differences that are covered: the two fits by the name of the control."""
 
 _Features = Float[Array, "episode round d"]
-Fit = Callable[[_Features, Float[Array, "episode round k"], Int[Array, " episode"]], tuple[Any, Any, Any]]
+Fit = Callable[
+    [_Features, Float[Array, "episode round k"], Int[Array, " episode"]], tuple[Any, Any, Any]
+]
 """``fit(x, y, folds)`` gives out-of-fold predictions, and weights ``[d, k]`` and intercept ``[k]`` of the refit; each
 output of y has its own penalty."""
 
@@ -78,7 +84,11 @@ class Sample:
     def inputs(self) -> dict[str, _Features]:
         """What each fit is made from."""
         half = self.x.shape[-1] // 2
-        parts = {"probe": self.x, "first_half": self.x[..., :half], "second_half": self.x[..., half:]}
+        parts = {
+            "probe": self.x,
+            "first_half": self.x[..., :half],
+            "second_half": self.x[..., half:],
+        }
         return {**parts, "unrelated": self.unrelated}
 
 
@@ -135,7 +145,9 @@ def _heavy(z: _Noise, rng: np.random.Generator) -> _Noise:
 def _with_common(z: _Noise, common: float, rng: np.random.Generator) -> _Noise:
     """A share ``common`` of the variance of each feature is one of four sources; four divides how many there are."""
     sources = rng.normal(size=(*z.shape[:2], _N_COMMON))
-    return np.asarray(np.sqrt(common) * np.tile(sources, z.shape[-1] // _N_COMMON) + np.sqrt(1 - common) * z)
+    return np.asarray(
+        np.sqrt(common) * np.tile(sources, z.shape[-1] // _N_COMMON) + np.sqrt(1 - common) * z
+    )
 
 
 def _constant(z: _Noise, rng: np.random.Generator) -> _Noise:
@@ -190,7 +202,9 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     require_known("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
     made = DESIGNS[design]
-    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * made.n_features)
+    refuse_beyond_machine(
+        f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * made.n_features
+    )
     sample = _draw(made, n_episodes, rng)
     while n_episodes > 1 and (sample.y == sample.y[0, 0]).all():
         sample = _draw(made, n_episodes, rng)
@@ -237,10 +251,16 @@ def coverage(
     for design in designs:
         for n in sizes:
             rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
-            fresh, weights, folds = draw(design, n_fresh, rng), resample_weights(n), np.arange(n) % min(n_folds, n)
+            fresh, weights, folds = (
+                draw(design, n_fresh, rng),
+                resample_weights(n),
+                np.arange(n) % min(n_folds, n),
+            )
             samples = [draw(design, n, rng) for _ in range(n_sets)]
             sets = [_intervals(fit, sample, fresh, weights, folds) for sample in samples]
-            leaning = np.mean([refit.leans_low(s.y[..., None], s.x.shape[-1], s.mask[..., None]) for s in samples])
+            leaning = np.mean(
+                [refit.leans_low(s.y[..., None], s.x.shape[-1], s.mask[..., None]) for s in samples]
+            )
             for score, method in sets[0]:
                 pairs = [of_set[score, method] for of_set in sets]
                 cells.append(_cell(design, n, score, method, pairs, float(leaning)))
@@ -248,29 +268,56 @@ def coverage(
 
 
 def _cell(
-    design: str, n: int, score: str, method: str, pairs: Sequence[tuple[Interval, float]], leaning: float
+    design: str,
+    n: int,
+    score: str,
+    method: str,
+    pairs: Sequence[tuple[Interval, float]],
+    leaning: float,
 ) -> Coverage:
-    low, high, estimate, truth = np.array([(i.low, i.high, i.estimate, truth) for i, truth in pairs]).T
+    low, high, estimate, truth = np.array(
+        [(i.low, i.high, i.estimate, truth) for i, truth in pairs]
+    ).T
     shares = (low <= truth) & (truth <= high), truth < low, truth > high
     covered, below, above = (float(share.mean()) for share in shares)
-    width, median, bias = float((high - low).mean()), float(np.median(high - low)), float((estimate - truth).mean())
-    return Coverage(design, n, score, method, len(pairs), covered, below, above, width, median, bias, leaning)
+    width, median, bias = (
+        float((high - low).mean()),
+        float(np.median(high - low)),
+        float((estimate - truth).mean()),
+    )
+    return Coverage(
+        design, n, score, method, len(pairs), covered, below, above, width, median, bias, leaning
+    )
 
 
 def _intervals(
-    fit: Fit, sample: Sample, fresh: Sample, weights: Float[Array, "resample episode"], folds: Int[Array, " episode"]
+    fit: Fit,
+    sample: Sample,
+    fresh: Sample,
+    weights: Float[Array, "resample episode"],
+    folds: Int[Array, " episode"],
 ) -> dict[tuple[str, str], tuple[Interval, float]]:
     """Every score's interval by every method, with the truth, for one data set."""
-    n_folds, targets, scored, truths = int(folds.max()) + 1, sample.targets, sample.mask, fresh.y[fresh.mask]
+    n_folds, targets, scored, truths = (
+        int(folds.max()) + 1,
+        sample.targets,
+        sample.mask,
+        fresh.y[fresh.mask],
+    )
     squares, misses, r2, accuracy = {}, {}, {}, {}
     for name, x in sample.inputs.items():
         predictions, slope, intercept = fit(x, targets, folds)
         squares[name] = (((sample.y - predictions[..., 0]) ** 2) * scored).sum(1)
-        misses[name] = (((predictions[..., 1] > 0) != sample.label) & scored).sum(1).astype(np.float64)
+        misses[name] = (
+            (((predictions[..., 1] > 0) != sample.label) & scored).sum(1).astype(np.float64)
+        )
         of_fresh = (fresh.inputs[name] @ slope + intercept)[fresh.mask]
         r2[name] = 1 - float(((truths - of_fresh[..., 0]) ** 2).mean() / truths.var())
         accuracy[name] = float(((of_fresh[..., 1] > 0) == fresh.label[fresh.mask]).mean())
-    total, steps = refit.totals(sample.y[..., None], scored[..., None])[:, 0], scored.sum(1).astype(np.float64)
+    total, steps = (
+        refit.totals(sample.y[..., None], scored[..., None])[:, 0],
+        scored.sum(1).astype(np.float64),
+    )
     resampled_total, resampled_steps = _resampled_total(sample.y, scored, weights), weights @ steps
     fixed = {name: 1 - weights @ lost / resampled_total for name, lost in squares.items()}
     plain = ((sample.y[scored] - sample.y[scored].mean()) ** 2).sum()
@@ -281,12 +328,18 @@ def _intervals(
     found = {
         ("r2", "refit"): (refit.interval(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
-        ("accuracy", "refit"): (refit.interval(misses["probe"], steps, n_folds, "accuracy"), accuracy["probe"]),
+        ("accuracy", "refit"): (
+            refit.interval(misses["probe"], steps, n_folds, "accuracy"),
+            accuracy["probe"],
+        ),
         ("accuracy", "resampled"): (resampled, accuracy["probe"]),
     }
     for key, (one, other) in _PAIRS.items():
         truth, score = r2[one] - r2[other], f"r2 - {key}"
-        found[score, "refit"] = refit.difference(squares[one], squares[other], total, n_folds), truth
+        found[score, "refit"] = (
+            refit.difference(squares[one], squares[other], total, n_folds),
+            truth,
+        )
         differences, estimate = fixed[one] - fixed[other], fixed_r2[one] - fixed_r2[other]
         found[score, "resampled"] = Interval.of_samples(differences, estimate), truth
     truth = accuracy["probe"] - accuracy["first_half"]
@@ -298,10 +351,14 @@ def _intervals(
 
 
 def _resampled_total(
-    y: Float[Array, "episode round"], mask: Bool[Array, "episode round"], weights: Float[Array, "resample episode"]
+    y: Float[Array, "episode round"],
+    mask: Bool[Array, "episode round"],
+    weights: Float[Array, "resample episode"],
 ) -> Float[Array, " resample"]:
     """Squares about each resample's own mean, per episode."""
     centred = np.where(mask, y - y[mask].mean(), 0.0)
     first, second = weights @ centred.sum(1), weights @ (centred**2).sum(1)
     total = second - first**2 / (weights @ mask.sum(1))
-    return np.asarray(np.maximum(total, 1e-9 * total.max()))  # resamples of episodes in which nothing varies
+    return np.asarray(
+        np.maximum(total, 1e-9 * total.max())
+    )  # resamples of episodes in which nothing varies

@@ -49,17 +49,27 @@ class _Exam:
     def wanted(self, tie: Tie | None, chosen: np.ndarray) -> Float[np.ndarray, "pair step outcome"]:
         """The algorithm's distributions with the chosen elements set; as they are without a tie."""
         recipe = self.recipe
-        return tying.counterfactual(recipe.algorithm, self.batch.values, self.pairs, tie, chosen, recipe.horizon)
+        return tying.counterfactual(
+            recipe.algorithm, self.batch.values, self.pairs, tie, chosen, recipe.horizon
+        )
 
-    def predicted(self, projections: Mapping[str, Tensor | None]) -> Float[np.ndarray, "pair step outcome"]:
+    def predicted(
+        self, projections: Mapping[str, Tensor | None]
+    ) -> Float[np.ndarray, "pair step outcome"]:
         """The model's distributions under an intervention."""
         with torch.no_grad():
-            scores = tying.swapped(self.model, self.batch, self.pairs, projections, self.recipe.horizon)
+            scores = tying.swapped(
+                self.model, self.batch, self.pairs, projections, self.recipe.horizon
+            )
         return tying.distribution(self.model, scores).double().numpy()
 
 
 def measure(
-    recipe: Recipe, model: HookedLatentTransformer, seed: int, n_episodes: int = 500, episodes_seed: int = 10**6
+    recipe: Recipe,
+    model: HookedLatentTransformer,
+    seed: int,
+    n_episodes: int = 500,
+    episodes_seed: int = 10**6,
 ) -> pd.DataFrame:
     """A row for each tie, each rest of a tied site, the idle heads together, and every head on its own.
 
@@ -80,7 +90,9 @@ def measure(
     for tie in recipe.ties:
         name = f"{tie.variable} @ {' + '.join(tie.holds)}"
         whole = np.ones((n_episodes, len(tie.elements)), bool)
-        one = np.eye(len(tie.elements), dtype=bool)[rng.integers(len(tie.elements), size=n_episodes)]
+        one = np.eye(len(tie.elements), dtype=bool)[
+            rng.integers(len(tie.elements), size=n_episodes)
+        ]
         rows.append(_row(exam, name, "tie", tying.inside(tie, basis, whole), tie, whole))
         rows.append(_row(exam, name, "one element", tying.inside(tie, basis, one), tie, one))
         rows.append(_row(exam, name, "rest", tying.outside(tie, basis), None, whole))
@@ -88,7 +100,9 @@ def measure(
     rows.append(_row(exam, " ".join(idle), "idle", idle, None, every))
     for layer in range(recipe.n_layers):
         for head in range(recipe.n_heads):
-            rows.append(_row(exam, f"{layer}.{head}", "head", {f"z[{layer}.{head}]": None}, None, every))
+            rows.append(
+                _row(exam, f"{layer}.{head}", "head", {f"z[{layer}.{head}]": None}, None, every)
+            )
     return pd.DataFrame(rows)
 
 
@@ -101,16 +115,29 @@ def _exam(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed:
 
 
 def _row(
-    exam: _Exam, what: str, kind: str, projections: Mapping[str, Tensor | None], tie: Tie | None, chosen: np.ndarray
+    exam: _Exam,
+    what: str,
+    kind: str,
+    projections: Mapping[str, Tensor | None],
+    tie: Tie | None,
+    chosen: np.ndarray,
 ) -> dict[str, Any]:
     before, plain, predicted = exam.before, exam.plain, exam.predicted(projections)
     wanted = before if tie is None else exam.wanted(tie, chosen)
     decided = _margin(wanted) > _MARGIN
-    counted = decided & (_margin(before) > _MARGIN) & (_choice(wanted) != _choice(before)) if tie else decided
+    counted = (
+        decided & (_margin(before) > _MARGIN) & (_choice(wanted) != _choice(before))
+        if tie
+        else decided
+    )
     hits = _choice(predicted) == _choice(wanted)
     iia = ratio_interval((hits & counted).sum(1), counted.sum(1))
     divergence = (
-        np.where(wanted > 0, wanted * np.log(np.maximum(wanted, 1e-300) / np.maximum(predicted, 1e-9)), 0.0)
+        np.where(
+            wanted > 0,
+            wanted * np.log(np.maximum(wanted, 1e-300) / np.maximum(predicted, 1e-9)),
+            0.0,
+        )
     ).sum(-1)
     return {
         "what": what,

@@ -77,7 +77,12 @@ _ALIGNED = (
         ("embed@<z>", "resid_post[1]@p?"),
         ("embed@<w>", "resid_post[1]@p_3", "resid_post[0]@p?"),
     ),
-    Aligned("qlearning-handwired", "choice", ("resid_post[2]@Select",), ("resid_post[1]@r", "resid_post[1]@Select")),
+    Aligned(
+        "qlearning-handwired",
+        "choice",
+        ("resid_post[2]@Select",),
+        ("resid_post[1]@r", "resid_post[1]@Select"),
+    ),
 )
 
 
@@ -104,7 +109,10 @@ def sites(
         claims = [claim for claim in wired(circuit) if not claim.control]
         if variables is not None:
             claims = [claim for claim in claims if claim.variable in variables]
-        rows += [{"machine": name, "form": form, **row} for row in _measured(circuit, claims, quick, n_pairs, seed)]
+        rows += [
+            {"machine": name, "form": form, **row}
+            for row in _measured(circuit, claims, quick, n_pairs, seed)
+        ]
         advance(1)
     return pd.DataFrame(rows)
 
@@ -113,11 +121,16 @@ def _measured(
     circuit: Circuit, claims: Sequence[Claim], quick: bool, n_pairs: int | None, seed: int
 ) -> list[dict[str, Any]]:
     model = compile_circuit(circuit, torch.float64).eval()
-    pair = [tasks.of(model).sample_for(model, n_pairs or N_PAIRS[quick], N_ROUNDS, 2 * seed + i) for i in (0, 1)]
+    pair = [
+        tasks.of(model).sample_for(model, n_pairs or N_PAIRS[quick], N_ROUNDS, 2 * seed + i)
+        for i in (0, 1)
+    ]
     runs = rollout(model, pair[0]), rollout(model, pair[1])
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
-        return interchange(model, *runs, circuit.algorithm, claim.variable, places, outcome=claim.outcome)
+        return interchange(
+            model, *runs, circuit.algorithm, claim.variable, places, outcome=claim.outcome
+        )
 
     rows = []
     for claim in claims:
@@ -125,9 +138,17 @@ def _measured(
             label: score(claim, places).score().estimate
             for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items()
         }
-        moved = [[place.placebo(model.config.d_model, draw) for place in claim.places] for draw in range(_N_PLACEBOS)]
+        moved = [
+            [place.placebo(model.config.d_model, draw) for place in claim.places]
+            for draw in range(_N_PLACEBOS)
+        ]
         known = [[place for place in places if place is not None] for places in moved]
-        both_ways = [moves for places in known if places for moves in (places, [_opposite(place) for place in places])]
+        both_ways = [
+            moves
+            for places in known
+            if places
+            for moves in (places, [_opposite(place) for place in places])
+        ]
         placebos = [score(claim, moves).score().estimate for moves in both_ways]
         columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
         graded = [f"{what}{end}" for what in ("score", "slope") for end in ("", "_low", "_high")]
@@ -182,7 +203,11 @@ def _at(places: Sequence[Place], label: str) -> Place:
 
 
 def alignment(
-    quick: bool = False, advance: Advance = lambda steps: None, *, machines: Sequence[Aligned] = _ALIGNED, seed: int = 0
+    quick: bool = False,
+    advance: Advance = lambda steps: None,
+    *,
+    machines: Sequence[Aligned] = _ALIGNED,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
 
@@ -199,7 +224,9 @@ def alignment(
         for site in (*machine.true, *machine.wrong):
             asked = (model, *pair, task.explains(model), machine.variable, site)
             result = align(*asked, rounds=slice(1, n_rounds), search=replace(search, smooth=smooth))
-            frames.append(result.to_frame().assign(machine=machine.model, true_site=site in machine.true))
+            frames.append(
+                result.to_frame().assign(machine=machine.model, true_site=site in machine.true)
+            )
             advance(1)
     return pd.concat(frames, ignore_index=True)
 
@@ -207,11 +234,27 @@ def alignment(
 def sites_summary(frame: pd.DataFrame) -> str:
     """The worst of every form, and the rows that fall short."""
     off = pd.DataFrame({key: (frame[key] - 1).abs() for key in ("score", "slope")})
-    worst = frame.assign(score_off=off["score"], slope_off=off["slope"]).groupby(["machine", "form"], sort=False)
+    worst = frame.assign(score_off=off["score"], slope_off=off["slope"]).groupby(
+        ["machine", "form"], sort=False
+    )
     measures = ("score_off", "slope_off", "wrong", "placebo", "placebo_worst")
     table = worst.agg(rows=("score", "size"), **{name: (name, "max") for name in measures})
-    short = ~(off.max(axis=1, skipna=False) <= EXACT) | (frame["wrong"] > NOTHING) | (frame["placebo"] > NOTHING)
-    columns = ["form", "variable", "outcome", "score", "slope", "wrong", "wrong_at", "placebo", "placebo_worst"]
+    short = (
+        ~(off.max(axis=1, skipna=False) <= EXACT)
+        | (frame["wrong"] > NOTHING)
+        | (frame["placebo"] > NOTHING)
+    )
+    columns = [
+        "form",
+        "variable",
+        "outcome",
+        "score",
+        "slope",
+        "wrong",
+        "wrong_at",
+        "placebo",
+        "placebo_worst",
+    ]
     listed = frame.loc[short, columns].to_string(index=False) if short.any() else "none"
     return (
         f"Interchange at {len(frame)} true sites of {len(table)} handwired forms: largest distances of score and slope "
@@ -223,7 +266,9 @@ def sites_summary(frame: pd.DataFrame) -> str:
 
 def alignment_summary(frame: pd.DataFrame) -> str:
     """Learned and untrained accuracy on informative held-out pairs, by site."""
-    table = frame.pivot_table("iia_informative", ["machine", "variable", "true_site", "site"], "condition", sort=False)
+    table = frame.pivot_table(
+        "iia_informative", ["machine", "variable", "true_site", "site"], "condition", sort=False
+    )
     return (
         "Learned subspaces: accuracy on informative held-out pairs, at sites that hold the variable and others\n"
         f"{table[['learned', UNTRAINED, 'norm-matched random']].round(3).to_string()}"
@@ -233,7 +278,11 @@ def alignment_summary(frame: pd.DataFrame) -> str:
 def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
     """The row of one known machine, ``"TASK: KEY"``, at quick or full effort."""
     task, _, key = part.partition(": ")
-    row = scores.score(known.gallery(task, DRAWS)[key], known.reference(task), compare.QUICK if quick else compare.FULL)
+    row = scores.score(
+        known.gallery(task, DRAWS)[key],
+        known.reference(task),
+        compare.QUICK if quick else compare.FULL,
+    )
     advance(1)
     return pd.DataFrame([row])
 
@@ -262,17 +311,28 @@ def deviations(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
 def every_deviation(quick: bool) -> tuple[str, ...]:
     """The parts of the table "resolution"."""
     every, seeds = resolution.deviations().values(), range(resolution.SEEDS[quick])
-    return tuple(f"{one.key}, {size:g}, {seed}" for one in every for size in one.sizes for seed in seeds)
+    return tuple(
+        f"{one.key}, {size:g}, {seed}" for one in every for size in one.sizes for seed in seeds
+    )
 
 
 _N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in _ALIGNED)
 TABLES: dict[str, Table] = {
     "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
     "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
-    "machines": Table(machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True),
-    "deciding": Table(
-        coverage.comparison, {True: 1, False: 1}, coverage.summary, coverage.parts, rules, takes_long=True
+    "machines": Table(
+        machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True
     ),
-    "resolution": Table(deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True),
+    "deciding": Table(
+        coverage.comparison,
+        {True: 1, False: 1},
+        coverage.summary,
+        coverage.parts,
+        rules,
+        takes_long=True,
+    ),
+    "resolution": Table(
+        deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True
+    ),
 }
 """Written by ``python -m lab calibrate`` after those of :mod:`lab.probing`."""

@@ -24,7 +24,12 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, Message, Turn, built_in_prompts, read_message
 
-CARRIES, UNUSED, OTHER, OPEN = ("yes", "yes"), ("no", "no"), ("no", "yes"), ("undecided", "undecided")
+CARRIES, UNUSED, OTHER, OPEN = (
+    ("yes", "yes"),
+    ("no", "no"),
+    ("no", "yes"),
+    ("undecided", "undecided"),
+)
 """The words of "carries" and "used"."""
 
 
@@ -36,7 +41,9 @@ class Noisy(Backend):
     def __init__(self, change: Callable[[int, str, list[int], float], int]) -> None:
         self.change = change
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+    async def ask(
+        self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
+    ) -> Reply:
         said = json.loads(AGENTS["counter"](messages))
         if turn == "prediction":
             body = read_message(messages[-1])
@@ -55,7 +62,10 @@ PLAYERS: dict[str, tuple[Any, tuple[str, str]]] = {
     "lapse .1": (lambda choice, note, votes, u: choice ^ (u < 0.1), CARRIES),
     "lapse .2": (lambda choice, note, votes, u: choice ^ (u < 0.2), CARRIES),
     "always A": (lambda choice, note, votes, u: votes[0], UNUSED),
-    "majority, lapse .02": (lambda choice, note, votes, u: int(2 * sum(votes) >= len(votes)) ^ (u < 0.02), UNUSED),
+    "majority, lapse .02": (
+        lambda choice, note, votes, u: int(2 * sum(votes) >= len(votes)) ^ (u < 0.02),
+        UNUSED,
+    ),
     "coin": (lambda choice, note, votes, u: int(u < 0.5), OPEN),
     "uses it half the time": (_in_half, OPEN),
     "opposite": (lambda choice, note, votes, u: 1 - choice, OTHER),
@@ -70,7 +80,10 @@ def words(name: str, n: int, seed: int, folder: Path) -> tuple[str, ...]:
     drawn = instances(("stratified",), n, 9, 4, seed=seed)
     work = plan(Settings("player"), built_in_prompts(), drawn, [Condition("online", "note-only")])
     run(work, folder / "in", player)
-    return tuple(one.word for one in try_edits(folder / "in", folder / "edited", 1, where=player, seed=seed)[0])
+    return tuple(
+        one.word
+        for one in try_edits(folder / "in", folder / "edited", 1, where=player, seed=seed)[0]
+    )
 
 
 def main() -> None:
@@ -86,7 +99,8 @@ def main() -> None:
             for seed in range(given.times):
                 with tempfile.TemporaryDirectory() as folder:
                     found[words(name, n, seed, Path(folder))] += 1
-            print(f"{name:24} {n:3} notes, right: {PLAYERS[name][1]}; said: {dict(found)}", flush=True)  # noqa: T201
+            right = PLAYERS[name][1]
+            print(f"{name:24} {n:3} notes, right: {right}; said: {dict(found)}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

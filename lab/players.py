@@ -34,7 +34,9 @@ Rule = Callable[[Bits, Bits, Bits, float], int]
 """Earlier votes ``[round, expert]``, earlier labels ``[round]``, the votes of this round and a number from U[0, 1]."""
 
 
-def weighted(eta: float, decay: float = 1.0, window: int = 10**6, last: int = 10**6, share: float = 0.0) -> Rule:
+def weighted(
+    eta: float, decay: float = 1.0, window: int = 10**6, last: int = 10**6, share: float = 0.0
+) -> Rule:
     """Weighted Majority, a tie says 1."""
 
     def rule(votes: Bits, labels: Bits, now: Bits, u: float) -> int:
@@ -134,7 +136,9 @@ NOISY = {
     "Bayes, 8 of 100 wrong": Player(noisy(bayes, 0.08), ("bayes",)),
 }
 GROUPS = {"seen": SEEN, "unseen": UNSEEN, "noisy": NOISY}
-TABLE, PAGE = (Path(__file__).parents[1] / "docs" / name for name in ("players.csv", "howto/llm.md"))
+TABLE, PAGE = (
+    Path(__file__).parents[1] / "docs" / name for name in ("players.csv", "howto/llm.md")
+)
 _SEED = 7
 
 
@@ -143,7 +147,10 @@ def choices(player: Player, episodes: Any, seed: int = 0) -> NDArray[np.float64]
     u = np.random.default_rng(seed).random(episodes.labels.shape)
     return np.array(
         [
-            [float(player.rule(votes[:t], labels[:t], votes[t], luck[t])) for t in range(len(labels))]
+            [
+                float(player.rule(votes[:t], labels[:t], votes[t], luck[t]))
+                for t in range(len(labels))
+            ]
             for votes, labels, luck in zip(episodes.advice, episodes.labels, u, strict=True)
         ]
     )
@@ -155,11 +162,28 @@ def as_agent(player: Player, luck: NDArray[np.float64]) -> Callable[[Sequence[Me
     def agent(messages: Sequence[Message]) -> str:
         told = [read_message(message) for message in messages if message["role"] == "user"]
         bits = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
-        asked = [[bits[v] for k, v in body.items() if k.startswith("Expert_")] for body in told if "Expert_A" in body]
-        truth = [body.get("actual_weather", body.get("true_label")) for body in told if body["turn_type"] == "feedback"]
-        votes, labels = np.array(asked[:-1]).reshape(-1, len(asked[-1])), np.array([bits[t] for t in truth], int)
+        asked = [
+            [bits[v] for k, v in body.items() if k.startswith("Expert_")]
+            for body in told
+            if "Expert_A" in body
+        ]
+        truth = [
+            body.get("actual_weather", body.get("true_label"))
+            for body in told
+            if body["turn_type"] == "feedback"
+        ]
+        votes, labels = (
+            np.array(asked[:-1]).reshape(-1, len(asked[-1])),
+            np.array([bits[t] for t in truth], int),
+        )
         said = player.rule(votes, labels, np.array(asked[-1]), float(luck[len(labels)]))
-        return json.dumps({"prediction": ("rainy", "sunny")[said] if told[-1]["turn_type"] == "forecast" else said})
+        return json.dumps(
+            {
+                "prediction": ("rainy", "sunny")[said]
+                if told[-1]["turn_type"] == "forecast"
+                else said
+            }
+        )
 
     return agent
 
@@ -188,10 +212,15 @@ def called(found: Any) -> str:
 def table() -> str:
     """A row for each player, in Markdown: what it is called on 10 instances of each regime."""
     found = pd.read_csv(TABLE).query("instances == 10 and seed == @_SEED")
-    called = found["closest"].str.replace("_", " ").where(found["verdict"] == "named", found["verdict"])
+    called = (
+        found["closest"].str.replace("_", " ").where(found["verdict"] == "named", found["verdict"])
+    )
     lines = ["| player | before | now |", "| --- | --- | --- |"]
     for player, rows in found.assign(now=called).groupby("player", sort=False):
-        cells = (rows[column] if rows[column].nunique() > 1 else rows[column].head(1) for column in ("before", "now"))
+        cells = (
+            rows[column] if rows[column].nunique() > 1 else rows[column].head(1)
+            for column in ("before", "now")
+        )
         lines.append(f"| {player} | {' | '.join(', '.join(cell) for cell in cells)} |")
     return "\n".join(lines)
 
@@ -199,9 +228,15 @@ def table() -> str:
 def counts() -> str:
     """How many of the players and regimes are right, undecided or wrong, in Markdown; by number of instances."""
     found = pd.read_csv(TABLE)
-    lines = ["| players | instances | right | undecided | wrong |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| players | instances | right | undecided | wrong |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     own = found["seed"] == _SEED
-    groups = {"the first twelve": own & found["player"].isin(SEEN), "the other six": own & found["player"].isin(UNSEEN)}
+    groups = {
+        "the first twelve": own & found["player"].isin(SEEN),
+        "the other six": own & found["player"].isin(UNSEEN),
+    }
     for name, rows in {**groups, "noisy, on draws held out": ~own}.items():
         for n, said in found[rows].groupby("instances")["is"]:
             numbers = [str((said == word).sum()) for word in ("right", "undecided", "wrong")]
@@ -216,17 +251,29 @@ def main() -> None:
     parser.add_argument("--regimes", nargs="+", default=["stratified", "flat", "anti-signal"])
     parser.add_argument("--which", choices=GROUPS, default="seen")
     parser.add_argument("--seeds", type=int, nargs="+", default=[_SEED])
-    parser.add_argument("--coverage", type=int, default=0, help="Repetitions of the coverage of eta.")
+    parser.add_argument(
+        "--coverage", type=int, default=0, help="Repetitions of the coverage of eta."
+    )
     parser.add_argument("--only", nargs="+", default=None)
-    parser.add_argument("--out", type=Path, default=None, help="A CSV file of rows; those that it holds are kept.")
-    parser.add_argument("--machine", default=None, help="Instead: does each player choose as this model does?")
-    parser.add_argument("--table", action="store_true", help="Print docs/players.csv in short, and play nothing.")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="A CSV file of rows; those that it holds are kept."
+    )
+    parser.add_argument(
+        "--machine", default=None, help="Instead: does each player choose as this model does?"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="Print docs/players.csv in short, and play nothing."
+    )
     given = parser.parse_args()
     if given.table:
         return print(table(), counts(), sep="\n\n")  # noqa: T201
     if given.coverage:
         return coverage(given.coverage, given.instances[0], given.out)
-    players = {name: player for name, player in GROUPS[given.which].items() if name in (given.only or [name])}
+    players = {
+        name: player
+        for name, player in GROUPS[given.which].items()
+        if name in (given.only or [name])
+    }
     if given.machine:
         return alike(given.machine, players, given)
     order = product(players, given.seeds, given.instances, given.regimes)
@@ -237,10 +284,14 @@ def main() -> None:
 
 
 def resumed(
-    keys: Sequence[dict[str, Any]], row: Callable[[dict[str, Any]], dict[str, Any]], out: Path | None
+    keys: Sequence[dict[str, Any]],
+    row: Callable[[dict[str, Any]], dict[str, Any]],
+    out: Path | None,
 ) -> Iterator[dict[str, Any]]:
     """The row of each key, computed unless the file holds it; every new one is written at once."""
-    kept: list[Any] = pd.read_csv(out).to_dict("records") if out is not None and out.exists() else []
+    kept: list[Any] = (
+        pd.read_csv(out).to_dict("records") if out is not None and out.exists() else []
+    )
     for key in keys:
         if any(all(one[name] == value for name, value in key.items()) for one in kept):
             continue
@@ -282,8 +333,12 @@ def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -
             said = {machine: (pair[0][..., 1] > 0.5).astype(float)}
             said |= {name: choices(player, episodes) for name, player in players.items()}
             for name, chosen in said.items():
-                found = explain_choices(episodes, chosen, families=player_families(4), beside={machine: pair})
-                print(f"{name:20} {n:3} {regime:12} {found.answer:32} {found.beside[machine].measure}", flush=True)  # noqa: T201
+                found = explain_choices(
+                    episodes, chosen, families=player_families(4), beside={machine: pair}
+                )
+                beside = found.beside[machine].measure
+                line = f"{name:20} {n:3} {regime:12} {found.answer:32} {beside}"
+                print(line, flush=True)  # noqa: T201
 
 
 def coverage(repetitions: int, n: int, out: Path | None) -> None:
@@ -294,11 +349,22 @@ def coverage(repetitions: int, n: int, out: Path | None) -> None:
     def row(key: dict[str, Any]) -> dict[str, Any]:
         seed = key["seed"]
         eta = float(np.exp(np.random.default_rng([11, seed]).uniform(np.log(0.1), np.log(1.5))))
-        episodes = sample(n, 100, 4, regime=("stratified", "flat", "anti-signal")[seed % 3], seed=1000 + seed)
+        episodes = sample(
+            n, 100, 4, regime=("stratified", "flat", "anti-signal")[seed % 3], seed=1000 + seed
+        )
         found = eta_interval(Player(noisy(weighted(eta), key["noise"])), episodes, seed)
-        return {"eta": eta, "low": found.low, "high": found.high, "held": found.low <= eta <= found.high}
+        return {
+            "eta": eta,
+            "low": found.low,
+            "high": found.high,
+            "held": found.low <= eta <= found.high,
+        }
 
-    keys = [{"noise": rate, "instances": n, "seed": seed} for rate in (0.0, 0.05, 0.1) for seed in range(repetitions)]
+    keys = [
+        {"noise": rate, "instances": n, "seed": seed}
+        for rate in (0.0, 0.05, 0.1)
+        for seed in range(repetitions)
+    ]
     rows = pd.DataFrame(resumed(keys, row, out))
     rows = pd.read_csv(out) if out is not None else rows
     for rate, some in rows.groupby("noise"):
@@ -312,8 +378,14 @@ def eta_interval(player: Player, episodes: Any, seed: int) -> Any:
     from circuits.compare.choices import explain_choices
     from interp.tasks.experts.players import player_families
 
-    asked = [family for family in player_families(4) if family.key == "weighted_majority" or family.memoryless]
-    return explain_choices(episodes, choices(player, episodes, seed), families=asked).intervals["gain"]
+    asked = [
+        family
+        for family in player_families(4)
+        if family.key == "weighted_majority" or family.memoryless
+    ]
+    return explain_choices(episodes, choices(player, episodes, seed), families=asked).intervals[
+        "gain"
+    ]
 
 
 if __name__ == "__main__":

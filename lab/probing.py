@@ -61,9 +61,15 @@ def _order(values: _Values, rng: np.random.Generator) -> _Values:
 NULLS: dict[str, Callable[[_Values, _Values, _Inputs, np.random.Generator], _Values]] = {
     "permuted": lambda values, other, inputs, rng: _order(values, rng),
     "exchanged": lambda values, other, inputs, rng: other,
-    "episode": lambda values, other, inputs, rng: np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1),
-    "walk": lambda values, other, inputs, rng: np.cumsum(rng.normal(size=(*values.shape[:2], 1)), 1),
-    "inputs": lambda values, other, inputs, rng: np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1))),
+    "episode": lambda values, other, inputs, rng: np.repeat(
+        rng.normal(size=(len(values), 1, 1)), values.shape[1], 1
+    ),
+    "walk": lambda values, other, inputs, rng: np.cumsum(
+        rng.normal(size=(*values.shape[:2], 1)), 1
+    ),
+    "inputs": lambda values, other, inputs, rng: np.asarray(
+        inputs @ rng.normal(size=(inputs.shape[-1], 1))
+    ),
     "round": lambda values, other, inputs, rng: (
         rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1))
     ),
@@ -100,32 +106,54 @@ def nulls(
     n_sets: int | None = None,
 ) -> pd.DataFrame:
     """Verdicts on planted nulls: one row per model, kind and set; ``bare``: without the inputs control."""
-    n_sets, n_episodes, n_rounds = (n_sets or (1 if quick else 12)), (20 if quick else 32), (10 if quick else 20)
+    n_sets, n_episodes, n_rounds = (
+        (n_sets or (1 if quick else 12)),
+        (20 if quick else 32),
+        (10 if quick else 20),
+    )
     rows = []
     for name in models:
         model = load(name)
         blank = untrained(model, 0)
         for kind in kinds:
             for index in range(n_sets):
-                seed = int(np.random.SeedSequence([list(NULLS).index(kind), index]).generate_state(1)[0])
+                seed = int(
+                    np.random.SeedSequence([list(NULLS).index(kind), index]).generate_state(1)[0]
+                )
                 sample = partial(interp.tasks.of(model).sample_for, model, n_episodes, n_rounds)
                 episodes, others = sample(seed), sample(seed + 1)
                 x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
                 target = _planted(kind, model, episodes, others, seed)
                 (result,) = fit_targets(x, [target], copies=[(x_blank, None)], seed=seed)
-                (bare,) = fit_targets(x, [TargetValues.of(target.values)], copies=[(x_blank, None)], seed=seed)
-                about = {"model": name, "kind": kind, "set": index, "n_episodes": n_episodes, "n_rounds": n_rounds}
+                (bare,) = fit_targets(
+                    x, [TargetValues.of(target.values)], copies=[(x_blank, None)], seed=seed
+                )
+                about = {
+                    "model": name,
+                    "kind": kind,
+                    "set": index,
+                    "n_episodes": n_episodes,
+                    "n_rounds": n_rounds,
+                }
                 rows.append({**about, **_verdict(result), "bare": bare.word})
                 advance(1)
     return pd.DataFrame(rows)
 
 
-def _planted(kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int) -> TargetValues:
+def _planted(
+    kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int
+) -> TargetValues:
     key = (interp.tasks.of(model).analysis.probed or (None,))[0]
     own, other = (compute(None if key is None else [key], e, model)[0] for e in (episodes, others))
     inputs, types = round_inputs(episodes)
     values = NULLS[kind](own.values, other.values, inputs[-1], np.random.default_rng([seed, 1]))
-    return TargetValues(kind, values, tuple(f"output {i}" for i in range(values.shape[-1])), inputs=inputs, types=types)
+    return TargetValues(
+        kind,
+        values,
+        tuple(f"output {i}" for i in range(values.shape[-1])),
+        inputs=inputs,
+        types=types,
+    )
 
 
 @checked
@@ -170,7 +198,9 @@ def _coverage_summary(frame: pd.DataFrame) -> str:
     """The least and the greatest coverage, and the mean width, over designs and scores."""
     by = frame.groupby(["n_episodes", "method"])
     table = by.agg(least=("coverage", "min"), greatest=("coverage", "max"), width=("width", "mean"))
-    return f"Coverage of nominal 95 % intervals over designs and scores\n{table.round(3).to_string()}"
+    return (
+        f"Coverage of nominal 95 % intervals over designs and scores\n{table.round(3).to_string()}"
+    )
 
 
 def _nulls_summary(frame: pd.DataFrame) -> str:
@@ -186,7 +216,9 @@ def _nulls_summary(frame: pd.DataFrame) -> str:
 
 def _power_summary(frame: pd.DataFrame) -> str:
     """The share called held, by true R2 and number of episodes."""
-    share = frame.assign(hit=frame["word"] == "yes").pivot_table("hit", ["design", "effect"], "n_episodes")
+    share = frame.assign(hit=frame["word"] == "yes").pivot_table(
+        "hit", ["design", "effect"], "n_episodes"
+    )
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
     hits = f"Share held, by true R2 and number of episodes\n{share.round(2).to_string()}"
     return f"{hits}\nMedian of the smallest score that would have been shown\n{seen.round(2).to_string()}"
@@ -220,7 +252,9 @@ class Table:
 
 TABLES: dict[str, Table] = {
     "coverage": Table(
-        coverage, {quick: n * len(designs.DESIGNS) for quick, n in ((True, 2), (False, 4))}, _coverage_summary
+        coverage,
+        {quick: n * len(designs.DESIGNS) for quick, n in ((True, 2), (False, 4))},
+        _coverage_summary,
     ),
     "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
     "power": Table(power, {True: 16, False: 32}, _power_summary),
@@ -275,7 +309,9 @@ def _part(folder: Path, quick: bool, name: str, table: Table, part: str) -> pd.D
 
 def _written(folder: Path, quick: bool, name: str, table: Table) -> str:
     """Write a table whose parts are finished; its path and summary."""
-    frame = pd.concat([_part(folder, quick, name, table, part) for part in table.parts(quick)], ignore_index=True)
+    frame = pd.concat(
+        [_part(folder, quick, name, table, part) for part in table.parts(quick)], ignore_index=True
+    )
     path = folder / f"{name}{'-quick' if quick else ''}.csv"
     write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
     return f"{path}\n{table.summary(pd.read_csv(path))}"

@@ -117,7 +117,9 @@ def _attention(values: Values, layout: RoundLayout) -> dict[str, np.ndarray]:
     keys = np.eye(layout.n_positions)
     votes = keys[[i for i, label in enumerate(layout.labels) if label.startswith("p_")]]
     everywhere = np.ones((*values["label"].shape, 1))
-    sink, fetched, told = (everywhere * keys[layout.position(label)] for label in ("<w>", "<z>", "y"))
+    sink, fetched, told = (
+        everywhere * keys[layout.position(label)] for label in ("<w>", "<z>", "y")
+    )
     return {
         "pattern[0.0]@p?": fetched,
         "pattern[0.1]@w?": told,
@@ -136,7 +138,9 @@ def recipes() -> dict[str, Recipe]:
     # The handwired heads that move what differs between episodes: 2.1, 2.2 and 2.3, then 3.1 and 3.2.
     working = {"z[0.0]@p?", "z[0.1]@w?", "z[0.2]@w?", "z[1.0]@p?", "z[1.1]@w?"}
     read = {0: experts.layout(n_experts=3).labels, 1: ("p?", "w?")}
-    every = [f"z[{layer}.{head}]@{label}" for layer in read for head in range(3) for label in read[layer]]
+    every = [
+        f"z[{layer}.{head}]@{label}" for layer in read for head in range(3) for label in read[layer]
+    ]
     return {
         "wma": Recipe(
             machine="wma-handwired",
@@ -200,14 +204,20 @@ def recipes() -> dict[str, Recipe]:
 
 
 def batch_of(
-    recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed: int, n_rounds: int | None = None
+    recipe: Recipe,
+    model: HookedLatentTransformer,
+    n_episodes: int,
+    seed: int,
+    n_rounds: int | None = None,
 ) -> Batch:
     """Encoded episodes with every variable, of the recipe's rounds when None; the latents are still to be filled in.
 
     Where rounds hold the model's own choice, a random one stands there: the model learns to do without it.
     """
     task = tasks.get(recipe.algorithm.task)
-    episodes = task.sample(n_episodes, n_rounds or recipe.n_rounds, seed=seed, **recipe.sizes, **recipe.sampling)
+    episodes = task.sample(
+        n_episodes, n_rounds or recipe.n_rounds, seed=seed, **recipe.sizes, **recipe.sampling
+    )
     layout = model.layout.fit(episodes)
     rounds = layout.encode(episodes)
     tokens = rounds.tokens
@@ -241,7 +251,9 @@ def truth(kind: str, seed: int) -> dict[str, Any]:
             {
                 "variable": tie.variable,
                 "outcome": tie.outcome,
-                "places": {site.replace("latent@", "embed@"): basis[site].tolist() for site in tie.holds},
+                "places": {
+                    site.replace("latent@", "embed@"): basis[site].tolist() for site in tie.holds
+                },
             }
             for tie in recipe.ties
         ],

@@ -84,13 +84,22 @@ def deviations() -> Mapping[str, Deviation]:
 
     found = (
         Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
-        Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"),
+        Deviation(
+            "experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"
+        ),
         Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), leak, "a leak of {}"),
         Deviation("experts: lag", (1, 2, 3), late, "a lag, in rounds, of {}"),
         Deviation("experts: window", (16, 12, 8, 5, 3), window, "a window of {} rounds"),
         Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
-        Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"),
-        Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), _table("alpha"), "a learning rate of {}"),
+        Deviation(
+            "qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"
+        ),
+        Deviation(
+            "qlearning: rate",
+            (0.11, 0.12, 0.15, 0.2, 0.4),
+            _table("alpha"),
+            "a learning rate of {}",
+        ),
     )
     return unique(found, "deviation")
 
@@ -101,9 +110,17 @@ def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[st
     every = deviations()
     require_known("deviation", key, every, limit=20)
     one = every[key]
-    found = compare.run(one.make(size), known.reference(one.task), effort=replace(effort, seed=seed))
+    found = compare.run(
+        one.make(size), known.reference(one.task), effort=replace(effort, seed=seed)
+    )
     words = {question: found[question].word for question in QUESTIONS}
-    return {"deviation": key, "size": size, "seed": seed, **words, "cpu_seconds": found.settings["cpu_seconds"]}
+    return {
+        "deviation": key,
+        "size": size,
+        "seed": seed,
+        **words,
+        "cpu_seconds": found.settings["cpu_seconds"],
+    }
 
 
 @dataclass(frozen=True)
@@ -135,7 +152,9 @@ def resolutions(frame: pd.DataFrame) -> list[Resolution]:
                 continue
             shares = of_one[question].eq("no").groupby(of_one["size"]).mean()
             half, most = (_least(order, shares, share) for share in (HALF, MOST))
-            found.append(Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min())))
+            found.append(
+                Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min()))
+            )
     return found
 
 
@@ -153,7 +172,13 @@ def _least(order: list[float], shares: pd.Series[Any], share: float) -> float | 
 def summary(frame: pd.DataFrame) -> str:
     """The resolutions as a table."""
     rows = [
-        {"deviation": r.deviation, "question": r.question, "half of the runs": r.half, "95 %": r.most, "runs": r.runs}
+        {
+            "deviation": r.deviation,
+            "question": r.question,
+            "half of the runs": r.half,
+            "95 %": r.most,
+            "runs": r.runs,
+        }
         for r in resolutions(frame)
         if r.half is not None
     ]
@@ -171,7 +196,9 @@ def seen(task: str, quick: bool) -> list[Resolution]:
     path = Path(__file__).with_name(f"resolution{'-quick' if quick else ''}.csv")
     if not path.is_file():
         return []
-    return [one for one in resolutions(pd.read_csv(path)) if deviations()[one.deviation].task == task]
+    return [
+        one for one in resolutions(pd.read_csv(path)) if deviations()[one.deviation].task == task
+    ]
 
 
 @checked

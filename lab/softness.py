@@ -18,7 +18,11 @@ import interp
 from circuits.registry import handwired
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "softness.csv"
-SIZES, HARDNESS, BETA = ((2, 2), (4, 3), (8, 4)), (1.0, 10.0, 100.0, 1e3, 1e4, 1e5), (0.5, 5.0, 50.0)
+SIZES, HARDNESS, BETA = (
+    ((2, 2), (4, 3), (8, 4)),
+    (1.0, 10.0, 100.0, 1e3, 1e4, 1e5),
+    (0.5, 5.0, 50.0),
+)
 
 
 def bound(n_actions: int, hardness: float, gamma: float = 0.9) -> float:
@@ -26,7 +30,9 @@ def bound(n_actions: int, hardness: float, gamma: float = 0.9) -> float:
     return gamma / (1 - gamma) * (n_actions - 1) / (math.e * hardness)
 
 
-def errors(size: tuple[int, int], n_rounds: int = 200, n_episodes: int = 10, **soft: Any) -> tuple[float, float]:
+def errors(
+    size: tuple[int, int], n_rounds: int = 200, n_episodes: int = 10, **soft: Any
+) -> tuple[float, float]:
     """The largest error of the table, and of the policy that the circuit's own algorithm has."""
     name = "qlearning-handwired"
     circuit = circuits.build(name, n_states=size[0], n_actions=size[1], variant="softmlp", **soft)
@@ -44,12 +50,16 @@ def table(**run: Any) -> pd.DataFrame:
         row: dict[str, Any] = {"inverse temperature of": f"the maximum, {hardness:g}"}
         for size in SIZES:
             missed, _ = errors(size, eta=120.0, hardness=hardness, **run)
-            row["{} states, {} actions".format(*size)] = f"{missed:.1g} (at most {bound(size[1], hardness):.1g})"
+            row["{} states, {} actions".format(*size)] = (
+                f"{missed:.1g} (at most {bound(size[1], hardness):.1g})"
+            )
         rows.append(row)
     for beta in BETA:
         row = {"inverse temperature of": f"the choice alone, {beta:g}"}
         for size in SIZES:
-            row["{} states, {} actions".format(*size)] = "{:.0e}, policy {:.0e}".format(*errors(size, beta=beta, **run))
+            row["{} states, {} actions".format(*size)] = "{:.0e}, policy {:.0e}".format(
+                *errors(size, beta=beta, **run)
+            )
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -61,7 +61,9 @@ _RECIPE = "lab.taught_training"
 
 def code(seed: int) -> Float[Tensor, "state d_model"]:
     """The directions that stand for the states' values: orthonormal, drawn from the seed."""
-    columns, _ = np.linalg.qr(np.random.default_rng([seed, 1]).standard_normal((_D_MODEL, _LARGEST[0])))
+    columns, _ = np.linalg.qr(
+        np.random.default_rng([seed, 1]).standard_normal((_D_MODEL, _LARGEST[0]))
+    )
     return torch.from_numpy(columns.T.copy()).float()
 
 
@@ -69,7 +71,10 @@ def untaught(seed: int) -> HookedLatentTransformer:
     """The model before the first step."""
     (few_s, few_a), (n_states, n_actions) = _SMALLEST, _LARGEST
     layout = tasks.get("qlearning").layout(
-        n_states=n_states, n_actions=n_actions, n_states_range=(few_s, n_states), n_actions_range=(few_a, n_actions)
+        n_states=n_states,
+        n_actions=n_actions,
+        n_states_range=(few_s, n_states),
+        n_actions_range=(few_a, n_actions),
     )
     sizes = _D_MODEL, _N_LAYERS, len(_HEADS), _D_MODEL // len(_HEADS), 4 * _D_MODEL
     config = LatentTransformerConfig(
@@ -86,7 +91,11 @@ def untaught(seed: int) -> HookedLatentTransformer:
 
 
 def single_rounds(
-    n_rounds: int, n_states: int, n_actions: int, rng: np.random.Generator, largest: float = _VALUES[0]
+    n_rounds: int,
+    n_states: int,
+    n_actions: int,
+    rng: np.random.Generator,
+    largest: float = _VALUES[0],
 ) -> MDPEpisodes:
     """Rounds from random tables, each an episode of its own.
 
@@ -101,7 +110,9 @@ def single_rounds(
     action, reward = rng.integers(n_actions, size=(n_rounds, 1)), rng.random((n_rounds, 1))
     reward *= rng.random((n_rounds, 1)) < 0.6
     sizes: dict[str, Any] = {"n_states": n_states, "n_actions": n_actions, "initial": tables}
-    return MDPEpisodes.from_transitions(None, state, action, reward, following, alpha=_ALPHA, gamma=_GAMMA, **sizes)
+    return MDPEpisodes.from_transitions(
+        None, state, action, reward, following, alpha=_ALPHA, gamma=_GAMMA, **sizes
+    )
 
 
 def _encoded(
@@ -111,11 +122,16 @@ def _encoded(
     layout = model.layout.fit(episodes)
     encoded = layout.encode(episodes)
     drawn = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
-    return layout, EncodedRounds(layout.commit(encoded.tokens, drawn), encoded.values.float(), encoded.slots)
+    return layout, EncodedRounds(
+        layout.commit(encoded.tokens, drawn), encoded.values.float(), encoded.slots
+    )
 
 
 def losses(
-    model: HookedLatentTransformer, directions: Tensor, rounds: MDPEpisodes, rng: np.random.Generator
+    model: HookedLatentTransformer,
+    directions: Tensor,
+    rounds: MDPEpisodes,
+    rng: np.random.Generator,
 ) -> dict[str, Tensor]:
     """How far policies and updates of single rounds are from Q-learning's.
 
@@ -132,7 +148,9 @@ def losses(
     squared = missed.square().sum(-1)
     unit = (before.abs().amax((1, 2)) / (1.1 * _VALUES[0])).clamp_min(1.0)
     return {
-        "policy": tying.divergence(model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)),
+        "policy": tying.divergence(
+            model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)
+        ),
         "update": (squared / unit**2).mean(),
         "distance": (squared + 1e-12).sqrt().mean(),
     }
@@ -168,23 +186,36 @@ class Run:
 
     def losses(self, rng: np.random.Generator) -> dict[str, Tensor]:
         """Those of a step's batch: of single rounds, or of episodes of as many rounds where the run imitates."""
-        size = [int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)]
+        size = [
+            int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)
+        ]
         n_states, n_actions = _USUAL if rng.random() < 0.5 else size
         most = next((most for before, most in _FEWER_STATES if self.step < before), n_states)
-        n_rounds = next((n for share, n in _BATCHES if self.step < share * self.first), _BATCHES[-1][1])
+        n_rounds = next(
+            (n for share, n in _BATCHES if self.step < share * self.first), _BATCHES[-1][1]
+        )
         n_states = min(n_states, most)
         if not self.imitating:
             low, high = _VALUES
             largest = low * (high / low) ** min(1.0, max(0.0, 2 * self.share_of_rest))
-            return losses(self.model, self.code, single_rounds(n_rounds, n_states, n_actions, rng, largest), rng)
+            return losses(
+                self.model,
+                self.code,
+                single_rounds(n_rounds, n_states, n_actions, rng, largest),
+                rng,
+            )
         regime = _REGIMES[rng.integers(len(_REGIMES))]
         long = 2 + int((_ROUNDS - 2) * min(1.0, 3 * self.step / self.first))
         sizes, drawn = {"n_states": n_states, "n_actions": n_actions}, int(rng.integers(2**31))
-        episodes = tasks.get("qlearning").sample(n_rounds // long, long, seed=drawn, regime=regime, **sizes)
+        episodes = tasks.get("qlearning").sample(
+            n_rounds // long, long, seed=drawn, regime=regime, **sizes
+        )
         layout, encoded = _encoded(self.model, episodes, rng)
         logits, _ = tying.forward(self.model, encoded, layout)
         return {
-            "policy": tying.divergence(self.model, logits, special.softmax(_BETA * episodes.next_values_before, -1))
+            "policy": tying.divergence(
+                self.model, logits, special.softmax(_BETA * episodes.next_values_before, -1)
+            )
         }
 
     def advance(self) -> dict[str, float]:
@@ -206,7 +237,9 @@ class Run:
         return {key: float(loss.detach()) for key, loss in found.items()}
 
 
-def train(folder: Path, seed: int, n_steps: int = _STEPS, *, imitating: bool = False, every: int = 100) -> Path:
+def train(
+    folder: Path, seed: int, n_steps: int = _STEPS, *, imitating: bool = False, every: int = 100
+) -> Path:
     """Train, or go on training, in ``folder``; the folder of the model."""
     run = Run(folder, seed, n_steps, imitating)
     seen: list[dict[str, float]] = []
@@ -219,9 +252,15 @@ def train(folder: Path, seed: int, n_steps: int = _STEPS, *, imitating: bool = F
             write_state(folder, progress, run.settings, run.model, run.optimizers)
             means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
             with open(folder / "losses.jsonl", "a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"step": run.step, "cpu_s": round(run.seconds, 1), **means}) + "\n")
+                stream.write(
+                    json.dumps({"step": run.step, "cpu_s": round(run.seconds, 1), **means}) + "\n"
+                )
             seen = []
-    taught = "the policy in episodes" if imitating else "the policy and updates of single rounds, in a given code"
+    taught = (
+        "the policy in episodes"
+        if imitating
+        else "the policy and updates of single rounds, in a given code"
+    )
     about = f"taught tabular Q-learning at beta {_BETA:g} from random weights: {taught}; latents added to"
     origin = {"description": about, "training": {"recipe": _RECIPE, **run.settings}}
     run.model.config = replace(run.model.config, origin=origin)

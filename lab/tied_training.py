@@ -51,14 +51,19 @@ class Run:
         """Divergences on the batch of a step: of predictions, of an interchange, and of what must not matter."""
         recipe = self.recipe
         rng = np.random.default_rng([self.seed, step])
-        n_rounds = next((rounds for start, rounds in reversed(recipe.curriculum) if step >= start), recipe.n_rounds)
+        n_rounds = next(
+            (rounds for start, rounds in reversed(recipe.curriculum) if step >= start),
+            recipe.n_rounds,
+        )
         batch = batch_of(recipe, self.model, recipe.batch, int(rng.integers(2**31)), n_rounds)
         taught = recipe.attends(batch.values, batch.layout) if step < recipe.attention_steps else {}
         (logits, latents), missed = tying.watched(self.model, batch, taught)
         batch = replace(batch, latents=latents)
         losses = {
             "attention": missed,
-            "task": tying.divergence(self.model, logits, recipe.algorithm.distribution(batch.values)),
+            "task": tying.divergence(
+                self.model, logits, recipe.algorithm.distribution(batch.values)
+            ),
         }
         for i in rng.permutation(len(recipe.ties))[: recipe.draws]:
             tie = recipe.ties[i]
@@ -67,7 +72,9 @@ class Run:
             losses[f"tie {i}"] = self.compared(batch, tie, chosen, within, rng)
         k = int(rng.integers(len(recipe.ties) + 1))
         for strict in dict.fromkeys([k, *([len(recipe.ties)] if recipe.unused_at else [])]):
-            losses[f"strict {strict}"] = self.compared(batch, None, chosen, self.untied(strict, rng), rng)
+            losses[f"strict {strict}"] = self.compared(
+                batch, None, chosen, self.untied(strict, rng), rng
+            )
         return losses
 
     def untied(self, k: int, rng: np.random.Generator) -> dict[str, Tensor | None]:
@@ -88,7 +95,9 @@ class Run:
         """The divergence from the counterfactual after an intervention, over random pairs."""
         recipe = self.recipe
         pairs = Pairs.drawn(len(chosen), batch.rounds.tokens.shape[1], recipe.horizon, rng)
-        wanted = tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, chosen, recipe.horizon)
+        wanted = tying.counterfactual(
+            recipe.algorithm, batch.values, pairs, tie, chosen, recipe.horizon
+        )
         scores = tying.swapped(self.model, batch, pairs, projections, recipe.horizon)
         return tying.divergence(self.model, scores, wanted)
 
@@ -113,7 +122,13 @@ class Run:
     def save(self) -> None:
         """Write the whole state to the folder, in one rename."""
         progress = Progression(step=self.step, seconds=self.seconds)
-        write_state(self.folder, progress, {"name": self.name, "seed": self.seed}, self.model, self.optimizers)
+        write_state(
+            self.folder,
+            progress,
+            {"name": self.name, "seed": self.seed},
+            self.model,
+            self.optimizers,
+        )
 
     def resume(self) -> None:
         """Take up the state in the folder, if it holds one."""
@@ -124,7 +139,9 @@ class Run:
             state.moments(self.model, self.optimizers)
 
 
-def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None, every: int = 100) -> Path:
+def train(
+    kind: str, seed: int, folder: str | Path, *, steps: int | None = None, every: int = 100
+) -> Path:
     """Train, or go on training, in ``folder``; the folder of the model.
 
     Args:
@@ -159,4 +176,9 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    train(sys.argv[1], int(sys.argv[2]), sys.argv[3], steps=int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    train(
+        sys.argv[1],
+        int(sys.argv[2]),
+        sys.argv[3],
+        steps=int(sys.argv[4]) if len(sys.argv) > 4 else None,
+    )

@@ -52,7 +52,9 @@ class Tie:
         return tuple(element for several in self.holds.values() for element in several)
 
 
-def bases(ties: Sequence[Tie], d_model: int, d_head: int, seed: int) -> dict[str, Float[Tensor, "width element"]]:
+def bases(
+    ties: Sequence[Tie], d_model: int, d_head: int, seed: int
+) -> dict[str, Float[Tensor, "width element"]]:
     """A random orthonormal basis for each tied site: its first directions stand for the site's elements, in order."""
     vectors: dict[str, Tensor] = {}
     for tie in ties:
@@ -82,13 +84,20 @@ class Pairs:
         return cls(rows, at, (rows + rng.integers(1, n_episodes)) % n_episodes, other)
 
 
-def masks(tie: Tie, n_pairs: int, rng: np.random.Generator) -> Bool[NDArray[np.bool_], "pair element"]:
+def masks(
+    tie: Tie, n_pairs: int, rng: np.random.Generator
+) -> Bool[NDArray[np.bool_], "pair element"]:
     """Which elements are interchanged: all of them in half of the pairs, a random set in the others."""
     return (rng.random((n_pairs, len(tie.elements))) < 0.5) | (rng.random(n_pairs) < 0.5)[:, None]
 
 
 def counterfactual(
-    algorithm: Algorithm, values: Values, pairs: Pairs, tie: Tie | None, chosen: NDArray[np.bool_], horizon: int
+    algorithm: Algorithm,
+    values: Values,
+    pairs: Pairs,
+    tie: Tie | None,
+    chosen: NDArray[np.bool_],
+    horizon: int,
 ) -> NDArray[np.float64]:
     """The algorithm's distributions ``[pair, 1 + horizon, outcome]`` from the base's round on, elements set.
 
@@ -97,7 +106,10 @@ def counterfactual(
     """
     do: dict[str, NDArray[Any]] = {}
     if tie is not None:
-        mine, theirs = values[tie.variable][pairs.base, pairs.at], values[tie.variable][pairs.source, pairs.source_at]
+        mine, theirs = (
+            values[tie.variable][pairs.base, pairs.at],
+            values[tie.variable][pairs.source, pairs.source_at],
+        )
         new = np.array(mine, dtype=np.result_type(mine, theirs))
         for k, element in enumerate(tie.elements):
             at: tuple[Any, ...] = (slice(None), *element)
@@ -130,7 +142,9 @@ class Batch:
 
 def forward(
     model: HookedLatentTransformer, rounds: EncodedRounds, layout: RoundLayout
-) -> tuple[Float[Tensor, "episode round outcome"], Float[Tensor, "episode round_plus_1 latent d_model"]]:
+) -> tuple[
+    Float[Tensor, "episode round outcome"], Float[Tensor, "episode round_plus_1 latent d_model"]
+]:
     """Logits of every round and the latents before each, with gradients."""
     latents = [model.initial(len(rounds.tokens), layout)]
     logits = []
@@ -158,7 +172,9 @@ def watched(
         query = batch.layout.position(str(sites[text].position)) - n_positions
         seen[text].append(pattern[:, sites[text].head, query])
 
-    with model.hooks(fwd_hooks=[(site.hook, partial(keep, text=text)) for text, site in sites.items()]):
+    with model.hooks(
+        fwd_hooks=[(site.hook, partial(keep, text=text)) for text, site in sites.items()]
+    ):
         done = forward(model, batch.rounds, batch.layout)
     missed = torch.zeros(())
     for text, patterns in seen.items():
@@ -179,7 +195,9 @@ def distribution(
     return scores.softmax(-1) if model.config.output == "logits" else scores.clamp(0.0, 1.0)
 
 
-def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: NDArray[np.float64]) -> Tensor:
+def divergence(
+    model: HookedLatentTransformer, scores: Tensor, wanted: NDArray[np.float64]
+) -> Tensor:
     """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor.
 
     Where the model gives probabilities, which may lie outside [0, 1], half of the chi-squared divergence: the same to
@@ -187,28 +205,48 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: NDArray[n
     """
     target = torch.from_numpy(wanted).to(scores)
     if model.config.output == "logits":
-        return (torch.special.xlogy(target, target) - target * scores.log_softmax(-1)).sum(-1).mean()
+        return (
+            (torch.special.xlogy(target, target) - target * scores.log_softmax(-1)).sum(-1).mean()
+        )
     return ((scores - target).square() / (2 * target.clamp_min(_LEAST))).sum(-1).mean()
 
 
 def one_round(
-    model: HookedLatentTransformer, layout: RoundLayout, tokens: Tensor, latents: Tensor, values: Tensor, slots: Tensor
+    model: HookedLatentTransformer,
+    layout: RoundLayout,
+    tokens: Tensor,
+    latents: Tensor,
+    values: Tensor,
+    slots: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Logits of one round and the latents that it leaves; of the last layer only what is read is computed."""
     resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
     read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
-    return logits, model.write(latents, model.update(read[:, -layout.n_after], tokens.shape[1]), slots)
+    return logits, model.write(
+        latents, model.update(read[:, -layout.n_after], tokens.shape[1]), slots
+    )
 
 
-def _rows(batch: Batch, rows: NDArray[Any], at: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _rows(
+    batch: Batch, rows: NDArray[Any], at: NDArray[Any]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     assert batch.latents is not None, "forward gives the latents"
     b, t = torch.from_numpy(rows), torch.from_numpy(at)
-    return batch.rounds.tokens[b, t], batch.latents[b, t], batch.rounds.values[b, t], batch.rounds.slots[b, t]
+    return (
+        batch.rounds.tokens[b, t],
+        batch.latents[b, t],
+        batch.rounds.values[b, t],
+        batch.rounds.slots[b, t],
+    )
 
 
 def swapped(
-    model: HookedLatentTransformer, batch: Batch, pairs: Pairs, projections: Mapping[str, Tensor | None], horizon: int
+    model: HookedLatentTransformer,
+    batch: Batch,
+    pairs: Pairs,
+    projections: Mapping[str, Tensor | None],
+    horizon: int,
 ) -> Float[Tensor, "pair step outcome"]:
     """Logits from the base's round on, with parts of activations set to what they are in the source's round.
 

@@ -30,9 +30,14 @@ def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
         InputError: a model with LayerNorm, whose scale the new coordinates would change.
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
-    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    require(
+        model.config.normalization_type is None,
+        f"{model.name!r} has LayerNorm; give a model without it",
+    )
     d_model = model.config.d_model
-    return moved(model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added")
+    return moved(
+        model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added"
+    )
 
 
 def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
@@ -44,8 +49,14 @@ def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTrans
         InputError: a factor of 0, or a model with LayerNorm or without an exact state readout.
     """
     require(factor != 0, "factor must be a number other than 0, got 0")
-    require(model.is_handwired, f"{model.name!r} is a learned model; give a handwired one, whose state is known")
-    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    require(
+        model.is_handwired,
+        f"{model.name!r} is a learned model; give a handwired one, whose state is known",
+    )
+    require(
+        model.config.normalization_type is None,
+        f"{model.name!r} has LayerNorm; give a model without it",
+    )
     held = torch.linalg.pinv(model.state_map) @ model.state_map
     whole = torch.eye(len(held)).to(held)
     columns, back = whole + (factor - 1) * held, whole + (1 / factor - 1) * held
@@ -62,7 +73,12 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
     """
     require(sd >= 0, f"sd must be a number >= 0, got {sd}")
     task, worse = tasks.of(model), copy.deepcopy(model)
-    latents = rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed)).latents[:, 1:].flatten(0, 2).double()
+    latents = (
+        rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed))
+        .latents[:, 1:]
+        .flatten(0, 2)
+        .double()
+    )
     values, vectors = torch.linalg.eigh(torch.cov(latents.T))
     noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
     worse.register_forward_pre_hook(noise.see)
@@ -80,7 +96,9 @@ class _Noise:
     def see(self, model: HookedLatentTransformer, given: tuple[Tensor, ...]) -> None:
         sha = hashlib.sha256(str(self.seed).encode())
         for tensor in given[:2]:
-            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            sha.update(
+                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
         self.given = sha.digest()[:7]
 
     def add(self, update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:

@@ -74,7 +74,11 @@ def place(site: str | Site | ProbedSite, model: Machine | None = None) -> Probed
     try:
         parsed = Site.parse(site, model)
     except InputError as error:
-        hint = "" if model is not None else "; a machine of your own has points of its own: give model="
+        hint = (
+            ""
+            if model is not None
+            else "; a machine of your own has points of its own: give model="
+        )
         raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}{hint}") from None
     return ProbedSite(site, parsed.hook, parsed)
 
@@ -85,12 +89,20 @@ _WRITES_ALL = (
 )
 
 
-def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine | None) -> ProbedSite:
+def _of_what_is_carried(
+    site: str, word: str, part: str | None, model: Machine | None
+) -> ProbedSite:
     if word != "latents":
-        require(part is None, f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL")
+        require(
+            part is None,
+            f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL",
+        )
         if model is not None:
             carried = ", ".join(channel.name for channel in model.channels)
-            require(len(model.channels) == 1, _WRITES_ALL.format(word=word, name=model.name, carried=carried))
+            require(
+                len(model.channels) == 1,
+                _WRITES_ALL.format(word=word, name=model.name, carried=carried),
+            )
         return ProbedSite(site)
     if part is None:
         return ProbedSite(site)
@@ -133,13 +145,21 @@ def read(
             f"names_filter=[{found.hook!r}], rounds='all'",
         )
         activation = run.cache[found.hook]
-        return activation if found.site is None else activation[(slice(None), *found.site.index(run.layout))]
+        return (
+            activation
+            if found.site is None
+            else activation[(slice(None), *found.site.index(run.layout))]
+        )
     before, after = run.latents[:, :-1], run.latents[:, 1:]
     if found.name in ("written", "change"):
         if run.latents.shape[2] == 1:
             after, before = after[:, :, 0], before[:, :, 0]
         else:
-            said = {"word": found.name, "name": run.settings.get("model"), "carried": f"{run.latents.shape[2]} rows"}
+            said = {
+                "word": found.name,
+                "name": run.settings.get("model"),
+                "carried": f"{run.latents.shape[2]} rows",
+            }
             require(run.latents.shape[2] == run.layout.n_latents, _WRITES_ALL.format(**said))
             slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
             after, before = (part.gather(2, slots).squeeze(2) for part in (after, before))
@@ -151,20 +171,26 @@ def read(
     return part.squeeze(2) if part.shape[2] == 1 else part
 
 
-def without_rounding(x: Float[np.ndarray, "episode round d"]) -> tuple[Float[np.ndarray, "episode round d"], str]:
+def without_rounding(
+    x: Float[np.ndarray, "episode round d"],
+) -> tuple[Float[np.ndarray, "episode round d"], str]:
     """Features that vary by less than the rounding of the largest activation, made constant (docs/method/probes.md).
 
     The sentence beside them is empty where less than half of the features that vary do so.
     """
     loud = x.std((0, 1), dtype=np.float64) > (_ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max())
-    n_unread = int((np.ptp(x[..., ~loud], (0, 1)) > 1e-30).sum())  # less stands for 0, as exp(-200) in exact machines
+    n_unread = int(
+        (np.ptp(x[..., ~loud], (0, 1)) > 1e-30).sum()
+    )  # less stands for 0, as exp(-200) in exact machines
     n = int(loud.sum()) + n_unread
     hidden = f"{n_unread} of {n} features vary by less than the rounding of the largest activation; scale them first"
     read = x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
     return read, hidden if 0 < n <= 2 * n_unread else ""
 
 
-def places(model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]) -> list[ProbedSite]:
+def places(
+    model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
+) -> list[ProbedSite]:
     """The places that sites name in a machine, for these episodes; those that it does not have are refused."""
     layout = model.layout.fit(episodes)
     found = [place(site, model) for site in sites]

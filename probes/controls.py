@@ -64,7 +64,9 @@ class ProbeScore(_Difference):
     references: Float[Array, " group"] = field(repr=False)
     kind: refit.Score = "skill"
     constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
-    graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = field(default=None, repr=False)
+    graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = field(
+        default=None, repr=False
+    )
 
     @classmethod
     @checked
@@ -79,7 +81,16 @@ class ProbeScore(_Difference):
         """From sums per independent group of episodes; the constant's losses are the references when None."""
         lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
         own = refit.interval(lost, scale, N_FOLDS, kind)
-        return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant, graded)
+        return cls(
+            own.estimate,
+            own.low,
+            own.high,
+            lost,
+            scale,
+            kind,
+            scale if constant is None else constant,
+            graded,
+        )
 
     @property
     def skill(self) -> Interval:
@@ -96,10 +107,17 @@ class ProbeScore(_Difference):
     @checked
     def minus(self, other: ProbeScore) -> _Difference:
         """The difference from a score of the same kind, with its paired interval where both have the same episodes."""
-        lost, of_control, scale, references = self.losses, other.losses, self.references, other.references
+        lost, of_control, scale, references = (
+            self.losses,
+            other.losses,
+            self.references,
+            other.references,
+        )
         if len(lost) != len(of_control):
             return _Difference(self.estimate - other.estimate, nan, nan)
-        paired = refit.difference(lost, of_control, scale, N_FOLDS, self.kind, control_references=references)
+        paired = refit.difference(
+            lost, of_control, scale, N_FOLDS, self.kind, control_references=references
+        )
         return _Difference(paired.estimate, paired.low, paired.high)
 
     @property
@@ -139,12 +157,16 @@ def fitted(
     graded = None
     if probabilities and target.is_rare:
         given = np.concatenate(probabilities, -1)
-        shown = np.concatenate([np.eye(p.shape[-1])[y[..., k]] for k, p in enumerate(probabilities)], -1)
+        shown = np.concatenate(
+            [np.eye(p.shape[-1])[y[..., k]] for k, p in enumerate(probabilities)], -1
+        )
         scored = np.repeat(used, probabilities[0].shape[-1], -1)
         missed = refit.in_groups(np.square((given - shown) * scored).sum(1), groups)
         graded = missed.sum(1), refit.totals(shown, scored, groups).sum(1)
     if of_classes:
-        most = [np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])]
+        most = [
+            np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])
+        ]
         parts = summed(predictions != y), steps, summed(y != np.array(most))
     else:
         wrong, totals = (y - predictions) * used, refit.totals(y, target.mask, groups)
@@ -155,13 +177,22 @@ def fitted(
         each = zip(target.outputs, *(part.T for part in parts), strict=True)
         metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
         if not of_classes:
-            metrics["mae"] = ProbeScore.of(summed(np.abs(y - predictions)).sum(1), steps.sum(1), "ratio")
+            metrics["mae"] = ProbeScore.of(
+                summed(np.abs(y - predictions)).sum(1), steps.sum(1), "ratio"
+            )
         if probabilities:
             truth = y.astype(np.int64)
-            of_truth = [np.take_along_axis(p, truth[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
+            of_truth = [
+                np.take_along_axis(p, truth[..., [k]], axis=-1)[..., 0]
+                for k, p in enumerate(probabilities)
+            ]
             losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
-            metrics["log_loss"] = ProbeScore.of(summed(np.maximum(losses, 0.0)).sum(1), steps.sum(1), "ratio")
-        by_output = {name: ProbeScore.of(lost, scale, kind, constant) for name, lost, scale, constant in each}
+            metrics["log_loss"] = ProbeScore.of(
+                summed(np.maximum(losses, 0.0)).sum(1), steps.sum(1), "ratio"
+            )
+        by_output = {
+            name: ProbeScore.of(lost, scale, kind, constant) for name, lost, scale, constant in each
+        }
         found = {"by_output": by_output, "metrics": metrics, "columns": target.outputs}
         return {**found, "predictions": predictions.astype(np.float64), **refitted()}
 
@@ -286,10 +317,14 @@ class Problem:
             # A shuffled target brings its mask along; a control task is scored where its target is.
             mask = None if t.mask is None else _shuffled(t.mask, seed, groups)
             both = None if t.missing is None else t.missing | _shuffled(t.missing, seed, groups)
-            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask, missing=both)
+            drawn[i, "shuffled"] = replace(
+                t, values=_shuffled(t.values, seed, groups), mask=mask, missing=both
+            )
         for i, t in enumerate(numbers):
             if t.types is not None:
-                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed, t.missing))
+                drawn[i, "control_task"] = replace(
+                    t, values=_control_task(t.values, t.types, seed, t.missing)
+                )
         return cls(replace(sample, targets=numbers), kind, drawn)
 
     def with_baselines(self) -> Problem:
@@ -303,7 +338,9 @@ class Problem:
         return replace(self, baselines=scores)
 
     def fit(
-        self, x: Float[Array, "episode round d"], copies: Iterable[tuple[Array, GroupedTargets]] = ()
+        self,
+        x: Float[Array, "episode round d"],
+        copies: Iterable[tuple[Array, GroupedTargets]] = (),
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
         """Each target's probe and controls; of several untrained copies the one with the highest score counts.
 
@@ -311,7 +348,9 @@ class Problem:
         """
         n = len(self.sample.targets)
         fitted = self.sample.fit(self.kind, x, list(self.drawn.values()))
-        scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(self.baselines)
+        scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(
+            self.baselines
+        )
         for blank, sample in copies:
             _keep_best(scores, "untrained", sample.fit(self.kind, blank))
         results = []
@@ -325,7 +364,9 @@ class Problem:
         return results
 
 
-def _keep_best(scores: dict[tuple[int, str], ProbeScore], name: str, fitted: Sequence[Fitted]) -> None:
+def _keep_best(
+    scores: dict[tuple[int, str], ProbeScore], name: str, fitted: Sequence[Fitted]
+) -> None:
     """Put each target's score of a control that has several forms where it is higher than the one that is there."""
     for i, one in enumerate(fitted):
         known = scores.get((i, name))

@@ -48,21 +48,30 @@ def _classifies(estimator: Any) -> bool:
     return bool(is_classifier(estimator))
 
 
-def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
+def predict(
+    fitted: tuple[Any, ...], x: Float[Array, "episode round d"]
+) -> Float[Array, "episode round k"]:
     """What fitted estimators of scikit-learn, one per output, predict."""
     rows = x.reshape(-1, x.shape[-1])
-    columns = [np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel() for e in fitted]
+    columns = [
+        np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel()
+        for e in fitted
+    ]
     return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)
 
 
-def _fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
+def _fit(
+    estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]
+) -> tuple[Any, ...]:
     """A fitted clone for each output; where training has one class only, that class itself, which needs no fit."""
     from sklearn.base import clone
 
     rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]).T
     constant = _classifies(estimator)
     return tuple(
-        float(column[0]) if constant and (column == column[0]).all() else clone(estimator).fit(rows, column)
+        float(column[0])
+        if constant and (column == column[0]).all()
+        else clone(estimator).fit(rows, column)
         for column in columns
     )
 
@@ -197,14 +206,19 @@ class _LogisticFit:
         """Keep the log-losses of all penalties in the folds that a split leaves out."""
         for fold in split.tested:
             truth = self.labels[self.groups == fold]
-            given = [self.predicted(split, penalty, fold)[np.arange(len(truth)), truth] for penalty in _PENALTIES]
+            given = [
+                self.predicted(split, penalty, fold)[np.arange(len(truth)), truth]
+                for penalty in _PENALTIES
+            ]
             losses = [-np.log(np.maximum(p, np.finfo(np.float64).eps)).mean() for p in given]
             self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
         """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
         others = sorted({*self.groups.tolist()} - left_out)
-        return _PENALTIES[int(np.argmin(sum(self.losses[left_out | {fold}, fold] for fold in others)))]
+        return _PENALTIES[
+            int(np.argmin(sum(self.losses[left_out | {fold}, fold] for fold in others)))
+        ]
 
     def predicted(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
         """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
@@ -215,7 +229,9 @@ class _LogisticFit:
         else:
             # As `predict_proba`, without its checks, which take as long as a fit of few rows.
             scores = split.tested[fold] @ regression.coef_.T + regression.intercept_
-            scores = np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
+            scores = (
+                np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
+            )
             result[:, regression.classes_] = special.softmax(scores, axis=1)
         return result
 
@@ -260,7 +276,10 @@ def _cross_validate(
     varying = (rows != rows[0]).any(0)
     varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
     rows = rows[:, varying]
-    fits = [_LogisticFit(rows, groups, varying, y.reshape(-1), np.zeros((len(rows), n))) for y, n in targets]
+    fits = [
+        _LogisticFit(rows, groups, varying, y.reshape(-1), np.zeros((len(rows), n)))
+        for y, n in targets
+    ]
     for pair in combinations(range(folds.max() + 1), 2):
         split = _Split.of(rows, groups, *pair)
         for one in fits:
@@ -273,10 +292,14 @@ def _cross_validate(
     return fits
 
 
-def _logistic(x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array) -> list[Fitted]:
+def _logistic(
+    x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
+) -> list[Fitted]:
     import sklearn
 
-    outputs = [(y, int(one.values.max()) + 1) for one in targets for y in np.moveaxis(one.values, -1, 0)]
+    outputs = [
+        (y, int(one.values.max()) + 1) for one in targets for y in np.moveaxis(one.values, -1, 0)
+    ]
     # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
         fits, found = iter(_cross_validate(x, folds, outputs)), []
@@ -284,7 +307,9 @@ def _logistic(x: Array, targets: Sequence[TargetValues], folds: Array, groups: A
         own = list(islice(fits, target.values.shape[-1]))
         probabilities = [one.probabilities.reshape(*x.shape[:2], -1) for one in own]
         predictions = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
-        found.append(fitted(target, predictions, groups, partial(_refitted, target, own), probabilities))
+        found.append(
+            fitted(target, predictions, groups, partial(_refitted, target, own), probabilities)
+        )
     return found
 
 
@@ -293,7 +318,9 @@ def _refitted(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, A
     return {
         "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
         "intercept": np.concatenate([one.refit[1] for one in fits]),
-        "columns": target.outputs if n <= 2 else tuple(f"{of}={c}" for of in target.outputs for c in range(n)),
+        "columns": target.outputs
+        if n <= 2
+        else tuple(f"{of}={c}" for of in target.outputs for c in range(n)),
         "settings": {"penalties": [one.refit[2] for one in fits]},
     }
 

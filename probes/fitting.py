@@ -113,7 +113,10 @@ def fit(
     """
     if not isinstance(target, TargetValues):
         target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
-    require(episodes is None or inputs is None, "give episodes= or inputs=, not both: either makes the inputs control")
+    require(
+        episodes is None or inputs is None,
+        "give episodes= or inputs=, not both: either makes the inputs control",
+    )
     run = activations if isinstance(activations, Rollout) else None
     if run is not None and not run.settings.get("hooked_rounds"):
         whose, known = model or run.model, episodes or run.episodes
@@ -131,7 +134,9 @@ def fit(
         forms, types = round_inputs(episodes)
         target = replace(target, inputs=forms, types=types)
     if inputs is not None:
-        forms = tuple(as_inputs(form) for form in (inputs if isinstance(inputs, list | tuple) else [inputs]))
+        forms = tuple(
+            as_inputs(form) for form in (inputs if isinstance(inputs, list | tuple) else [inputs])
+        )
         n_episodes, n_rounds = target.values.shape[:2]
         for form in forms:
             require(
@@ -179,7 +184,11 @@ def probe(
         values = compute(targets, episodes, model)
         (where,) = places(model, episodes, [site])
         hooks = None if where.hook is None else [where.hook]
-        run = rollout(model, episodes, names_filter=hooks) if run is None else require_own(run, model, episodes)
+        run = (
+            rollout(model, episodes, names_filter=hooks)
+            if run is None
+            else require_own(run, model, episodes)
+        )
         run = replace(run, model=model, episodes=episodes)
         return _fit_run(run, values, where, n_untrained, method=method, seed=seed, **about)
 
@@ -202,15 +211,27 @@ def _fit_run(
     for when, activations in own.items():
         alike = [i for i, target in enumerate(targets) if target.when == when]
         there = None if elsewhere is None else [elsewhere[i] for i in alike]
-        copies = [*given, *((partial(lambda of, w: read(of(), where, w), blank, when), there) for blank in blanks)]
+        copies = [
+            *given,
+            *(
+                (partial(lambda of, w: read(of(), where, w), blank, when), there)
+                for blank in blanks
+            ),
+        ]
         how = {name: run.settings[name] for name in ("model", "digest", "commit")} | options
-        fitted = fit_targets(activations, [targets[i] for i in alike], copies=copies, site=where, seed=seed, **how)
+        fitted = fit_targets(
+            activations, [targets[i] for i in alike], copies=copies, site=where, seed=seed, **how
+        )
         results |= dict(zip(alike, fitted, strict=True))
     return [results[i] for i in range(len(targets))]
 
 
 def untrained_runs(
-    run: Rollout, targets: Sequence[TargetValues], sites: Sequence[str | ProbedSite], n: int, seed: int
+    run: Rollout,
+    targets: Sequence[TargetValues],
+    sites: Sequence[str | ProbedSite],
+    n: int,
+    seed: int,
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
     """For each of ``n`` untrained copies of a rollout's model what gives its run; targets of its episodes where more.
 
@@ -227,10 +248,15 @@ def untrained_runs(
         own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
         with suppress(InputError):  # such as of episodes that were recorded
             sizes = task.sizes_of(episodes)
-            more = task.sample_for(model, n_more, episodes.n_rounds, own_seed, episodes.regime, sizes)
+            more = task.sample_for(
+                model, n_more, episodes.n_rounds, own_seed, episodes.regime, sizes
+            )
     if more is not None:
         own = _again(targets, episodes, n_rounds)
-        if own and all(np.array_equal(one.values, target.values) for one, target in zip(own, targets, strict=True)):
+        if own and all(
+            np.array_equal(one.values, target.values)
+            for one, target in zip(own, targets, strict=True)
+        ):
             samples.append(more)
             elsewhere = []
             for one, other in zip(own, _again(targets, more, n_rounds), strict=True):
@@ -248,11 +274,16 @@ def untrained_runs(
         for sample, key in zip(samples, which, strict=True):
             kept = _RUNS.pop((digest, *about, key), None)
             if kept is None:
-                kept = rollout(fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit)
+                kept = rollout(
+                    fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit
+                )
             runs.append(replace(kept, model=fresh))
             _RUNS[digest, *about, key] = kept
         blanks.append(partial(Rollout.joined, runs))
-    while sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values())) > _MOST_KEPT:
+    while (
+        sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values()))
+        > _MOST_KEPT
+    ):
         del _RUNS[next(iter(_RUNS))]
     return blanks, elsewhere
 
@@ -262,14 +293,19 @@ _RUNS: dict[tuple[Any, ...], Rollout] = {}
 _MOST_KEPT = 2**28  # bytes of activations that are kept in them
 
 
-def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -> list[TargetValues]:
+def _again(
+    targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int
+) -> list[TargetValues]:
     """Targets, computed by their keys of the first rounds of episodes; none where a key is not of their task."""
     try:
         found = [parse(target.key, interp.tasks.of(episodes)) for target in targets]
     except InputError:
         return []
     every = zip(found, targets, strict=True)
-    return [of(episodes, moment, **target.parameters).rounds(0, n_rounds) for (of, moment), target in every]
+    return [
+        of(episodes, moment, **target.parameters).rounds(0, n_rounds)
+        for (of, moment), target in every
+    ]
 
 
 def fit_targets(
@@ -309,9 +345,13 @@ def fit_targets(
     recorded = usable and (missing is not None or participants is not None)
     only = f"there are only {len(x)} episodes, where of an untrained copy {PLATEAU} show all that can be read"
     only = only if recorded and len(x) < PLATEAU else ""
-    overflown = "" if usable or not copies else "the activations of the untrained model overflow or are NaN"
+    overflown = (
+        "" if usable or not copies else "the activations of the untrained model overflow or are NaN"
+    )
     if overflown:
-        warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
+        warnings.warn(
+            f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3
+        )
     x, hidden = without_rounding(x)
     if hidden:
         warnings.warn(hidden, UserWarning, stacklevel=3)
@@ -322,7 +362,11 @@ def fit_targets(
     kinds = [_kind(method, target) for target in targets]
     for target in [target for kind, target in zip(kinds, targets, strict=True) if kind is LOGISTIC]:
         rows = target.values.reshape(-1, target.values.shape[-1])
-        constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+        constant = [
+            name
+            for name, values in zip(target.outputs, rows.T, strict=True)
+            if (values == values[0]).all()
+        ]
         require(
             not constant,
             f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} "
@@ -333,22 +377,33 @@ def fit_targets(
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     sizes |= {} if missing is None else {"n_counted": int((~missing).sum())}
-    sizes |= {"n_untrained": len(usable), "untrained_episodes": max((n for _, n, *_ in usable), default=0)}
+    sizes |= {
+        "n_untrained": len(usable),
+        "untrained_episodes": max((n for _, n, *_ in usable), default=0),
+    }
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         sample = GroupedTargets([targets[i] for i in alike], together, seed)
         drawn: list[GroupedTargets] = []
         for _, n, _, there in usable:
-            more = n_groups + np.arange(n - len(x))  # further episodes are independent of each other
+            more = n_groups + np.arange(
+                n - len(x)
+            )  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
             drawn.append(GroupedTargets(own, np.concatenate([together, more]), seed))
         given = ((of() if callable(of) else of, lost) for of, _, lost, _ in usable)
         read_once = (without_rounding(filled(as_inputs(blank), lost))[0] for blank, lost in given)
-        fitted = Problem.of(sample, kind).with_baselines().fit(x, zip(read_once, drawn, strict=True))
+        fitted = (
+            Problem.of(sample, kind).with_baselines().fit(x, zip(read_once, drawn, strict=True))
+        )
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
-            options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i], "hidden": hidden}
+            options: dict[str, Any] = {
+                "untrained": overflown,
+                "n_features": n_features[i],
+                "hidden": hidden,
+            }
             uncontrolled = overflown and f"{overflown}, so that it is no control"
             notes = (few, only, hidden, _LEANS_LOW if n_features[i] else None, uncontrolled)
             results[i] = ProbeResult(

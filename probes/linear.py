@@ -46,7 +46,8 @@ class _Moments:
 
     def __add__(self, other: _Moments) -> _Moments:
         return _Moments(
-            self.n + other.n, *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy"))
+            self.n + other.n,
+            *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy")),
         )
 
 
@@ -72,7 +73,14 @@ class _RidgePath:
         keep = np.where(varies, 1 / scale, 0.0)
         eigenvalues, basis = np.linalg.eigh(gram * np.outer(keep, keep))
         projected = basis.T @ ((train.xy - np.outer(train.x, mean_y)) * keep[:, None])
-        return cls(mean_x, mean_y, np.where(varies, scale, np.inf), np.maximum(eigenvalues, 0.0), basis, projected)
+        return cls(
+            mean_x,
+            mean_y,
+            np.where(varies, scale, np.inf),
+            np.maximum(eigenvalues, 0.0),
+            basis,
+            projected,
+        )
 
     def weights(self, alphas: Float[Array, " k"]) -> tuple[Float[Array, "d k"], Float[Array, " k"]]:
         """Weights on the raw inputs, and intercepts, with one penalty per output."""
@@ -85,15 +93,21 @@ class _RidgePath:
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
         cross = np.outer(test.x, self.mean_x)
-        xx = (test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)) * np.outer(inverse, inverse)
+        xx = (test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)) * np.outer(
+            inverse, inverse
+        )
         xy = test.xy - np.outer(x, self.mean_y) - np.outer(self.mean_x, test.y)
         yy = test.yy - 2 * self.mean_y * test.y + test.n * self.mean_y**2
         rotated_xx = self.basis.T @ xx @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
         d, k = self.projected.shape
-        w = self.projected[:, None] / (self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None])
+        w = self.projected[:, None] / (
+            self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None]
+        )
         cross = np.einsum("dak,dk->ak", w, rotated_xy)
-        square = np.einsum("dm,dm->m", w.reshape(d, -1), rotated_xx @ w.reshape(d, -1)).reshape(-1, k)
+        square = np.einsum("dm,dm->m", w.reshape(d, -1), rotated_xx @ w.reshape(d, -1)).reshape(
+            -1, k
+        )
         return np.maximum(yy - 2 * cross + square, 0.0) / test.n
 
 
@@ -122,12 +136,19 @@ def cross_validate(
     n_folds, n_rounds, d = int(folds.max()) + 1, x.shape[1], x.shape[2]
     # A shift changes nothing in exact arithmetic; without it, large means would cost digits in the sums of squares.
     (centred_x, shift_x), (centred_y, shift_y) = _centre(x), _centre(y)
-    variance = np.einsum("erd,erd->d", centred_x, centred_x) / centred_x[..., 0].size  # without a copy, as .var makes
+    variance = (
+        np.einsum("erd,erd->d", centred_x, centred_x) / centred_x[..., 0].size
+    )  # without a copy, as .var makes
     rows = [folds == fold for fold in range(n_folds)]
-    parts = [_Moments.of(centred_x[r].reshape(-1, d), centred_y[r].reshape(-1, y.shape[2])) for r in rows]
+    parts = [
+        _Moments.of(centred_x[r].reshape(-1, d), centred_y[r].reshape(-1, y.shape[2])) for r in rows
+    ]
 
     def path(held_out: set[int]) -> _RidgePath:
-        return _RidgePath.of(reduce(_Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)), variance)
+        return _RidgePath.of(
+            reduce(_Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)),
+            variance,
+        )
 
     # errors[f, g]: trained without folds f and g, tested on g; the pair's path serves both orders.
     errors = np.zeros((n_folds, n_folds, len(ALPHAS), y.shape[2]))
@@ -148,7 +169,9 @@ def cross_validate(
     return _RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
 
 
-def _centre(x: Float[Array, "episode round d"]) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
+def _centre(
+    x: Float[Array, "episode round d"],
+) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
     """Columns about their means, in float64; a constant column becomes exactly zero."""
     first = x[0, 0].astype(np.float64)
     moved = x - first
@@ -176,7 +199,12 @@ def _fit(
     found = []
     for target, end, width, alpha in zip(targets, ends, widths, fit.alpha.tolist(), strict=True):
         at, settings = slice(end - width, end), {"alphas": ALPHAS, "alpha": alpha}
-        kept = partial(dict[str, Any], weights=fit.weights[:, at], intercept=fit.intercept[at], settings=settings)
+        kept = partial(
+            dict[str, Any],
+            weights=fit.weights[:, at],
+            intercept=fit.intercept[at],
+            settings=settings,
+        )
         found.append(fitted(target, fit.predictions[..., at], groups, kept))
     return found
 

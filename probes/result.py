@@ -71,7 +71,9 @@ def measure_of(
     if hidden:
         unless["no"] = f"{NOTHING}: {hidden}"
     elif n_features:
-        unless["no"] = f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
+        unless["no"] = (
+            f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
+        )
     elif score.detectable > _SMALLEST_EFFECT:
         n = ceil(len(score.losses) * (score.detectable / _SMALLEST_EFFECT) ** 2)
         unless["no"] = f"{FEW}: about {n} would do"
@@ -81,13 +83,19 @@ def measure_of(
         number=score.skill,
         threshold=_SMALLEST_EFFECT,
         unit="R2" if score.kind == "skill" else "skill",
-        controls={DESCRIPTIONS[key]: Control(one.score.skill.estimate, one.counts) for key, one in controls.items()},
+        controls={
+            DESCRIPTIONS[key]: Control(one.score.skill.estimate, one.counts)
+            for key, one in controls.items()
+        },
         yes=f"{'partly ' * (score.skill.estimate < 0.5)}holds {name}{place}",  # less than half of it can be read
         no=f"does not hold {name}{place}",
         unless=unless,
         caution="what can be read need not be used",
         note="; ".join(
-            filter(None, ("" if score.kind == "skill" else f"accuracy {score}", counted_of(target.missing)))
+            filter(
+                None,
+                ("" if score.kind == "skill" else f"accuracy {score}", counted_of(target.missing)),
+            )
         ),
     )
 
@@ -169,13 +177,18 @@ class ProbeResult(Measured):
         It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn estimator has none.
         ``output`` is a name from :attr:`columns`; needless where there is one.
         """
-        require(not self.estimators, f"a probe by {self.method} has no direction; fit it by 'ridge' or 'logistic'")
+        require(
+            not self.estimators,
+            f"a probe by {self.method} has no direction; fit it by 'ridge' or 'logistic'",
+        )
         if output is None:
             require(len(self.columns) == 1, f"choose an output: {', '.join(self.columns)}")
             output = self.columns[0]
         if output not in self.columns:
             raise unknown_name(f"output of {self.target.key!r}:", output, self.columns, limit=40)
-        return np.linalg.pinv(self.weights, rcond=1e-9)[self.columns.index(output)].reshape(self.shape)
+        return np.linalg.pinv(self.weights, rcond=1e-9)[self.columns.index(output)].reshape(
+            self.shape
+        )
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
         """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""
@@ -184,7 +197,9 @@ class ProbeResult(Measured):
             where = "this probe was fitted on an array, so it cannot know where to read a run"
             require(self.site is not None, f"{where}; {remedy}")
             assert self.site is not None
-            of, ran = ((one.get("model"), one.get("digest")) for one in (self.settings, run.settings))
+            of, ran = (
+                (one.get("model"), one.get("digest")) for one in (self.settings, run.settings)
+            )
             require(
                 of[1] == ran[1],
                 f"this probe was fitted on model {of[0]!r} ({str(of[1])[:12]}), the run is of {ran[0]!r} "
@@ -205,14 +220,21 @@ class ProbeResult(Measured):
             target, moment = parse(self.target.key, interp.tasks.of(episodes))
             if self.metric == "r2":
                 true = target(episodes, moment, **self.target.parameters).indicators().values
-        values = predict(self.estimators, x) if self.estimators else x @ self.weights + self.intercept
+        values = (
+            predict(self.estimators, x) if self.estimators else x @ self.weights + self.intercept
+        )
         return Decoded(self.target.key, self.columns, values, true)
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
         """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode."""
-        require(self.metric == "r2", f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw")
-        return Decoded(self.target.key, self.columns, self.predictions, self.target.indicators().values).plot(episode)
+        require(
+            self.metric == "r2",
+            f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw",
+        )
+        return Decoded(
+            self.target.key, self.columns, self.predictions, self.target.indicators().values
+        ).plot(episode)
 
     def scores(self) -> pd.DataFrame:
         """Every number: a row per metric, per output and per control, with intervals and paired differences.
@@ -221,7 +243,9 @@ class ProbeResult(Measured):
         """
         rows = [("probe", "all", name, score) for name, score in self.metrics.items()]
         rows += [("probe", name, self.metric, score) for name, score in self.by_output.items()]
-        rows += [(name, "all", self.metric, control.score) for name, control in self.controls.items()]
+        rows += [
+            (name, "all", self.metric, control.score) for name, control in self.controls.items()
+        ]
         about: dict[str, Any] = {"target": self.target.key, "site": self.site}
         common = {"detectable": self.score.detectable, "warning": self.warning}
         table = []
@@ -241,7 +265,9 @@ class ProbeResult(Measured):
         lines += [f"  {counted_of(self.target.missing)}"] if self.target.missing is not None else []
         name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
         what = "episodes" if n == len(self.predictions) else "groups of episodes"
-        lines.append(f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}")
+        lines.append(
+            f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}"
+        )
         lines += [f"  warning: {self.warning}"] if self.warning else []
         return "\n".join(lines)
 
@@ -258,7 +284,11 @@ class Decoded:
     def to_frame(self) -> pd.DataFrame:
         """One row per episode, round and output."""
         n_episodes, n_rounds, _ = self.values.shape
-        axes: dict[str, Any] = {"episode": range(n_episodes), "round": range(n_rounds), "output": self.outputs}
+        axes: dict[str, Any] = {
+            "episode": range(n_episodes),
+            "round": range(n_rounds),
+            "output": self.outputs,
+        }
         index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
         columns = {"decoded": self.values.reshape(-1)}
         if self.true is not None:
@@ -272,6 +302,11 @@ class Decoded:
 
         if self.true is None:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")
-        require(0 <= episode < len(self.values), f"episode {episode} is not one of the {len(self.values)}")
+        require(
+            0 <= episode < len(self.values),
+            f"episode {episode} is not one of the {len(self.values)}",
+        )
         named = self.target.replace("_", " ")
-        return figures.trajectories(self.values[episode], self.true[episode], self.outputs, ylabel=named)
+        return figures.trajectories(
+            self.values[episode], self.true[episode], self.outputs, ylabel=named
+        )

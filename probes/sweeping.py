@@ -37,7 +37,16 @@ from probes.fitting import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
-from probes.values import N_FOLDS, TargetValues, as_groups, check, filled, leans_low, overflows, warn_of_few
+from probes.values import (
+    N_FOLDS,
+    TargetValues,
+    as_groups,
+    check,
+    filled,
+    leans_low,
+    overflows,
+    warn_of_few,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,13 +103,22 @@ class SweepResult(Found):
         from interp.figures import heatmaps
 
         frame = self.frame
-        require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word")
+        require_columns(
+            "a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word"
+        )
         if target not in set(frame["target"]):
             raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
         windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
         window = windows[0] if window is None else window
-        require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
-        rows = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
+        require(
+            window in windows,
+            f"window {window} was not swept; these were: {', '.join(map(str, windows))}",
+        )
+        rows = frame[
+            (frame["target"] == target)
+            & (frame["start"] == window[0])
+            & (frame["stop"] == window[1])
+        ]
         rows = rows.assign(
             position=rows["position"].fillna(""),
             layer=["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]],
@@ -114,7 +132,10 @@ class SweepResult(Found):
         figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():
-                at = positions.index(row["position"]) - 0.4, list(grids[str(name)].index).index(row["layer"]) - 0.3
+                at = (
+                    positions.index(row["position"]) - 0.4,
+                    list(grids[str(name)].index).index(row["layer"]) - 0.3,
+                )
                 axes.plot(*at, "o", color="black", ms=3)
         figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)")
         return figure
@@ -163,8 +184,13 @@ def sweep(
     warn_of_few(len(episodes if participants is None else np.unique(participants)))
     integer("n_jobs", n_jobs, most=1024)
     n_rounds = episodes.n_rounds
-    spans = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
-    require(bool(spans), "no windows were given; give (first round, round after the last), or None for all rounds")
+    spans = (
+        [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
+    )
+    require(
+        bool(spans),
+        "no windows were given; give (first round, round after the last), or None for all rounds",
+    )
     for start, stop in spans:
         require(
             0 <= start < stop <= n_rounds,
@@ -183,17 +209,32 @@ def sweep(
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
-    rows = {(shared.window, site): finished[shared.window].load(str(site), list[_Row]) for shared, site in cells}
+    rows = {
+        (shared.window, site): finished[shared.window].load(str(site), list[_Row])
+        for shared, site in cells
+    }
     missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for shared, site, scored in _run(missing, [run, *(joined() for joined in blanks)], n_jobs, scheduler):
-                rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
+            for shared, site, scored in _run(
+                missing, [run, *(joined() for joined in blanks)], n_jobs, scheduler
+            ):
+                rows[shared.window, site] = finished[shared.window].save(
+                    str(site), list[_Row], scored
+                )
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
-    about: dict[str, Any] = {"model": model.name, "digest": model.digest(), "regime": episodes.regime}
-    about |= {"episodes_seed": episodes.seed, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
+    about: dict[str, Any] = {
+        "model": model.name,
+        "digest": model.digest(),
+        "regime": episodes.regime,
+    }
+    about |= {
+        "episodes_seed": episodes.seed,
+        "n_episodes": len(episodes),
+        "n_rounds": episodes.n_rounds,
+    }
     about |= {} if run.missing is None else {"counted": counted_of(run.missing)}
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
@@ -208,13 +249,18 @@ def _of_windows(
 ) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
     fed = [part.numpy() for part in model.layout.fit(episodes).encoded(episodes).tensors().values()]
-    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, values[0].participants), []
+    about, shared = (
+        (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, values[0].participants),
+        [],
+    )
     for start, stop in windows:
         cut = [value.rounds(start, stop) for value in values]
         for value in cut:
             check(np.zeros((*value.values.shape[:2], 1)), value)
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
-        parts = [(value.key, value.implied_by, value.values, value.mask, value.missing) for value in cut]
+        parts = [
+            (value.key, value.implied_by, value.values, value.mask, value.missing) for value in cut
+        ]
         digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
         sample, blank = (
             GroupedTargets(each, as_groups(None, len(each[0].values), each[0].participants), seed)
@@ -232,44 +278,78 @@ def _run(
     Workers that share memory take the cells of one layer at a time; others are sent the models and their latents.
     """
     ready = {
-        s.window: replace(s, problem=s.problem.with_baselines()) for s in {s.window: s for s, _ in missing}.values()
+        s.window: replace(s, problem=s.problem.with_baselines())
+        for s in {s.window: s for s, _ in missing}.values()
     }
     layout = runs[0].layout
     cells = [(shared.window, site) for shared, site in missing]
-    if scheduler or not getattr(get_active_backend(prefer="threads")[0], "supports_sharedmem", False):
-        by_hook = [[cell for cell in cells if cell[1].hook == hook] for hook in {site.hook: 0 for _, site in cells}]
-        for done in each(_of_hook, (ready, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler):
+    if scheduler or not getattr(
+        get_active_backend(prefer="threads")[0], "supports_sharedmem", False
+    ):
+        by_hook = [
+            [cell for cell in cells if cell[1].hook == hook]
+            for hook in {site.hook: 0 for _, site in cells}
+        ]
+        for done in each(
+            _of_hook, (ready, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler
+        ):
             yield from done
         return
-    layers = sorted({site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer)
-    hooks = {layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers}
+    layers = sorted(
+        {site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer
+    )
+    hooks = {
+        layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers
+    }
     for layer in layers:
         caches = [replay(run.model, run, names_filter=hooks[layer])[2] for run in runs]
         of_layer = [cell for cell in cells if cell[1].layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
         with one_thread():
-            yield from each(_of_cell, (ready, caches, layout), of_layer, n_jobs=n_jobs, prefer="threads")
+            yield from each(
+                _of_cell, (ready, caches, layout), of_layer, n_jobs=n_jobs, prefer="threads"
+            )
 
 
 def _of_cell(
-    shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[_Window, Site]
+    shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout],
+    one: tuple[_Window, Site],
 ) -> _Done:
     """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     (ready, caches, layout), (window, site) = shared, one
     place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
     sample, groups = own.problem.sample, own.problem.sample.groups
     x, *blanks = (array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches)
-    x, blanks = filled(x, sample.targets[0].missing), [filled(b, own.blank.targets[0].missing) for b in blanks]
-    require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
+    x, blanks = (
+        filled(x, sample.targets[0].missing),
+        [filled(b, own.blank.targets[0].missing) for b in blanks],
+    )
+    require(
+        bool(np.isfinite(x).all()),
+        f"activations at {site} hold NaN or infinite values; a probe needs finite ones",
+    )
     copies = [(without_rounding(blank)[0], own.blank) for blank in blanks if not overflows(blank)]
-    of_untrained, (read, hidden), rows = "the activations of the untrained model overflow", without_rounding(x), []
-    for target, (probe, controls) in zip(sample.targets, own.problem.fit(read, copies), strict=True):
-        why: dict[str, Any] = {"untrained": of_untrained, "hidden": hidden, "n_features": leans_low(x, target, groups)}
+    of_untrained, (read, hidden), rows = (
+        "the activations of the untrained model overflow",
+        without_rounding(x),
+        [],
+    )
+    for target, (probe, controls) in zip(
+        sample.targets, own.problem.fit(read, copies), strict=True
+    ):
+        why: dict[str, Any] = {
+            "untrained": of_untrained,
+            "hidden": hidden,
+            "n_features": leans_low(x, target, groups),
+        }
         measure = measure_of(target, str(site), probe.score, controls, **why)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
         row |= dict(zip(("start", "stop"), window, strict=True)) | measure.row()
-        row |= {name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS}
+        row |= {
+            name: controls[name].score.estimate if name in controls else None
+            for name in DESCRIPTIONS
+        }
         rows.append(row | {"detectable": probe.score.detectable})
     return own, site, rows
 

@@ -61,7 +61,9 @@ class Target:
     moments: tuple[When, ...] = _OF_THE_ROUND
     of_the_inputs: bool = False
 
-    def __call__(self, episodes: Episodes, when: str | None = None, **parameters: Any) -> TargetValues:
+    def __call__(
+        self, episodes: Episodes, when: str | None = None, **parameters: Any
+    ) -> TargetValues:
         """The target's values in episodes of any task that has a target of this name, at one of :attr:`moments`.
 
         ``parameters`` of the algorithm are those that the episodes were made with, or its defaults, where not given.
@@ -136,7 +138,11 @@ def get(key: str, task: Task | str | None = None) -> Target:
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
-    tasks = interp.tasks.every() if task is None else (interp.tasks.get(task) if isinstance(task, str) else task,)
+    tasks = (
+        interp.tasks.every()
+        if task is None
+        else (interp.tasks.get(task) if isinstance(task, str) else task,)
+    )
     known: dict[str, Target] = {}
     algorithm, _, variable = key.rpartition(".")
     for one in tasks:
@@ -152,7 +158,9 @@ def get(key: str, task: Task | str | None = None) -> Target:
             f"unknown target {key!r}: targets are variables of algorithms, and task {one.key!r} registers none; "
             "give its record algorithms=...",
         )
-    raise unknown_name("target" if task is None else f"target of {tasks[0].key!r}", key, known, limit=40)
+    raise unknown_name(
+        "target" if task is None else f"target of {tasks[0].key!r}", key, known, limit=40
+    )
 
 
 @checked
@@ -201,7 +209,10 @@ def _read(
             if later is not of and later.scored is not None:
                 of = later
             else:  # by the state after the round
-                computed = {**computed, **{known: computed[NEXT + known] for known in algorithm.of_the_state}}
+                computed = {
+                    **computed,
+                    **{known: computed[NEXT + known] for known in algorithm.of_the_state},
+                }
         mask = None if of.scored is None else of.scored(computed)
     by_output = "episode round ... -> episode round (...)"
     flat = rearrange(values, by_output)
@@ -210,7 +221,9 @@ def _read(
 
 
 @checked
-def compute(targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None) -> list[TargetValues]:
+def compute(
+    targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None
+) -> list[TargetValues]:
     """The values of several targets, sharing runs of their algorithms and one copy of the round's inputs.
 
     Args:
@@ -223,7 +236,10 @@ def compute(targets: Sequence[str] | None, episodes: Episodes, model: Machine | 
         own_names = [target for target in every(task) if "." not in target.key]
         listed = [(target, moment) for target in own_names for moment in target.moments]
     else:
-        require(bool(targets), "no targets were given; name at least one, see probes.targets.every(task)")
+        require(
+            bool(targets),
+            "no targets were given; name at least one, see probes.targets.every(task)",
+        )
         listed = [parse(text, task) for text in dict.fromkeys(targets)]
     of_model, values = {}, []
     if model is not None and model.is_handwired and task.algorithms.records():
@@ -234,7 +250,10 @@ def compute(targets: Sequence[str] | None, episodes: Episodes, model: Machine | 
             key = "" if target.record is None else target.record.key
             values.append(target(episodes, moment, **of_model.get(key, {})))
     kept = [value for value in values if value.varies or targets is not None]
-    require(bool(kept), "no variable varies in these episodes, so there is nothing to decode; sample longer ones")
+    require(
+        bool(kept),
+        "no variable varies in these episodes, so there is nothing to decode; sample longer ones",
+    )
     for value in kept:
         check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
     return [replace(value, inputs=kept[0].inputs, types=kept[0].types) for value in kept]
@@ -252,4 +271,6 @@ def __getattr__(name: str) -> Target:
 def __dir__() -> list[str]:
     from interp import tasks
 
-    return sorted({*__all__, *(t.key for task in tasks.every() for t in every(task) if t.key.isidentifier())})
+    return sorted(
+        {*__all__, *(t.key for task in tasks.every() for t in every(task) if t.key.isidentifier())}
+    )

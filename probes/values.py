@@ -75,7 +75,10 @@ class TargetValues:
         of_classes = of_classes and array.dtype.kind in "biu"
         array = array.astype(np.int64) if of_classes else _as_floats(array, "a target")
         array = array[..., None] if array.ndim == 2 else array
-        require(array.ndim == 3, f"a target is an array [episode, round, output], got shape {array.shape}")
+        require(
+            array.ndim == 3,
+            f"a target is an array [episode, round, output], got shape {array.shape}",
+        )
         kind: Literal["real", "class"] = "class" if of_classes else "real"
         outputs = tuple(f"output {i}" for i in range(array.shape[-1]))
         return cls(key, array, outputs, kind=kind, noun=f"the {key.replace('_', ' ')}")
@@ -84,19 +87,30 @@ class TargetValues:
         """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         if self.kind == "class":
-            require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
+            require(
+                bool((values == np.floor(values)).all() and (values >= 0).all()),
+                "classes are numbered 0, 1, ...",
+            )
             n_classes = int(values.max(initial=0)) + 1
             what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
             refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
             values = values.astype(np.int64)
-            rows = values.reshape(-1, values.shape[-1]) if self.missing is None else values[~self.missing]
+            rows = (
+                values.reshape(-1, values.shape[-1])
+                if self.missing is None
+                else values[~self.missing]
+            )
             shares = [np.bincount(column).max() / len(rows) for column in rows.T]
         else:
             values, shares = _as_floats(values, "a target"), []
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
-        types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+        types = (
+            None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+        )
         types = types if types is None else filled(types, self.missing)
-        inputs = tuple(filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs)
+        inputs = tuple(
+            filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs
+        )
         is_rare = bool(max(shares, default=0.0) > _COMMON)
         return replace(self, values=values, mask=mask, types=types, inputs=inputs, is_rare=is_rare)
 
@@ -105,7 +119,10 @@ class TargetValues:
         """Entries of the mask in rounds that count; None where all are scored."""
         if self.missing is None:
             return self.mask
-        return np.full(self.values.shape, True if self.mask is None else self.mask) & ~self.missing[..., None]
+        return (
+            np.full(self.values.shape, True if self.mask is None else self.mask)
+            & ~self.missing[..., None]
+        )
 
     @property
     def varies(self) -> bool:
@@ -116,7 +133,9 @@ class TargetValues:
     def rounds(self, start: int, stop: int) -> TargetValues:
         """The rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types", "missing")}
+        parts: dict[str, Any] = {
+            name: getattr(self, name) for name in ("values", "mask", "types", "missing")
+        }
         kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
         return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
 
@@ -134,7 +153,9 @@ class TargetValues:
         n_classes = int(self.values.max()) + 1
         if n_classes <= 2:
             return replace(self, values=self.values.astype(np.float64), kind="real")
-        values = rearrange(np.eye(n_classes)[self.values], "episode round k c -> episode round (k c)")
+        values = rearrange(
+            np.eye(n_classes)[self.values], "episode round k c -> episode round (k c)"
+        )
         mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
         outputs = tuple(f"{name}={c}" for name in self.outputs for c in range(n_classes))
         return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
@@ -151,7 +172,9 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
         return values
     episode, rounds, nowhere = missing.argmin(0), np.arange(missing.shape[1]), missing.all(0)
     episode[nowhere], rounds[nowhere] = np.argwhere(~missing)[0]
-    return np.where(missing.reshape(*missing.shape, *[1] * (values.ndim - 2)), values[episode, rounds], values)
+    return np.where(
+        missing.reshape(*missing.shape, *[1] * (values.ndim - 2)), values[episode, rounds], values
+    )
 
 
 def _as_floats(values: Any, what: str) -> Array:
@@ -170,7 +193,9 @@ def as_array(values: Any, what: str) -> Array:
     (2, 3, 2)
     """
     if not isinstance(values, pd.Series | pd.DataFrame) or values.index.nlevels != 2:
-        return array_of(what, values.to_numpy() if isinstance(values, pd.Series | pd.DataFrame) else values)
+        return array_of(
+            what, values.to_numpy() if isinstance(values, pd.Series | pd.DataFrame) else values
+        )
     table = values.sort_index()
     sizes = [len(table.index.unique(level)) for level in (0, 1)]
     require(
@@ -192,7 +217,10 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     """
     x = _as_floats(activations, "activations")
     empty = x.ndim >= 3 and 0 in x.shape[2:]
-    require(x.ndim >= 3 and not empty, f"activations are [episode, round, feature...], got shape {x.shape}")
+    require(
+        x.ndim >= 3 and not empty,
+        f"activations are [episode, round, feature...], got shape {x.shape}",
+    )
     n, hint = int(np.prod(x.shape[2:])), "of a machine, probe one of its channels or points"
     # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors.
     refuse_beyond_machine(f"a probe of {n:,} numbers a round ({hint})", 72.0 * n**2)
@@ -209,7 +237,9 @@ def warn_of_few(n: int) -> str | None:
 
 
 def leans_low(
-    x: Float[Array, "episode round d"], target: TargetValues, groups: Int[Array, " episode"] | None = None
+    x: Float[Array, "episode round d"],
+    target: TargetValues,
+    groups: Int[Array, " episode"] | None = None,
 ) -> int:
     """How many features vary, where :func:`interp.refit.leans_low` of these and a target; else 0.
 
@@ -241,10 +271,15 @@ def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Arr
         )
         what, groups = "episodes", np.arange(n_episodes)
     of_whom(groups, n_episodes, what)
-    numbers = np.unique(groups.tolist() if hasattr(groups, "tolist") else groups, return_inverse=True)[1]
+    numbers = np.unique(
+        groups.tolist() if hasattr(groups, "tolist") else groups, return_inverse=True
+    )[1]
     sizes = np.bincount(numbers)
     few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
-    require(len(sizes) >= N_FOLDS, few + "; with groups='episode' each episode counts" * (what == "participants"))
+    require(
+        len(sizes) >= N_FOLDS,
+        few + "; with groups='episode' each episode counts" * (what == "participants"),
+    )
     require(
         bool(2 * sizes.max() <= n_episodes),
         f"one group holds {sizes.max()} of {n_episodes} episodes; the shuffled control needs at most half in one group",
@@ -256,7 +291,11 @@ def check(x: Array, target: TargetValues) -> None:
     """Refuse what cannot be fitted."""
     y = target.values
     if x.shape[:2] != y.shape[:2]:
-        hint = "; for a state after each round give run.latents[:, 1:]" if x.shape[1] == y.shape[1] + 1 else ""
+        hint = (
+            "; for a state after each round give run.latents[:, 1:]"
+            if x.shape[1] == y.shape[1] + 1
+            else ""
+        )
         raise InputError(
             f"activations have {x.shape[0]} episodes of {x.shape[1]} rounds but target {target.key!r} has {y.shape[0]} "
             f"of {y.shape[1]}{hint}"
@@ -290,7 +329,8 @@ def check(x: Array, target: TargetValues) -> None:
     )
     if target.scored is not None:
         require(
-            bool(target.scored.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more"
+            bool(target.scored.any()),
+            f"no entry of target {target.key!r} is scored in these episodes; sample more",
         )
 
 
@@ -305,4 +345,6 @@ def overflows(x: Array) -> bool:
     [False, True, True]
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return not np.isfinite(x.size * np.einsum("erd,erd->", x, x, dtype=np.float64))  # without an array of squares
+        return not np.isfinite(
+            x.size * np.einsum("erd,erd->", x, x, dtype=np.float64)
+        )  # without an array of squares

@@ -61,7 +61,12 @@ def written(
 
 @styled
 def flow(
-    frame: pd.DataFrame, labels: Sequence[str], n_layers: int, legend: Mapping[str, str], *, width: float = WIDTH
+    frame: pd.DataFrame,
+    labels: Sequence[str],
+    n_layers: int,
+    legend: Mapping[str, str],
+    *,
+    width: float = WIDTH,
 ) -> Figure:
     """Draw reads of a round, a colour a group of them, paler where they weigh less.
 
@@ -77,17 +82,32 @@ def flow(
     column = {label: x for x, label in enumerate(labels)}
     named: dict[Any, tuple[float, str, str, _Span]] = {}
     for i, read in enumerate(frame.to_dict("records")):
-        span = ((column[read["source"]], read["layer"]), (column[read["target"]], read["layer"] + 1))
+        span = (
+            (column[read["source"]], read["layer"]),
+            (column[read["target"]], read["layer"] + 1),
+        )
         bow, alpha = 0 if span[0][0] != span[1][0] else 0.35, 0.35 + 0.6 * read["weight"]
-        look: dict[str, Any] = {"shrinkA": 3, "shrinkB": 4, "linewidth": 1.6, "alpha": alpha, "clip_on": False}
-        look |= {"arrowstyle": "-|>,head_length=5,head_width=2.6", "connectionstyle": f"arc3,rad={bow}", "zorder": 2}
+        look: dict[str, Any] = {
+            "shrinkA": 3,
+            "shrinkB": 4,
+            "linewidth": 1.6,
+            "alpha": alpha,
+            "clip_on": False,
+        }
+        look |= {
+            "arrowstyle": "-|>,head_length=5,head_width=2.6",
+            "connectionstyle": f"arc3,rad={bow}",
+            "zorder": 2,
+        }
         axes.add_patch(FancyArrowPatch(*span, color=colour[read["of"]], **look))
         key = i if "label" in read else (read["layer"], read["of"])
         long = abs(span[1][0] - span[0][0])
         if key not in named or long > named[key][0]:
             named[key] = (long, read.get("label", read["of"]), colour[read["of"]], span)
     handles = [axes.plot([], [], color=hue, linewidth=2.5)[0] for hue in colour.values()]
-    figure.legend(handles, list(legend.values()), loc="outside lower left", ncols=columns, fontsize=8.5)
+    figure.legend(
+        handles, list(legend.values()), loc="outside lower left", ncols=columns, fontsize=8.5
+    )
     _name(figure, axes, sorted(named.values(), key=lambda one: one[0]))
     return figure
 
@@ -104,7 +124,12 @@ def _stream(
 ) -> tuple[Figure, Axes]:
     """The residual stream: a line per position, a node per level, filled if written; ``below``: the legend's inches."""
     every = 1 + (len(labels) > _MANY)
-    figure = Figure(figsize=(max(width, 1.2 + _COLUMN * len(labels) / every), 0.7 + max(0.95 * n_layers, 2.0) + below))
+    figure = Figure(
+        figsize=(
+            max(width, 1.2 + _COLUMN * len(labels) / every),
+            0.7 + max(0.95 * n_layers, 2.0) + below,
+        )
+    )
     axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"] + 1, strict=True))
     for x, label in enumerate(labels):
@@ -129,11 +154,15 @@ def _name(figure: Figure, axes: Axes, named: Sequence[tuple[float, str, str, _Sp
     renderer = FigureCanvasAgg(figure).get_renderer()
     taken: list[Any] = []
     for _, text, colour, (start, end) in named:
-        label = axes.text(*start, text, color=colour, fontsize=8.5, ha="center", va="center", zorder=5)
+        label = axes.text(
+            *start, text, color=colour, fontsize=8.5, ha="center", va="center", zorder=5
+        )
         label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.2})
         for aside, along in product(_ASIDE, _ALONG):
             bowed = 0.28 if start[0] == end[0] else 0
-            label.set_position((start[0] + along * (end[0] - start[0]) + bowed, start[1] + along + aside))
+            label.set_position(
+                (start[0] + along * (end[0] - start[0]) + bowed, start[1] + along + aside)
+            )
             box = label.get_window_extent(renderer)
             if not any(box.overlaps(other) for other in taken):
                 break

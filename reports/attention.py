@@ -73,29 +73,51 @@ class AttentionView:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        require(len(self.patterns) == len(self.heads), f"{len(self.patterns)} layers, names for {len(self.heads)}")
+        require(
+            len(self.patterns) == len(self.heads),
+            f"{len(self.patterns)} layers, names for {len(self.heads)}",
+        )
         for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True)):
-            wanted = (len(self.episodes), len(self.rounds), len(names), len(self.labels), len(self.labels))
+            wanted = (
+                len(self.episodes),
+                len(self.rounds),
+                len(names),
+                len(self.labels),
+                len(self.labels),
+            )
             require(
                 np.shape(pattern) == wanted,
                 f"layer {layer}: an attention pattern of shape {np.shape(pattern)} does not fit {len(names)} head "
                 f"names and {len(self.labels)} position labels; it must be [episode, round, head, query, key] {wanted}",
             )
             finite = bool(np.isfinite(np.asarray(pattern, dtype=np.float64)).all())
-            require(finite, f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights")
+            require(
+                finite,
+                f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights",
+            )
 
     @property
     def data(self) -> str:
         """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
         layers, cells = [], []
-        for pattern, names in zip(self.patterns, self.heads, strict=True):  # only cells at or below the diagonal
+        for pattern, names in zip(
+            self.patterns, self.heads, strict=True
+        ):  # only cells at or below the diagonal
             weights = np.asarray(pattern, dtype=np.float64)
             scale, signed = float(np.abs(weights).max(initial=0)) or 1.0, bool((weights < 0).any())
             shares = weights[..., *np.tril_indices(weights.shape[-1])] / scale
             cells.append((np.round(shares * _LEVELS) + _LEVELS * signed).astype("<u2"))
             layers.append({"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": signed})
-        record: dict[str, object] = {"labels": list(self.labels), "layers": layers, "episodes": list(self.episodes)}
-        record |= {"rounds": list(self.rounds), "colours": [LIGHT["blue"], LIGHT["vermilion"]], "levels": _LEVELS}
+        record: dict[str, object] = {
+            "labels": list(self.labels),
+            "layers": layers,
+            "episodes": list(self.episodes),
+        }
+        record |= {
+            "rounds": list(self.rounds),
+            "colours": [LIGHT["blue"], LIGHT["vermilion"]],
+            "levels": _LEVELS,
+        }
         record["weights"] = _packed(np.concatenate(cells, axis=2).tobytes())
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -115,7 +137,11 @@ class AttentionView:
 
     def _repr_html_(self) -> str:
         """A frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
-        page = str(environment().get_template("frame.html.j2").render(view=self, style=stylesheet(), **carried()))
+        page = str(
+            environment()
+            .get_template("frame.html.j2")
+            .render(view=self, style=stylesheet(), **carried())
+        )
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
         return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
@@ -130,15 +156,24 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
     from interp.model.run import Rollout
 
     fit("run", run, Rollout)
-    layers = {int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")}
+    layers = {
+        int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")
+    }
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(bool(layers), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
-    patterns = [run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)]
-    numbers = {at: [f"L{at}H{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
+    patterns = [
+        run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)
+    ]
+    numbers = {
+        at: [f"L{at}H{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers
+    }
     called = [numbers[at] if heads is None else list(heads[at]) for at in sorted(layers)]
     return AttentionView(
-        [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
+        [
+            pattern[:, :, : len(of_layer)]
+            for pattern, of_layer in zip(patterns, called, strict=True)
+        ],
         run.layout.labels,
         called,
         f"Attention of {run.settings.get('model', 'a model')}",
@@ -161,14 +196,20 @@ def library_script() -> str:
     if path is None or not path.is_file():
         needed = "attention views need circuitsvis and its dist/cdn/iife.js"
         raise InputError(f"{needed}; run: pip install 'circuitsvis>=1.43'")
-    return re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8")).replace("\r\n", "\n").strip()
+    return (
+        re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
+        .replace("\r\n", "\n")
+        .strip()
+    )
 
 
 def carried(*others: str) -> dict[str, object]:
     """What a page with views carries: circuitsvis' bundle, packed, its licence, scripts and the policy for them."""
     library, scripts = library_script(), [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
     wheel = distribution("circuitsvis")
-    licence = wheel.read_text("LICENSE.txt") or wheel.read_text("licenses/LICENSE.txt") or "MIT License"
+    licence = (
+        wheel.read_text("LICENSE.txt") or wheel.read_text("licenses/LICENSE.txt") or "MIT License"
+    )
     notices = [(TEXTS["attention"]["notice"].format(version=wheel.version), licence.strip())]
     held = {"library": _packed(library.encode()), "scripts": scripts, "notices": notices}
     return {**held, "policy": policy([library, *scripts])}
@@ -186,9 +227,15 @@ def heads_of(model: Machine) -> Heads:
     the paper's steps, which count from one.
     """
     require(not (why := lacks(model, "pattern")), why)
-    kind, called = model.points["pattern"], getattr(getattr(model, "config", None), "head_names", ())
+    kind, called = (
+        model.points["pattern"],
+        getattr(getattr(model, "config", None), "head_names", ()),
+    )
     if not called:
-        return [{f"L{layer}H{head}": "" for head in range(kind.n_heads)} for layer in range(kind.n_layers)]
+        return [
+            {f"L{layer}H{head}": "" for head in range(kind.n_heads)}
+            for layer in range(kind.n_layers)
+        ]
     return [
         {f"L{layer}H{head}": worded(name) for head, name in enumerate(names) if name != "-"}
         for layer, names in enumerate(called)

@@ -17,8 +17,22 @@ from reports.page import Report, Section, write_listed
 
 _LEAD = TEXTS["benchmark"]["lead"]
 _BOUNDS = ("oracle", "random")
-_PARTIAL = (":prediction", ":state", ":rounds", ":absolute")  # readings that the figure of variants leaves out
-_EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
+_PARTIAL = (
+    ":prediction",
+    ":state",
+    ":rounds",
+    ":absolute",
+)  # readings that the figure of variants leaves out
+_EDGE_SCORES = (
+    "ap",
+    "auroc",
+    "recall",
+    "auroc constant",
+    "auroc clean-up",
+    "ap all",
+    "cpr",
+    "1-cmd",
+)
 
 
 def page(result: Result) -> Report:
@@ -32,7 +46,16 @@ def page(result: Result) -> Report:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
     about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": result.sentence}
-    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), "", about, result.sentence, hero)
+    return Report(
+        "Benchmark of methods",
+        _LEAD,
+        sections,
+        dict(result.settings),
+        "",
+        about,
+        result.sentence,
+        hero,
+    )
 
 
 def write(result: Result, out: str | Path = "output") -> Path:
@@ -54,12 +77,18 @@ def _blocks(result: Result, question: str) -> list[Any]:
     known = {method: record.name for (of, method), record in METHODS.items() if of == question}
     listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
     listed.insert(1, "what", listed["method"].map(known).fillna(""))
-    graded = summary.loc[~summary["method"].isin(_BOUNDS), ["method", "mean"]].itertuples(index=False, name=None)
+    graded = summary.loc[~summary["method"].isin(_BOUNDS), ["method", "mean"]].itertuples(
+        index=False, name=None
+    )
     best = next((f"{method} ({mean:.2f})" for method, mean in graded), "none")
     caption = f"Best is {best}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
-    kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
-    by_variant = result.summary(question, by=["variant"]).pivot(index="method", columns="variant", values="mean")
+    kept = [
+        str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores
+    ]
+    by_variant = result.summary(question, by=["variant"]).pivot(
+        index="method", columns="variant", values="mean"
+    )
     order = [name for name in (*VARIANTS, "trained") if name in by_variant]
     shown = by_variant.loc[[key for key in summary["method"] if not key.endswith(_PARTIAL)], order]
     picture = figures.heatmaps({"": shown}, label=f"mean {record.headline}", limit=1.0)
@@ -67,6 +96,8 @@ def _blocks(result: Result, question: str) -> list[Any]:
         Prose(f"**{record.asked}** **Truth.** {record.true} **Score.** {record.scored}"),
         Measures(rows, caption),
         Table(listed, "Every method, with CPU seconds for each subject", collapsed=True),
-        Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
+        Table(
+            scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True
+        ),
         Figure(picture, "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]

@@ -94,7 +94,10 @@ class Figure:
     kind: ClassVar[str] = "figure"
 
     def __post_init__(self) -> None:
-        require(hasattr(self.figure, "savefig"), f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}")
+        require(
+            hasattr(self.figure, "savefig"),
+            f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}",
+        )
 
 
 def titled(number: str, text: str) -> str:
@@ -107,7 +110,11 @@ def titled(number: str, text: str) -> str:
 
 
 def curves(
-    said: Mapping[str, Any], frame: pd.DataFrame, of: str = "", data: pd.DataFrame | None = None, **words: Any
+    said: Mapping[str, Any],
+    frame: pd.DataFrame,
+    of: str = "",
+    data: pd.DataFrame | None = None,
+    **words: Any,
 ) -> Figure:
     """Named curves as a figure: what a page says of them stands in a table of a TOML file.
 
@@ -121,8 +128,13 @@ def curves(
     from reports import panels
 
     texts = {key: text for key, text in said.items() if isinstance(text, str) and key != "caption"}
-    how: dict[str, Any] = {**said, **{key: text.format(of=of, **words) for key, text in texts.items()}}
-    title, caption, what, paper = (how.pop(key, "") for key in ("title", "caption", "ends", "paper"))
+    how: dict[str, Any] = {
+        **said,
+        **{key: text.format(of=of, **words) for key, text in texts.items()},
+    }
+    title, caption, what, paper = (
+        how.pop(key, "") for key in ("title", "caption", "ends", "paper")
+    )
     told = frame[frame[how["by"]] == of] if of else frame
     ends = figures.ends(told, what, how.get("x", "round")) if what else ""
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
@@ -161,8 +173,12 @@ class Table:
     def headers(self) -> list[tuple[str, bool]]:
         """(header, is numeric) for every column."""
         headers = []
-        for name, dtype, (_, values) in zip(self.shown, self.shown.dtypes, self.shown.items(), strict=True):
-            intervals = len(values) and all(isinstance(value, Interval) or value is None for value in values)
+        for name, dtype, (_, values) in zip(
+            self.shown, self.shown.dtypes, self.shown.items(), strict=True
+        ):
+            intervals = len(values) and all(
+                isinstance(value, Interval) or value is None for value in values
+            )
             numeric = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
             headers.append((str(name).replace("_", " "), bool(intervals or numeric)))
         return headers
@@ -171,7 +187,9 @@ class Table:
     def rows(self) -> list[list[Any]]:
         """Cells as text, or as the measure whose word is shown."""
         specs = [self.formats.get(name) for name in self.shown.columns]
-        return [list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)]
+        return [
+            list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)
+        ]
 
 
 @dataclass(frozen=True)
@@ -191,14 +209,22 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
     ['0.5 [0.4, 0.6]']
     """
     names = list(frame.columns)
-    bounds = {name: (f"{name}_low", f"{name}_high") for name in names if {f"{name}_low", f"{name}_high"} <= set(names)}
+    bounds = {
+        name: (f"{name}_low", f"{name}_high")
+        for name in names
+        if {f"{name}_low", f"{name}_high"} <= set(names)
+    }
     if {"low", "high"} <= set(names) and names.index("low") > 0:
         bounds[names[names.index("low") - 1]] = ("low", "high")
-    bounds = {name: pair for name, pair in bounds.items() if pd.api.types.is_numeric_dtype(frame[name])}
+    bounds = {
+        name: pair for name, pair in bounds.items() if pd.api.types.is_numeric_dtype(frame[name])
+    }
     whole = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
     for name, pair in bounds.items():
         triples = frame[[name, *pair]].astype(float).itertuples(index=False, name=None)
-        whole[name] = pd.Series([Interval(*triple) for triple in triples], dtype=object, index=frame.index)
+        whole[name] = pd.Series(
+            [Interval(*triple) for triple in triples], dtype=object, index=frame.index
+        )
     return whole
 
 
@@ -209,7 +235,9 @@ def pivoted(frame: pd.DataFrame, index: str, columns: str, values: str) -> pd.Da
     >>> pivoted(frame, "of", "in", "value").columns.tolist()
     ['of', 'y', 'x']
     """
-    table = frame.pivot(index=index, columns=columns, values=values)[list(dict.fromkeys(frame[columns]))]
+    table = frame.pivot(index=index, columns=columns, values=values)[
+        list(dict.fromkeys(frame[columns]))
+    ]
     return table.loc[list(dict.fromkeys(frame[index]))].reset_index().rename_axis(columns=None)
 
 
@@ -223,8 +251,12 @@ def _csv_of(frame: pd.DataFrame) -> str:
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
             words = [value.word if isinstance(value, Measure) else value for value in values]
-            linked = f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"  # a link is its words and its target
-            columns[name] = [re.sub(linked, r"[\1](\2)", one) if isinstance(one, str) else one for one in words]
+            linked = (
+                f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"  # a link is its words and its target
+            )
+            columns[name] = [
+                re.sub(linked, r"[\1](\2)", one) if isinstance(one, str) else one for one in words
+            ]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
 
 
@@ -236,7 +268,11 @@ def cell(value: object, spec: str | None = None) -> str | Measure:
     """
     if isinstance(value, Measure):
         return value
-    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
+    if (
+        value is None
+        or value is pd.NA
+        or (isinstance(value, float | np.floating) and math.isnan(value))
+    ):
         return "–"
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
@@ -257,8 +293,12 @@ def _interval(value: Interval, spec: str | None) -> str:
     whole = (value.estimate, value.low, value.high)
     if spec is None and 0 < max(map(abs, whole)) < _SMALL:
         return "{} [{}, {}]".format(*map(number, whole))
-    width = value.high - value.low  # so many decimals that it has two digits; three where there is none to speak of
-    decimals = int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
+    width = (
+        value.high - value.low
+    )  # so many decimals that it has two digits; three where there is none to speak of
+    decimals = (
+        int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
+    )
     spec = spec or f".{decimals}f"
     if not (math.isfinite(value.low) and math.isfinite(value.high)):
         return _unsigned_zero(format(value.estimate, spec))
@@ -299,7 +339,9 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
 
 def colour(measure: Measure) -> str:
     """What a word looks like: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
-    return {"yes": "pass", "no": "fail" if measure.by_design else "neutral"}.get(measure.word, "neutral")
+    return {"yes": "pass", "no": "fail" if measure.by_design else "neutral"}.get(
+        measure.word, "neutral"
+    )
 
 
 def counts(measures: Sequence[Measure]) -> str:
@@ -330,7 +372,9 @@ class Measures:
     @property
     def kinds(self) -> set[str]:
         """What is drawn in any row, for the legend."""
-        return {word for one in self.measures for kind, _, _ in self.marks(one) for word in kind.split()}
+        return {
+            word for one in self.measures for kind, _, _ in self.marks(one) for word in kind.split()
+        }
 
     @cached_property
     def table(self) -> Table:
@@ -338,8 +382,12 @@ class Measures:
         frame = to_frame(self.measures).assign(word=pd.Series(list(self.measures), dtype=object))
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
-        empty = [name for name in frame if all(value == "" or value != value for value in frame[name])]
-        return Table(frame.drop(columns=empty), f"The numbers: {counts(self.measures)}", collapsed=True)
+        empty = [
+            name for name in frame if all(value == "" or value != value for value in frame[name])
+        ]
+        return Table(
+            frame.drop(columns=empty), f"The numbers: {counts(self.measures)}", collapsed=True
+        )
 
     @checked
     def marks(self, of: Measure) -> list[tuple[str, float, float]]:
@@ -350,7 +398,10 @@ class Measures:
         marks = [] if any(map(math.isnan, ends)) else [("span", ends[0], ends[1] - ends[0])]
         if not math.isnan(of.threshold):
             marks.append(("from" if of.side == "above" else "to", _percent(of.threshold), 0.0))
-        points = [("untrained" if name == UNTRAINED else "control", value) for name, value in self.controls(of).items()]
+        points = [
+            ("untrained" if name == UNTRAINED else "control", value)
+            for name, value in self.controls(of).items()
+        ]
         for kind, value in (*points, ("dot", number.estimate)):
             marks.append((kind + " beyond" * (not 0 <= value <= 1), _percent(value), 0.0))
         return marks
@@ -358,9 +409,15 @@ class Measures:
     @checked
     def controls(self, of: Measure) -> dict[str, float]:
         """The controls that are drawn: an untrained copy, and the strongest of the others."""
-        others = replace(of, controls={name: one for name, one in of.controls.items() if name != UNTRAINED})
+        others = replace(
+            of, controls={name: one for name, one in of.controls.items() if name != UNTRAINED}
+        )
         drawn = [name for name in (UNTRAINED, others.strongest) if name in of.controls]
-        return {name: of.controls[name].number for name in drawn if not math.isnan(of.controls[name].number)}
+        return {
+            name: of.controls[name].number
+            for name in drawn
+            if not math.isnan(of.controls[name].number)
+        }
 
     @checked
     def said(self, of: Measure) -> str:
@@ -370,7 +427,9 @@ class Measures:
         least = "more than 0" if 0 < of.threshold < 1e-6 else f"at least {number(of.threshold)}"
         held = least if of.side == "above" else f"at most {number(of.threshold)}"
         parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
-        return "; ".join([*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())])
+        return "; ".join(
+            [*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())]
+        )
 
 
 def _percent(value: float) -> float:
@@ -386,7 +445,9 @@ TEXTS = read_tables(Path(__file__).with_name("texts.toml"))
 
 def policy(scripts: Sequence[str]) -> str:
     """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    digests = (
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    )
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {allowed}; {rest}"
@@ -407,7 +468,9 @@ def environment() -> Environment:
 
     def prose(text: str) -> Markup:
         parts = re.split(f"({_LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
-        return Markup("").join(linked(part) if i % 2 else worded(part) for i, part in enumerate(parts))
+        return Markup("").join(
+            linked(part) if i % 2 else worded(part) for i, part in enumerate(parts)
+        )
 
     def worded(text: str) -> Markup:
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(foreign.plain(text))))
@@ -416,7 +479,9 @@ def environment() -> Environment:
     def linked(text: str) -> Markup:
         words, target = text.removeprefix(_LINK)[:-1].split("\ue001")
         within = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
-        return Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
+        return (
+            Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
+        )
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -425,14 +490,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda shown: (
-            foreign.plain(shown) if isinstance(shown, str) and not isinstance(shown, Markup) else shown
+            foreign.plain(shown)
+            if isinstance(shown, str) and not isinstance(shown, Markup)
+            else shown
         ),
     )
     environment.filters["prose"] = prose
-    environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
+    environment.filters["paragraphs"] = lambda text: [
+        prose(part) for part in re.split(r"\n\s*\n", text.strip())
+    ]
     environment.filters["cell"] = cell
     environment.filters["colour"] = colour
     environment.filters["short"] = lambda value: cell(value, ".3f")
-    environment.filters["download"] = lambda frame: "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
+    environment.filters["download"] = lambda frame: (
+        "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
+    )
     environment.globals["identity"] = id
     return environment

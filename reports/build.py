@@ -71,7 +71,10 @@ def write(
         quick: without slow parts, and with wider intervals in others.
         source, regime, sizes, arguments: see :class:`~reports.part.Context`.
     """
-    require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
+    require(
+        n_episodes >= 5,
+        f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode",
+    )
     from interp.library import load
     from reports.part import Context, Part
     from reports.tasks import parts_for
@@ -83,15 +86,24 @@ def write(
     least, most = task.at_most(10), min(rooms, default=n_rounds)
     require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
     refuse_endless("n_rounds", n_rounds, 1e-2)
-    require(n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}")
-    context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick)
+    require(
+        n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}"
+    )
+    context = Context(
+        model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick
+    )
     given = parts_for(context.task) if parts is None else fit("parts", parts, Sequence[Part])
     wanted = unique(given, "part of a report").values()
     context.folder = folder = writable(out)
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     with theirs("what a part says of itself"):
-        applying = [part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)]
-        lacking = {part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str) for part in applying}
+        applying = [
+            part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)
+        ]
+        lacking = {
+            part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str)
+            for part in applying
+        }
     context.missing = {key: why for key, why in lacking.items() if why}
     slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
     context.parts = tuple(part for part in applying if part not in slow)
@@ -104,11 +116,17 @@ def write(
         index = None if context.keys == ("audit",) else folder / INDEX
         path = write_listed(report, folder / _page_name(context), index)
         update(completed=total)
-    failures = {part.title: context.reason(part.key) for part in context.parts if part.key in context.failures}
+    failures = {
+        part.title: context.reason(part.key)
+        for part in context.parts
+        if part.key in context.failures
+    }
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
         warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
-    return _Written(path, tuple(one for of_part in context.measures.values() for one in of_part), failures)
+    return _Written(
+        path, tuple(one for of_part in context.measures.values() for one in of_part), failures
+    )
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
@@ -118,12 +136,16 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
         step(part.title + took)
         began = perf_counter()
         what = f"the summary of {part.key!r}"
-        use = partial(lambda part, what, x, of: fit(what, part.summary(x, of), Sequence[Measure]), part, what)
+        use = partial(
+            lambda part, what, x, of: fit(what, part.summary(x, of), Sequence[Measure]), part, what
+        )
         context.measures[part.key] = list(_attempt(context, part, use) or ())
         context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
         with suppress(AttributeError, OSError, TypeError):  # a C library without it
-            ctypes.CDLL(None).malloc_trim(0)  # what a part needed beside its result goes back to the system
+            ctypes.CDLL(None).malloc_trim(
+                0
+            )  # what a part needed beside its result goes back to the system
     from reports.parts.overview import measures_of, sampled
 
     step("drawing" + took)
@@ -132,9 +154,17 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
     task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]
-    settings = {"model": context.model.name, "digest": context.model.digest()[:16], "seed": context.seed}
+    settings = {
+        "model": context.model.name,
+        "digest": context.model.digest()[:16],
+        "seed": context.seed,
+    }
     episodes = context.episodes
-    settings |= {"regime": episodes.regime, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
+    settings |= {
+        "regime": episodes.regime,
+        "n_episodes": len(episodes),
+        "n_rounds": episodes.n_rounds,
+    }
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
     usual = context.model.name, f"A model of {task.name}: {task.what}."
@@ -142,8 +172,20 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     title, lead = fit("heading", said, tuple[str, str])
     measures = measures_of(context).measures
     first = _first(context, [one for one in measures if one.key in context.failures])
-    kind = "audit" if context.keys == ("audit",) else "handwired" if context.model.is_handwired else "learned"
-    about = {"kind": kind, "task": task.name, "run": sampled(context), "words": counts(measures), "sentence": first}
+    kind = (
+        "audit"
+        if context.keys == ("audit",)
+        else "handwired"
+        if context.model.is_handwired
+        else "learned"
+    )
+    about = {
+        "kind": kind,
+        "task": task.name,
+        "run": sampled(context),
+        "words": counts(measures),
+        "sentence": first,
+    }
     hero = [block for blocks in opening for block in blocks or ()]
     return Report(title, lead, sections, provenance(**settings), "", about, first, hero)
 
@@ -156,8 +198,17 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
     """The first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
     keys = sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared"))
     kept, said = list[Measure](), list[tuple[str, str]]()
-    pairs = [(key, one) for key in keys for one in context.measures[key]] + [("", one) for one in missing]
-    held = next((one.yes.rpartition("holds ")[2] for key, one in pairs if key == "probes" and one.word == "yes"), "")
+    pairs = [(key, one) for key in keys for one in context.measures[key]] + [
+        ("", one) for one in missing
+    ]
+    held = next(
+        (
+            one.yes.rpartition("holds ")[2]
+            for key, one in pairs
+            if key == "probes" and one.word == "yes"
+        ),
+        "",
+    )
     for of, one in pairs:
         if held and (of, one.word) == ("interchange", "yes"):  # what is held is not named again
             again = "them" if held.endswith("s") else "it"
@@ -198,7 +249,11 @@ def _sections(context: Context, part: Part) -> list[Section]:
 
     def draw(computed: object, context: Context) -> list[Section]:
         given = part.draw(computed, context)
-        blocks = [given] if isinstance(given, Section) else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
+        blocks = (
+            [given]
+            if isinstance(given, Section)
+            else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
+        )
         whole = bool(blocks) and all(isinstance(block, Section) for block in blocks)
         return blocks if whole else [Section(part.title, blocks)]
 
@@ -206,7 +261,10 @@ def _sections(context: Context, part: Part) -> list[Section]:
     said = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])] if why else None
     sections = said or _attempt(context, part, draw)
     if part.key in context.failures:
-        told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(context.failures[part.key])))
+        told = NotComputed(
+            context.reason(part.key),
+            "".join(traceback.format_exception(context.failures[part.key])),
+        )
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]

@@ -48,20 +48,32 @@ def write(
     """
     page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
     episodes, beside, machines = bandit.read(path, **columns), {}, {}
-    people, name = len(np.unique(episodes.participants)), f"a GRU of {integer('units', units, 1)} units"
+    people, name = (
+        len(np.unique(episodes.participants)),
+        f"a GRU of {integer('units', units, 1)} units",
+    )
     if not quick and people > 1:
         from interp.training.recorded import fit_cell
 
         cell = fit_cell(episodes, units=units, seed=seed)
         untrained = predictor(cell.machine.fresh(seed))(episodes)
-        beside = {name: (cell.held_out, np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms))}
+        beside = {
+            name: (
+                cell.held_out,
+                np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms),
+            )
+        }
         machines = {name: cell.machine}
     found = explain_choices(episodes, episodes.choices, beside=beside, seed=seed)
     return write_listed(_report(episodes, found, machines, Path(path), columns), page), found
 
 
 def _report(
-    episodes: BanditEpisodes, found: ChoicePart, machines: dict[str, Any], path: Path, columns: dict[str, Any]
+    episodes: BanditEpisodes,
+    found: ChoicePart,
+    machines: dict[str, Any],
+    path: Path,
+    columns: dict[str, Any],
 ) -> Report:
     family = tasks.of(episodes).rivals().get(found.closest)
     counted = int(episodes.counted.sum())
@@ -80,14 +92,25 @@ def _report(
     if family and len(family.searched) and facts["Participants"] > 1:
         people = by_participant(family, episodes, episodes.choices)
         fitted = people[list(found.parameters)].items()
-        told = [f"{str(k).replace('_', ' ')}: {of.mean():.3g} (standard deviation {of.std():.2g})" for k, of in fitted]
+        told = [
+            f"{str(k).replace('_', ' ')}: {of.mean():.3g} (standard deviation {of.std():.2g})"
+            for k, of in fitted
+        ]
         caption = f"{family.name}, fitted to each participant. Means over participants are {'; '.join(told)}."
-        sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
+        sections.append(
+            Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)])
+        )
     sources = {found.algorithm.name: found.algorithm} if found.algorithm else {}
     hero = []
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)
-        hero = [Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")]
+        hero = [
+            Figure(
+                portrait.plot(),
+                "Phase portrait",
+                f"{portrait.sentence} Bands: one standard deviation.",
+            )
+        ]
         bins = Table(portrait.to_frame(), "The bins", collapsed=True)
         sections.insert(1, Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
     named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
@@ -97,4 +120,13 @@ def _report(
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
     about["sentence"] = found.sentence
     settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(f"Choices in {path.name}", _TEXTS["lead"], sections, settings, "", about, found.sentence, hero)
+    return Report(
+        f"Choices in {path.name}",
+        _TEXTS["lead"],
+        sections,
+        settings,
+        "",
+        about,
+        found.sentence,
+        hero,
+    )

@@ -37,7 +37,9 @@ from reports.parts.compared import PAGE
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
-_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))  # key of a part -> its title and its text, in page order
+_TEXTS = read_tables(
+    Path(__file__).with_suffix(".toml")
+)  # key of a part -> its title and its text, in page order
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
 _MOST = 12  # numbers of one quantity that are drawn; its table has all
@@ -45,11 +47,20 @@ _MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 def page(comparison: Comparison) -> Report:
     """The report on a comparison: its measures, then a section for each part that has something to show."""
-    said, measures, task = comparison.sentence, comparison.measures, tasks.get(comparison.algorithm.settings["task"])
+    said, measures, task = (
+        comparison.sentence,
+        comparison.measures,
+        tasks.get(comparison.algorithm.settings["task"]),
+    )
     shown_by = [Section(_titled(one.key)[0], []) for one in measures]
-    found: list[Any] = [Measures(measures, f"{counts(measures)}.", [(one.slug, one.title) for one in shown_by])]
+    found: list[Any] = [
+        Measures(measures, f"{counts(measures)}.", [(one.slug, one.title) for one in shown_by])
+    ]
     found.append(Prose(f"**Which algorithm.** {comparison.algorithm}"))
-    less = any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
+    less = any(
+        comparison.settings[key] < getattr(FULL, key)
+        for key in ("known", "test", "scored", "edits")
+    )
     seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})
     found += [Prose(seen[effort]) for effort in ["quick" if less else "full"] if effort in seen]
     sections = [Section("What was found", found)]
@@ -60,7 +71,9 @@ def page(comparison: Comparison) -> Report:
             sections.append(Section(title, [Prose(f"Not applicable: {lacking}.")]))
         elif len(frame):
             blocks: list[Any] = [Prose(text.format(apart=apart))] if text else []
-            blocks += _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
+            blocks += (
+                _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
+            )
             blocks += _tables(key, frame)
             if key == "behaviour" and (failures := comparison.failures):
                 missed = pd.DataFrame(map(vars, failures)).drop(columns="n_scored")
@@ -74,11 +87,21 @@ def page(comparison: Comparison) -> Report:
     if comparison.reference:
         same_name = " (reference)" if comparison.reference == comparison.model else ""
         picture = machines(comparison.model, comparison.reference + same_name, measures)
-        hero = [Figure(picture, said, "The two machines, joined by what was found of each part and its number.")]
+        hero = [
+            Figure(
+                picture,
+                said,
+                "The two machines, joined by what was found of each part and its number.",
+            )
+        ]
     of_task = comparison.settings.get("task", "")
     about = {"kind": "comparison", "task": of_task, "words": counts(measures), "sentence": said}
-    title = comparison.model + (f" against {comparison.reference}" if comparison.reference else " against algorithms")
-    return Report(title, _LEAD, sections, comparison.settings, about=about, sentence=said, hero=hero)
+    title = comparison.model + (
+        f" against {comparison.reference}" if comparison.reference else " against algorithms"
+    )
+    return Report(
+        title, _LEAD, sections, comparison.settings, about=about, sentence=said, hero=hero
+    )
 
 
 def _titled(key: str) -> tuple[str, str]:
@@ -102,7 +125,9 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
             shown = []
             for row in numbered(of)[1].head(_MOST).to_dict("records"):
                 beside = {column: row[column] for column in _QUANTITIES if column in row}
-                shown.append(plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), beside))
+                shown.append(
+                    plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), beside)
+                )
             yield Measures(shown, f"{str(name).capitalize()}.{few}")
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
 
@@ -119,13 +144,21 @@ def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[
 
 def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
     rows = [
-        plain(f"Latents of {s.source} in {s.target}" + ", the round number also given" * bool(s.supplied), s.score)
+        plain(
+            f"Latents of {s.source} in {s.target}"
+            + ", the round number also given" * bool(s.supplied),
+            s.score,
+        )
         for s in part.stitchings
         if not s.control
     ]
     blocks: list[Any] = [Measures(rows, "Scores of stitching, both ways.")]
     for way in part.trajectories:
-        drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
+        drawn = {
+            f"{way.target}, by itself": way.own,
+            f"on the latents of {way.source}": way.stitched,
+            "cut": way.cut,
+        }
         rounds = range(way.first + 1, way.first + 1 + len(way.own))
         frame = over({"round": rounds}, {name: values[:, 0] for name, values in drawn.items()})
         frame = frame.assign(name=frame["algorithm"])
@@ -141,13 +174,18 @@ def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     rows = []
     for h in sorted(part.held, key=lambda h: (h.outcome, h.variable)):
         name = f"{h.variable.replace('_', ' ')}, read in the {h.outcome}: {h.model} at {h.where.replace(' + ', ', ')}"
-        beside = {"an untrained copy": h.untrained, "its best site, untrained elsewhere": h.untrained_best}
+        beside = {
+            "an untrained copy": h.untrained,
+            "its best site, untrained elsewhere": h.untrained_best,
+        }
         rows.append(plain(name, h.score, beside))
     blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
     causes = dict.fromkeys(m.cause for _, m in part.maps)
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
         title = f"{model}: the effect of {', '.join(m.cause)} on the {m.outcome}"
-        blocks.append(Figure(m.plot(), title, f"**{title}.** {m.sentence} Blank where no effect can pass."))
+        blocks.append(
+            Figure(m.plot(), title, f"**{title}.** {m.sentence} Blank where no effect can pass.")
+        )
     return blocks
 
 
@@ -159,7 +197,12 @@ _PICTURES: dict[str, Callable[[Any, Comparison, str], list[Any]]] = {
 """Key of a part -> what draws its pictures, where they are more than its numbers as intervals."""
 
 
-PARTS = {"behaviour": "predictions", "circuit": "heads", "update": "update", "state": "state carried"}
+PARTS = {
+    "behaviour": "predictions",
+    "circuit": "heads",
+    "update": "update",
+    "state": "state carried",
+}
 """Key of a comparison's measure -> the part of a machine that it is about, from the top."""
 LOOKS: dict[Word, tuple[str, Any]] = {
     "yes": (LIGHT["green"], "-"),
@@ -189,15 +232,43 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
     for x, name in ((_LEFT, model), (_RIGHT, reference)):
         _box(axes, x, (top - 1) / 2, 2 * _HALF + 0.16, top + 0.15, edge=LIGHT["grey"])
-        axes.text(x, top - 0.22, name, ha="center", va="bottom", fontsize=9.5, fontweight="bold", color=INK)
-    axes.text(_WIDTH / 2, top - 0.22, "the same?", ha="center", va="bottom", fontsize=9, color=LIGHT["grey"])
+        axes.text(
+            x,
+            top - 0.22,
+            name,
+            ha="center",
+            va="bottom",
+            fontsize=9.5,
+            fontweight="bold",
+            color=INK,
+        )
+    axes.text(
+        _WIDTH / 2,
+        top - 0.22,
+        "the same?",
+        ha="center",
+        va="bottom",
+        fontsize=9,
+        color=LIGHT["grey"],
+    )
     for i, key in enumerate(drawn):
         y, one = top - 1 - i, of[key]
         colour, dash = LOOKS[one.word]
         if dash:
-            axes.plot([_LEFT + _HALF, _RIGHT - _HALF], [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
-        number = "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
-        word = axes.text(_WIDTH / 2, y, f"{one.word}{number}", color=colour, fontweight="bold", **text)
+            axes.plot(
+                [_LEFT + _HALF, _RIGHT - _HALF],
+                [y, y],
+                color=colour,
+                linestyle=dash,
+                linewidth=2.4,
+                zorder=1,
+            )
+        number = (
+            "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
+        )
+        word = axes.text(
+            _WIDTH / 2, y, f"{one.word}{number}", color=colour, fontweight="bold", **text
+        )
         word.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
         below = one.condition or one.unit * bool(number)
         axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], **{**text, "fontsize": 8.5})
@@ -210,5 +281,11 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
-    look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "none", "linewidth": 1.1}
-    axes.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, edgecolor=edge, **look))
+    look: dict[str, Any] = {
+        "boxstyle": "round,pad=0,rounding_size=0.08",
+        "facecolor": "none",
+        "linewidth": 1.1,
+    }
+    axes.add_patch(
+        FancyBboxPatch((x - width / 2, y - height / 2), width, height, edgecolor=edge, **look)
+    )

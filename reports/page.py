@@ -54,7 +54,10 @@ class _Cards:
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
         """(what a page says, what else is known of it)."""
-        return [(page, " · ".join(filter(None, map(page.get, ("words", "task", "run"))))) for page in self.pages]
+        return [
+            (page, " · ".join(filter(None, map(page.get, ("words", "task", "run")))))
+            for page in self.pages
+        ]
 
 
 _SMALL = 260  # pixels: how wide the picture of a page is in the list
@@ -73,7 +76,17 @@ class Section:
     opened: bool = False
 
     def __post_init__(self) -> None:
-        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Measures, _Cards, attention.AttentionView)
+        kinds = (
+            Prose,
+            Summary,
+            Code,
+            Figure,
+            Table,
+            NotComputed,
+            Measures,
+            _Cards,
+            attention.AttentionView,
+        )
         for block in self.blocks:
             require(
                 isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
@@ -88,8 +101,13 @@ class Section:
     @property
     def takeaway(self) -> str:
         """What stands under the title of a folded section: the first sentence of its first caption, or text."""
-        said = [getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)]
-        said += [block.text if isinstance(block, Prose) else getattr(block, "why", "") for block in self.blocks]
+        said = [
+            getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
+        ]
+        said += [
+            block.text if isinstance(block, Prose) else getattr(block, "why", "")
+            for block in self.blocks
+        ]
         return re.split(r"(?<=\w\w\.) (?=[A-Z])", next(filter(None, said), ""))[0]
 
 
@@ -119,32 +137,59 @@ class Report:
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
         blocks = list[Any](self.hero)
         for block in (block for section in self.sections for block in section.blocks):
-            blocks += [block, block.table] if isinstance(block, Measures) and block.judged else [block]
+            blocks += (
+                [block, block.table] if isinstance(block, Measures) and block.judged else [block]
+            )
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         own = (TEMPLATES / "contents.js").read_text("utf-8").strip()
         shown: dict[str, Any] = {"style": stylesheet(), "scripts": [own], "policy": policy([own])}
         shown |= {"library": "", "notices": [], "drawn": {}, "words": {}, "numbers": {}}
         shown |= attention.carried(own) if views else {}
-        told = [zip(one.measures, one.sections, strict=False) for one in blocks if isinstance(one, Measures)]
-        seen = Counter((slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug)
+        told = [
+            zip(one.measures, one.sections, strict=False)
+            for one in blocks
+            if isinstance(one, Measures)
+        ]
+        seen = Counter(
+            (slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug
+        )
         for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
             shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))
         if figures := [block for block in blocks if isinstance(block, Figure)]:
             from interp.style import inline_svg  # matplotlib is heavy
 
-            shown["drawn"] = {id(of): inline_svg(of.figure, of.title, f"f{i}") for i, of in enumerate(figures, 1)}
+            shown["drawn"] = {
+                id(of): inline_svg(of.figure, of.title, f"f{i}") for i, of in enumerate(figures, 1)
+            }
         shown |= {"ids": {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}}
-        for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
+        for name, kinds in (
+            ("Figure", (Figure, Measures, attention.AttentionView)),
+            ("Table", (Table,)),
+        ):
             of_kind = [block for block in blocks if isinstance(block, kinds)]
             shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-        shown["tasks"] = sorted(filter(None, {p.get("task") for b in blocks if isinstance(b, _Cards) for p in b.pages}))
+        shown["tasks"] = sorted(
+            filter(None, {p.get("task") for b in blocks if isinstance(b, _Cards) for p in b.pages})
+        )
         about = dict(self.about)
-        if figures and about:  # the first was drawn for the page, so that the names in its small picture are text
+        if (
+            figures and about
+        ):  # the first was drawn for the page, so that the names in its small picture are text
             buffer, of = io.BytesIO(), figures[0].figure
             with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
-                of.savefig(buffer, format="png", dpi=_SMALL / of.get_figwidth(), metadata={"Software": None})
-            about["picture"] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-        shown |= {"about": json.dumps(about) if about else "", "provenance": list(_flat(self.provenance))}
+                of.savefig(
+                    buffer,
+                    format="png",
+                    dpi=_SMALL / of.get_figwidth(),
+                    metadata={"Software": None},
+                )
+            about["picture"] = (
+                "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+            )
+        shown |= {
+            "about": json.dumps(about) if about else "",
+            "provenance": list(_flat(self.provenance)),
+        }
         return str(environment().get_template("page.html.j2").render(report=self, **shown))
 
     def write(self, path: str | Path) -> Path:
@@ -157,7 +202,10 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, Mapping):
             yield from _flat(value, "" if name == "versions" else f"{prefix}{name} ")
         else:
-            yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
+            yield (
+                f"{prefix}{name}".replace("_", " "),
+                str(cell(value) if not isinstance(value, float) else value),
+            )
 
 
 INDEX = "index.html"
@@ -173,10 +221,16 @@ def write_index(folder: str | Path) -> Path:
     pages = list(_pages(Path(file_path(folder, "the folder of reports"))))
     titles = [about["title"] for about in pages]
     for about in pages:  # two entries of one title are told apart by where they lie
-        where = f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
+        where = (
+            f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
+        )
         about["report"] = link(about["title"] + where, quote(os.fsencode(about["where"])))
-    groups = {title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()}
-    sections = [Section(title, [_Cards(rows)], opened=True) for title, rows in groups.items() if rows]
+    groups = {
+        title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()
+    }
+    sections = [
+        Section(title, [_Cards(rows)], opened=True) for title, rows in groups.items() if rows
+    ]
     nothing = Section("Nothing yet", [Prose("No report was written here.")])
     return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
 
@@ -184,12 +238,19 @@ def write_index(folder: str | Path) -> Path:
 def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
     """Write a page, and again the list of reports that it belongs to: ``listed``, or one beside or above it, if any."""
     above = path.parent.parent
-    if above.name in (COMPARISONS, "audits"):  # the list is beside the folder of comparisons or audits
+    if above.name in (
+        COMPARISONS,
+        "audits",
+    ):  # the list is beside the folder of comparisons or audits
         listed = above.parent / INDEX
-    listed = listed or next((up / INDEX for up in (path.parent, above) if (up / INDEX).is_file()), None)
+    listed = listed or next(
+        (up / INDEX for up in (path.parent, above) if (up / INDEX).is_file()), None
+    )
     if listed is None:
         return report.write(path)
-    written = replace(report, index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
+    written = replace(report, index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(
+        path
+    )
     write_index(listed.parent)
     return written
 
@@ -210,4 +271,8 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
         texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
         drawn = texts and said.get("picture", "data:image/png").startswith("data:image/png")
         if title and drawn and said.get("kind") in _KINDS and "report" not in said:
-            yield {**said, "title": unescape(title[1]), "where": path.relative_to(folder).as_posix()}
+            yield {
+                **said,
+                "title": unescape(title[1]),
+                "where": path.relative_to(folder).as_posix(),
+            }

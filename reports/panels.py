@@ -38,9 +38,15 @@ def attention(
         labels: of positions; thinned out where panels are too small for all.
         columns: panels in a row, at most.
     """
-    require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
+    require(
+        len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}"
+    )
     integer("columns", columns, 1)
-    rows = [(layer, start) for layer, names in enumerate(heads) for start in range(0, len(names), columns)]
+    rows = [
+        (layer, start)
+        for layer, names in enumerate(heads)
+        for start in range(0, len(names), columns)
+    ]
     columns = max(min(columns, len(names)) for names in heads)
     side = min((width - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
@@ -61,7 +67,9 @@ def attention(
             axes.set_title(heads[layer][head], fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            left, below = (places if there else [] for there in (offset == 0, (layer, start) == rows[-1]))
+            left, below = (
+                places if there else [] for there in (offset == 0, (layer, start) == rows[-1])
+            )
             axes.set_yticks(left, [labels[i] for i in left], fontsize=_SMALL)
             axes.set_xticks(below, [labels[i] for i in below], fontsize=_SMALL, rotation=90)
     figure.supxlabel("position that is read", fontsize=9)
@@ -113,16 +121,33 @@ def curves(
     for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
         axes.set_xlabel(x.replace("_", " "))
     figure.supylabel(ylabel, fontsize=9.5)
-    named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
+    named = (
+        frame.groupby("algorithm", sort=False)["name"].first()
+        if "name" in frame
+        else {key: key for key in keys}
+    )
     if direct:
         for axes, panel in zip(grid.flat, panels, strict=False):
-            name_ends(axes, frame[frame[by] == panel], x, {key: look[key].colour for key in keys}, _SMALL)
+            name_ends(
+                axes, frame[frame[by] == panel], x, {key: look[key].colour for key in keys}, _SMALL
+            )
         return figure
     handles = [
-        grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
+        grid.flat[0].plot(
+            [],
+            [],
+            color=look[key].colour,
+            linestyle=look[key].dash,
+            linewidth=2.4 if i == 0 else 1.5,
+        )[0]
         for i, key in enumerate(keys)
     ]
-    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(wide, len(keys)))
+    figure.legend(
+        handles,
+        [str(named[key]) for key in keys],
+        loc="outside lower left",
+        ncols=min(wide, len(keys)),
+    )
     return figure
 
 
@@ -157,8 +182,13 @@ def readings(true: ArrayLike, read: ArrayLike, *, label: str) -> Figure:
 
     ``true`` and ``read`` are ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
     """
-    true, read = (np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read)))
-    require(true.shape == read.shape and len(true) > 0, f"{len(true)} true values and {len(read)} read; give as many")
+    true, read = (
+        np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read))
+    )
+    require(
+        true.shape == read.shape and len(true) > 0,
+        f"{len(true)} true values and {len(read)} read; give as many",
+    )
     require(bool(np.isfinite([true, read]).all()), "true and read must be finite numbers")
     figure = Figure(figsize=(WIDTH, 3.3))
     left, right = figure.subplots(1, 2)
@@ -166,7 +196,9 @@ def readings(true: ArrayLike, read: ArrayLike, *, label: str) -> Figure:
     left.scatter(true[drawn], read[drawn], s=7, color=LIGHT["blue"], alpha=0.45, linewidths=0)
     ends = [float(true.min()), float(true.max())]
     left.plot(ends, ends, **REFERENCE)
-    left.set(xlabel=f"true {label}", ylabel=f"{label} read by the probe", title="Each point is a round")
+    left.set(
+        xlabel=f"true {label}", ylabel=f"{label} read by the probe", title="Each point is a round"
+    )
     right.hist(read - true, bins=40, color=LIGHT["blue"], alpha=0.7)
     right.axvline(0, **REFERENCE)
     right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
@@ -182,11 +214,15 @@ def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
     require_columns("frame", frame, "source", "alpha", "gamma")
     sources = list(dict.fromkeys(frame["source"]))
     figure = Figure(figsize=(WIDTH, 3.2))
-    for axes, source in zip(figure.subplots(1, len(sources), sharey=True, squeeze=False)[0], sources, strict=True):
+    for axes, source in zip(
+        figure.subplots(1, len(sources), sharey=True, squeeze=False)[0], sources, strict=True
+    ):
         points = frame[frame["source"] == source].dropna()
         inside = points["alpha"].between(*_ALPHAS) & points["gamma"].between(*_GAMMAS)
         shown = points[inside]
-        axes.scatter(shown["alpha"], shown["gamma"], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0)
+        axes.scatter(
+            shown["alpha"], shown["gamma"], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0
+        )
         axes.plot(true["alpha"], true["gamma"], "+", color=INK, markersize=12)
         beyond = f", {int((~inside).sum())} beyond" if (~inside).any() else ""
         title = f"{source}: {len(points)} trajectories{beyond}"

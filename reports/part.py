@@ -109,7 +109,9 @@ class Context:
     @property
     def exact(self) -> bool:
         """Whether it carries a state that can be read, of an algorithm that is known."""
-        return self.compiled or (self.model.is_handwired and getattr(self.model, "algorithm", None) is not None)
+        return self.compiled or (
+            self.model.is_handwired and getattr(self.model, "algorithm", None) is not None
+        )
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -153,7 +155,9 @@ class Context:
         """The model run over the episodes, with attention patterns and values of the round looked at, if it has any."""
         seen = [self.model.points[key] for key in ("pattern", "v") if key in self.model.points]
         hooks = [kind.hook.format(layer=layer) for kind in seen for layer in range(kind.n_layers)]
-        return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at])
+        return rollout(
+            self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at]
+        )
 
     @cached_property
     def blank_run(self) -> Rollout:
@@ -181,7 +185,9 @@ class Context:
         ones, of the half of the participants that no decoder is fitted on."""
         sizes = (QUICK_EPISODES if self.quick else _CAUSAL_EPISODES, self.looked_at + 3)
         task, about = self.task.half(1), (self.regime, self.given)
-        first, second = (task.sample_for(self.model, *sizes, seed, *about) for seed in (self.seed, self.seed + 1))
+        first, second = (
+            task.sample_for(self.model, *sizes, seed, *about) for seed in (self.seed, self.seed + 1)
+        )
         return first, second
 
     @cached_property

@@ -34,7 +34,9 @@ def shaped(made: Any) -> Any:
     return always
 
 
-def _counted(plain: Callable[..., Any], checking: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def _counted(
+    plain: Callable[..., Any], checking: Callable[[], Callable[..., Any]]
+) -> Callable[..., Any]:
     """``plain``, in its first calls ``checking()``, which is made when it is first needed."""
     code = id(plain.__code__)
     if calls[code] >= N_CHECKED:  # a function that every call of another one defines anew
@@ -56,7 +58,13 @@ def _counted(plain: Callable[..., Any], checking: Callable[[], Callable[..., Any
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` with its arguments checked: an empty one, which jaxtyping makes of the signature to be checked."""
     code = function.__code__
-    kinds = (code.co_varnames, code.co_posonlyargcount, code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+    kinds = (
+        code.co_varnames,
+        code.co_posonlyargcount,
+        code.co_argcount,
+        code.co_kwonlyargcount,
+        code.co_flags,
+    )
     key = (function.__module__, function.__qualname__, *kinds, *function.__annotations__.items())
 
     def first_checked(*args: Any, **kwargs: Any) -> Any:

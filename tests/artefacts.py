@@ -52,7 +52,10 @@ def write(folder: Path) -> None:
         done = invoked(*given, "--out", str(folder / name))
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
         said[name] = PROGRESS.sub("", done.output).replace(str(folder), "FOLDER")
-    for name, text in said.items():  # when all have run: `llm report` lists what a folder holds beside traces
+    for (
+        name,
+        text,
+    ) in said.items():  # when all have run: `llm report` lists what a folder holds beside traces
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "said.txt").write_text(text)
     write_from_python(folder / "python")
@@ -67,7 +70,10 @@ def write_from_python(folder: Path) -> None:
     for name in ("wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"):
         _of_learned(name, folder / name)
     model = interp.load("wma-learned")
-    task, (base, source) = interp.tasks.of(model), (experts.sample(16, 10, 4, seed=seed) for seed in (1, 2))
+    task, (base, source) = (
+        interp.tasks.of(model),
+        (experts.sample(16, 10, 4, seed=seed) for seed in (1, 2)),
+    )
     clean, corrupted = task.corruption("flip-vote").build(base, round=3, expert=1)
     many = [experts.sample(64, 10, 4, seed=seed) for seed in (3, 4)]
     algorithm, run = experts.algorithms.weighted_majority(0.5), interp.rollout(model, base)
@@ -75,12 +81,20 @@ def write_from_python(folder: Path) -> None:
     frames = {
         "patching": patching.sweep(model, clean, corrupted, 3),
         "map": patching.round_map(model, clean, corrupted, "latent"),
-        "interchange": interchange.interchange(model, base, source, algorithm, "log_weights", "latent"),
-        "alignment": align(model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)),
-        "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", split=mediation.Split(n_random=2)),
+        "interchange": interchange.interchange(
+            model, base, source, algorithm, "log_weights", "latent"
+        ),
+        "alignment": align(
+            model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)
+        ),
+        "mediation": mediation.mediate(
+            model, base, source, "latent", "z[0.0]@p?", split=mediation.Split(n_random=2)
+        ),
         "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
-        "steering": steering.steer(wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2),
+        "steering": steering.steer(
+            wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2
+        ),
         "probe": probes.fit(run, target, n_untrained=1),
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
         "regret": regret.score(run.predictions, base),
@@ -90,23 +104,35 @@ def write_from_python(folder: Path) -> None:
     seen = interp.rollout(wired, base, names_filter=lambda hook: hook.endswith("pattern"))
     write_text(folder / "attention.html", attention.show(seen).html("a"))
     held = algorithm.run(base)
-    write_csv(folder / "algorithm.csv", pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}))
-    config = TrainingConfig("experts", [{"n_rounds": 4, "steps": 20}], batch_size=32, precision="float32")
+    write_csv(
+        folder / "algorithm.csv",
+        pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}),
+    )
+    config = TrainingConfig(
+        "experts", [{"n_rounds": 4, "steps": 20}], batch_size=32, precision="float32"
+    )
     train(config, folder / "trained", name="m", device="cpu")
 
 
 def _of_learned(name: str, folder: Path) -> None:
     """A rollout of a learned model, kept, and its weights drawn anew."""
     model = interp.load(name)
-    saved.save(interp.rollout(model, interp.tasks.of(model).sample_for(model, 64, 12, 0)), folder / "run.safetensors")
+    saved.save(
+        interp.rollout(model, interp.tasks.of(model).sample_for(model, 64, 12, 0)),
+        folder / "run.safetensors",
+    )
     (folder / "untrained.txt").write_text(untrained(model, 0).digest())
 
 
 def contents(folder: Path) -> Iterator[tuple[str, str]]:
     """Every file by its name, with the digest of its bytes less what clocks say."""
-    for path in sorted(one for one in folder.rglob("*") if one.is_file() and one.name not in OF_PROCESSES):
+    for path in sorted(
+        one for one in folder.rglob("*") if one.is_file() and one.name not in OF_PROCESSES
+    ):
         content = path.read_bytes()
-        if path.name == STATE_FILE:  # its header holds the seconds trained so far, and a digest of them
+        if (
+            path.name == STATE_FILE
+        ):  # its header holds the seconds trained so far, and a digest of them
             content = content[8 + int.from_bytes(content[:8], "little") :]
         if path.suffix in (".csv", ".json", ".jsonl", ".txt", ".md", ".html"):
             content = without_clocks(path, content.decode()).replace(str(folder), "FOLDER").encode()
@@ -117,7 +143,9 @@ def without_clocks(path: Path, text: str) -> str:
     """A text without what clocks say, and without the digests of lines and parts in which they say it."""
     if path.suffix == ".csv" and "cpu_s" in text.partition("\n")[0].split(","):
         return pd.read_csv(io.StringIO(text), dtype=str).drop(columns="cpu_s").to_csv()
-    if path.suffix == ".txt" and "┃ cpu_s ┃" in text:  # the last column of a printed table, as wide as its numbers
+    if (
+        path.suffix == ".txt" and "┃ cpu_s ┃" in text
+    ):  # the last column of a printed table, as wide as its numbers
         text = re.sub(r"(│ [\d.]+ *│|┃ cpu_s ┃|[┳╇┴][━─]+[┓┩┘])$", "", text, flags=re.MULTILINE)
     if path.suffix == ".jsonl" or path.parent.name == "parts":
         text = re.sub(r'"sha256": *"\w+"', '"sha256": 0', text)

@@ -27,4 +27,6 @@ def cases(test_file: str, name: str) -> Any:
 
 def by_cases(names: str) -> Callable[[Any], Any]:
     """Run a test once for each row of the table of its own name, whose columns are the arguments of these names."""
-    return lambda test: pytest.mark.parametrize(names, cases(test.__code__.co_filename, test.__name__))(test)
+    return lambda test: pytest.mark.parametrize(
+        names, cases(test.__code__.co_filename, test.__name__)
+    )(test)

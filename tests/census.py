@@ -55,11 +55,18 @@ def public_names(tree: ast.Module) -> list[str]:
             found.append(node.name)
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            found += [
+                name.id
+                for target in targets
+                for name in ast.walk(target)
+                if isinstance(name, ast.Name)
+            ]
     return [name for name in found if not name.startswith("_")]
 
 
-def definitions(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+def definitions(
+    tree: ast.Module,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """A module and every class and function in it, at any depth: no expression holds one, so none is walked."""
     ahead: list[ast.AST] = [tree]
     for node in ahead:
@@ -87,7 +94,9 @@ def count(path: Path) -> Count:
     """What one module holds."""
     text = path.read_text("utf-8")
     tree = ast.parse(text)
-    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in definitions(tree))
+    functions = sum(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in definitions(tree)
+    )
     return Count(lines_of_code(text, tree), functions, len(public_names(tree)), 1)
 
 

@@ -30,7 +30,14 @@ def one_session() -> Iterator[None]:
         yield
 
 
-FEW = ("bayes", "weighted_majority", "sigmoid_vote", "follow_the_leader", "majority_vote", "fixed_vote")
+FEW = (
+    "bayes",
+    "weighted_majority",
+    "sigmoid_vote",
+    "follow_the_leader",
+    "majority_vote",
+    "fixed_vote",
+)
 """Families of expert advice that are no variant of another: a third of all, which are fitted in a tenth of the time."""
 
 
@@ -46,7 +53,9 @@ def early(few: bool = False) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
         if few:
-            patched.setattr(Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW})
+            patched.setattr(
+                Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW}
+            )
         yield
 
 
@@ -78,13 +87,18 @@ def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``changed_task(KEY, field=...)``: a registered task with other fields, until the test ends."""
     from interp import catalog, tasks
 
-    return lambda key, **fields: monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), **fields))
+    return lambda key, **fields: monkeypatch.setitem(
+        catalog._REGISTERED, key, replace(tasks.get(key), **fields)
+    )
 
 
 @pytest.fixture
 def builders() -> Iterator[None]:
     """Builders of machines that a test registers are forgotten after it, and it knows no others."""
-    with patch.dict("interp.library._BUILT", clear=True), patch.dict("interp.model.checkpoints.BUILDERS", clear=True):
+    with (
+        patch.dict("interp.library._BUILT", clear=True),
+        patch.dict("interp.model.checkpoints.BUILDERS", clear=True),
+    ):
         yield
 
 

@@ -24,7 +24,10 @@ def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
     matched = torch.cat([torch.eye(4), torch.eye(4), torch.zeros(1, 4)]).double() / 2**0.5
     weighed, _ = torch.linalg.qr(machine.module.weigh.weight.detach().T)
     places = {
-        "log_weights": (Place(Site.parse("latent", machine), weighed), Place(Site.parse("weigh", machine))),
+        "log_weights": (
+            Place(Site.parse("latent", machine), weighed),
+            Place(Site.parse("weigh", machine)),
+        ),
         "match": (Place(Site.parse("new", machine), matched),),
     }
     return KnownMachine(

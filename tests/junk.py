@@ -46,7 +46,11 @@ def surface() -> dict[str, Callable[..., Any]]:
         for one in [*named, *_checked(module)]:
             if callable(one) and str(getattr(one, "__module__", "")).split(".")[0] in PACKAGES:
                 found[f"{one.__module__}.{one.__qualname__}"] = one
-    return {name: found[name] for name in sorted(found) if name not in LEFT_OUT and _takes_arguments(found[name])}
+    return {
+        name: found[name]
+        for name in sorted(found)
+        if name not in LEFT_OUT and _takes_arguments(found[name])
+    }
 
 
 def _held(module: ModuleType, name: str) -> Any:
@@ -58,7 +62,11 @@ def _held(module: ModuleType, name: str) -> Any:
 
 def _checked(module: ModuleType) -> list[Any]:
     """The public functions under ``@checked`` that a module defines."""
-    own = [(name, one) for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    own = [
+        (name, one)
+        for name, one in vars(module).items()
+        if getattr(one, "__module__", "") == module.__name__
+    ]
     return [one for name, one in own if getattr(one, "checked", False) and not name.startswith("_")]
 
 
@@ -104,7 +112,9 @@ def right() -> dict[str, Any]:
         "activations": run.latents[:, 1:],
         "target": np.asarray(episodes.labels, float),
         "circuit": importlib.import_module("circuits").build("wma-handwired", n_experts=3),
-        "doses": importlib.import_module("interp.interventions.steering").Doses(np.array([1.0, -1.0, 0.0])),
+        "doses": importlib.import_module("interp.interventions.steering").Doses(
+            np.array([1.0, -1.0, 0.0])
+        ),
         "change": np.array([1.0, -1.0, 0.0]),
         "values": np.ones((6, 4)),
         "losses": np.ones((6, 4)),
@@ -115,16 +125,80 @@ def right() -> dict[str, Any]:
     }
 
 
-_PLAIN = (None, True, False, 0, 1, -1, 3, 2.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**9, 2**70)
-_SCALARS = (np.int64(2), np.float32(0.5), np.bool_(True), 10**9 * 1.0, 1j, object(), Ellipsis, np.random.default_rng(0))
+_PLAIN = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    3,
+    2.5,
+    -0.5,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    10**9,
+    2**70,
+)
+_SCALARS = (
+    np.int64(2),
+    np.float32(0.5),
+    np.bool_(True),
+    10**9 * 1.0,
+    1j,
+    object(),
+    Ellipsis,
+    np.random.default_rng(0),
+)
 _TEXTS = ("", "x", "uniform", "../../x", "a\0b", "latent", "all", b"x")
-_LISTS = ((), [], [1], [1.7], [True, False], [None], ["x"], [[1], [1, 2]], {}, {"a": 1}, {0: 1}, {1, 2}, range(3))
+_LISTS = (
+    (),
+    [],
+    [1],
+    [1.7],
+    [True, False],
+    [None],
+    ["x"],
+    [[1], [1, 2]],
+    {},
+    {"a": 1},
+    {0: 1},
+    {1, 2},
+    range(3),
+)
 _SLICES = (slice(None), slice(1.5, None), slice(0, 4, 0))
-_ARRAYS = (np.zeros(0), np.zeros(3), np.zeros((2, 3)), np.full((6, 4), np.nan), np.ones((6, 4), bool))
-_OTHER_ARRAYS = (np.array(["a", "b"]), np.array([object()]), pd.Series([1.0, 2.0]), pd.DataFrame({"a": [1]}))
-_TENSORS = (torch.zeros(0), torch.zeros(2, 3), torch.full((6, 4), torch.nan), torch.ones(3, dtype=torch.bool))
+_ARRAYS = (
+    np.zeros(0),
+    np.zeros(3),
+    np.zeros((2, 3)),
+    np.full((6, 4), np.nan),
+    np.ones((6, 4), bool),
+)
+_OTHER_ARRAYS = (
+    np.array(["a", "b"]),
+    np.array([object()]),
+    pd.Series([1.0, 2.0]),
+    pd.DataFrame({"a": [1]}),
+)
+_TENSORS = (
+    torch.zeros(0),
+    torch.zeros(2, 3),
+    torch.full((6, 4), torch.nan),
+    torch.ones(3, dtype=torch.bool),
+)
 _BFLOAT = torch.zeros(2, dtype=torch.bfloat16)
-JUNK: tuple[Any, ...] = (*_PLAIN, *_SCALARS, *_TEXTS, *_LISTS, *_SLICES, *_ARRAYS, *_OTHER_ARRAYS, *_TENSORS, _BFLOAT)
+JUNK: tuple[Any, ...] = (
+    *_PLAIN,
+    *_SCALARS,
+    *_TEXTS,
+    *_LISTS,
+    *_SLICES,
+    *_ARRAYS,
+    *_OTHER_ARRAYS,
+    *_TENSORS,
+    _BFLOAT,
+)
 """What stands in the place of right arguments."""
 
 
@@ -132,7 +206,9 @@ def spoiled(function: Callable[..., Any], seed: int) -> dict[str, Any]:
     """Arguments of a call: right where they are known, one to three of them junk."""
     draw = random.Random(seed)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [one for one in inspect.signature(function).parameters.values() if one.kind not in several]
+    parameters = [
+        one for one in inspect.signature(function).parameters.values() if one.kind not in several
+    ]
     taken = {}
     for parameter in parameters:
         needed = parameter.default is parameter.empty
@@ -148,7 +224,9 @@ def spoiled(function: Callable[..., Any], seed: int) -> dict[str, Any]:
 def _fitting(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
     """Right arguments for a parameter: the one of its name, else whatever its annotation takes."""
     annotation = inspect.signature(function).parameters[name].annotation
-    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(sys.modules[function.__module__])
+    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(
+        sys.modules[function.__module__]
+    )
     kind = kind_of(annotation, known)
     if name in right() and fitted(kind, right()[name]) is not NO:
         return (right()[name],)
@@ -156,7 +234,11 @@ def _fitting(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
     return (
         ()
         if kind in FREE
-        else tuple(one for one in _pool() if fitted(kind, one) is not NO and (not called or inspect.isfunction(one)))
+        else tuple(
+            one
+            for one in _pool()
+            if fitted(kind, one) is not NO and (not called or inspect.isfunction(one))
+        )
     )
 
 
@@ -165,13 +247,44 @@ def _pool() -> tuple[Any, ...]:
     """Values of every kind that is made in a moment: each stands where an annotation takes it."""
     from tests import junk_methods
 
-    texts, frame = ["a", "b"], pd.DataFrame({"a": [0.5, 1.0], "low": [0.1, 0.2], "high": [0.6, 1.0]})
-    plain = (2, 0.5, True, "x", texts, [texts, texts], [1, 2], [0.5, 1.0], {"a": 1.0}, {"a": "x"}, {"a": 1}, {})
-    arrays = [np.ones(shape, kind) for shape in ((6,), (6, 4), (6, 4, 3)) for kind in (bool, int, float)]
-    made = [torch.from_numpy(one) for one in arrays] + [right()["run"].latents, torch.nn.Linear(3, 3)]
+    texts, frame = (
+        ["a", "b"],
+        pd.DataFrame({"a": [0.5, 1.0], "low": [0.1, 0.2], "high": [0.6, 1.0]}),
+    )
+    plain = (
+        2,
+        0.5,
+        True,
+        "x",
+        texts,
+        [texts, texts],
+        [1, 2],
+        [0.5, 1.0],
+        {"a": 1.0},
+        {"a": "x"},
+        {"a": 1},
+        {},
+    )
+    arrays = [
+        np.ones(shape, kind) for shape in ((6,), (6, 4), (6, 4, 3)) for kind in (bool, int, float)
+    ]
+    made = [torch.from_numpy(one) for one in arrays] + [
+        right()["run"].latents,
+        torch.nn.Linear(3, 3),
+    ]
     records = [*junk_methods.objects(), *right().values()]
     called = (lambda *given, **more: np.ones((6, 4)), lambda *given, **more: {})
-    return (*plain, *arrays, *made, frame, [frame], {"a": frame}, *called, *records, *([one] for one in records))
+    return (
+        *plain,
+        *arrays,
+        *made,
+        frame,
+        [frame],
+        {"a": frame},
+        *called,
+        *records,
+        *([one] for one in records),
+    )
 
 
 class TooLongError(BaseException):
@@ -190,7 +303,10 @@ def at_most(seconds: float) -> Iterator[None]:
         computed = stopped[0] == signal.SIGPROF  # what was stopped may wait for its threads
         raise TooLongError(f"computed for {seconds} s" if computed else f"waited for {wait} s")
 
-    timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, wait)}
+    timers = {
+        signal.ITIMER_PROF: (signal.SIGPROF, seconds),
+        signal.ITIMER_REAL: (signal.SIGALRM, wait),
+    }
     before = {number: signal.signal(number, stop) for number, _ in timers.values()}
     for timer, (_, end) in timers.items():
         signal.setitimer(timer, end)
@@ -203,7 +319,9 @@ def at_most(seconds: float) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def outcome(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> BaseException | None:
+def outcome(
+    name: str, function: Callable[..., Any], arguments: dict[str, Any]
+) -> BaseException | None:
     """What a call raises beside an InputError, or None; a right call of those that take long is stopped."""
     from interp.errors import InputError
 

@@ -8,7 +8,17 @@ from typing import Any
 
 from tests.junk import PACKAGES, right
 
-STEPS = ("embedded", "nothing_past", "prepare", "read_out", "read_prediction", "run_from", "step", "update", "write")
+STEPS = (
+    "embedded",
+    "nothing_past",
+    "prepare",
+    "read_out",
+    "read_prediction",
+    "run_from",
+    "step",
+    "update",
+    "write",
+)
 LEFT_OUT = {
     **{
         f"HookedLatentTransformer.{name}": "a step inside a round: forward and predict check the round"
@@ -16,7 +26,10 @@ LEFT_OUT = {
     },
     **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", *STEPS)},
     "EdgeGraph.forward": "a step inside a round, as above",
-    **{f"Algorithm.{name}": "a step inside a round: run checks the episodes" for name in ("advance", "needed")},
+    **{
+        f"Algorithm.{name}": "a step inside a round: run checks the episodes"
+        for name in ("advance", "needed")
+    },
     "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",
 }
@@ -53,7 +66,15 @@ def objects() -> tuple[Any, ...]:
 def _objects() -> Iterator[Any]:
     import interp
     import probes
-    from interp.interventions import edge_graph, interchange, mediation, moves, patching, sites, steering
+    from interp.interventions import (
+        edge_graph,
+        interchange,
+        mediation,
+        moves,
+        patching,
+        sites,
+        steering,
+    )
     from interp.interventions.pairs import prepare
     from interp.interventions.sites import Place
     from interp.llm import backend, plan, schemes
@@ -64,18 +85,35 @@ def _objects() -> Iterator[Any]:
     from interp.training.config import TrainingConfig
 
     known = right()
-    model, episodes, run, algorithm, circuit = (known[k] for k in ("model", "episodes", "run", "algorithm", "circuit"))
+    model, episodes, run, algorithm, circuit = (
+        known[k] for k in ("model", "episodes", "run", "algorithm", "circuit")
+    )
     both = (known["base"], known["source"])
-    yield from (model, model.config, model.layout, episodes, run, algorithm, algorithm.variables[0], known["pair"])
+    yield from (
+        model,
+        model.config,
+        model.layout,
+        episodes,
+        run,
+        algorithm,
+        algorithm.variables[0],
+        known["pair"],
+    )
     yield from (interp.tasks.of(model), interp.tasks.get("qlearning"), get_regime("uniform"))
     trajectories = interp.tasks.mdp.sample(6, 4, 3, 2, seed=0)
-    yield from (trajectories, trajectories.mdps, interp.load("qlearning-handwired", n_states=3, n_actions=2).layout)
+    yield from (
+        trajectories,
+        trajectories.mdps,
+        interp.load("qlearning-handwired", n_states=3, n_actions=2).layout,
+    )
     yield from (QLearner(), Interaction(trajectories.mdps, 4, seed=0), Interval(0.5, 0.2, 0.8))
     yield interp.tasks.get("reachability").sample(4, 3, n_nodes=6, n_edges=6)
     yield patching.sweep(model, known["clean"], known["corrupted"], 1, sites="resid_pre")
     yield patching.round_map(model, *both, "latent")
     yield interchange.interchange(model, *both, algorithm, "log_weights", "latent")
-    yield steering.steer(model, episodes, algorithm, steering.Doses(known["change"], (1.0,)), round=1, n_random=1)
+    yield steering.steer(
+        model, episodes, algorithm, steering.Doses(known["change"], (1.0,)), round=1, n_random=1
+    )
     yield mediation.effect_map(model, *both, "latent")
     yield mediation.mediate(model, *both, "latent", "z[0.0]@p?", split=mediation.Split(n_random=1))
     yield from (sites.Site.parse("z[0.0]@p?"), Place.of("latent"))
@@ -89,7 +127,12 @@ def _objects() -> Iterator[Any]:
     yield from (circuit, circuit.basis, circuit.heads[0])
     yield TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}])
     condition = schemes.Condition("online", "note")
-    (job,) = plan.plan(backend.Settings("m"), schemes.built_in_prompts(), plan.instances(("flat",), 1, 3), [condition])
+    (job,) = plan.plan(
+        backend.Settings("m"),
+        schemes.built_in_prompts(),
+        plan.instances(("flat",), 1, 3),
+        [condition],
+    )
     yield from (condition, job, job.instance, job.session(), plan.Prices())
     yield from _results(model, circuit, smooth)
     yield from _played()
@@ -112,10 +155,16 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     found = audit(model, effort=small)
     yield from (found, found.measures[0], small, compare.QUICK)
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
-    yield from (circuits.registry.handwired("wma-handwired"), circuit.sites["log_weights"][0], circuit.state[0])
+    yield from (
+        circuits.registry.handwired("wma-handwired"),
+        circuit.sites["log_weights"][0],
+        circuit.state[0],
+    )
     scorer = CircuitScorer(pair)
     yield from (scorer, scorer.graph, Claim.at("log_weights", ["latent"]), model.channels[0])
-    row = dict.fromkeys(("subject", "machine", "form", "variant", "question", "method", "score"), "x")
+    row = dict.fromkeys(
+        ("subject", "machine", "form", "variant", "question", "method", "score"), "x"
+    )
     numbers = {"seed": 0, "value": 0.5, "cpu_seconds": 0.1}
     yield from (benchmark.Result(({**row, **numbers},)), Channel("h", (3,)))
     yield SweepResult(right()["frame"])
@@ -133,7 +182,12 @@ def _played() -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         yield from runner.play_demo(folder, n_instances=1, n_rounds=3).values()
         runs = loading.load(folder)
-    yield from (runs[0], scores.score(runs), scores.note_table(runs), *schemes.built_in_prompts().values())
+    yield from (
+        runs[0],
+        scores.score(runs),
+        scores.note_table(runs),
+        *schemes.built_in_prompts().values(),
+    )
 
 
 def _fields(one: Any) -> Collection[str]:
@@ -148,8 +202,16 @@ def unreadable() -> list[str]:
     for one in objects():
         for name in dir(type(one)):
             held = inspect.getattr_static(type(one), name)
-            ours = str(getattr(getattr(held, "fget", held), "__module__", "")).split(".")[0] in PACKAGES
-            if name.startswith("_") or name in _fields(one) or not ours or f"{type(one).__name__}.{name}" in methods():
+            ours = (
+                str(getattr(getattr(held, "fget", held), "__module__", "")).split(".")[0]
+                in PACKAGES
+            )
+            if (
+                name.startswith("_")
+                or name in _fields(one)
+                or not ours
+                or f"{type(one).__name__}.{name}" in methods()
+            ):
                 continue
             bare = inspect.isfunction(held) and len(inspect.signature(held).parameters) == 1
             try:

@@ -33,7 +33,9 @@ def misspoken(one: Any, draw: Random) -> Any:
     name, junk = draw.choice(sorted(names)), draw.choice(JUNK)
     is_method = callable(getattr(type(one), name, None))
     kind = type(one)
-    changed = type(kind.__name__, (kind,), {name: giving(junk) if is_method else property(giving(junk))})
+    changed = type(
+        kind.__name__, (kind,), {name: giving(junk) if is_method else property(giving(junk))}
+    )
     made = object.__new__(changed)
     made.__dict__.update({key: value for key, value in vars(one).items() if key != name})
     return made
@@ -53,7 +55,9 @@ def with_junk(record: Any, draw: Random) -> Any:
         if how < 0.3:
             return replace(record, **{name: giving(junk)})
         if how < 0.8:
-            return replace(record, **{name: lambda *args, **kwargs: _part(held(*args, **kwargs), draw)})
+            return replace(
+                record, **{name: lambda *args, **kwargs: _part(held(*args, **kwargs), draw)}
+            )
     return replace(record, **{name: junk})
 
 
@@ -65,7 +69,9 @@ def _part(value: Any, draw: Random) -> Any:
     if isinstance(value, dict) and value:
         key = draw.choice(list(value))
         return {**value, key: _part(value[key], draw)}
-    says = hasattr(value, "labels") or hasattr(value, "select")  # layouts and episodes: classes that users write
+    says = hasattr(value, "labels") or hasattr(
+        value, "select"
+    )  # layouts and episodes: classes that users write
     if is_dataclass(value) and not isinstance(value, type) and (not says or draw.random() < 0.5):
         return with_junk(value, draw)
     return misspoken(value, draw) if says else draw.choice(JUNK)
@@ -98,7 +104,8 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         mine = spoiled(family[key], draw)
         others = tuple(one for one in family.values() if one.key != key)
         task = replace(
-            tasks["experts"], algorithms=replace(tasks["experts"].algorithms, families=giving((*others, mine)))
+            tasks["experts"],
+            algorithms=replace(tasks["experts"].algorithms, families=giving((*others, mine))),
         )
         task.rivals()
         check_task(task)
@@ -109,9 +116,13 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         known = draw.choice(task.analysis.corruptions())
         clean = task.sample_for(machine, 5, 4, 0)
         mine = spoiled(known, draw)
-        built = replace(task, analysis=replace(task.analysis, corruptions=giving((mine,)))).corruption(mine.key)
+        built = replace(
+            task, analysis=replace(task.analysis, corruptions=giving((mine,)))
+        ).corruption(mine.key)
         pair = built.build(clean, 2)
-        if isinstance(pair, tuple) and [type(one) for one in pair] == [type(clean)] * 2:  # else its reader sees that
+        if (
+            isinstance(pair, tuple) and [type(one) for one in pair] == [type(clean)] * 2
+        ):  # else its reader sees that
             patching.sweep(machine, *pair, 2, sites=["latent"])
 
     def of_circuit(draw: Random) -> None:
@@ -141,7 +152,10 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         truth = {"a": "content", "b": ""}
         answer = benchmark.Answer({"a": 1.0, "b": 0.0}, frozenset(["a"]), {}, {"accuracy": 0.5})
         mine = draw.choice(
-            [spoiled(answer, draw), replace(answer, scores={draw.choice(["a", 1, None]): draw.choice(JUNK)})]
+            [
+                spoiled(answer, draw),
+                replace(answer, scores={draw.choice(["a", 1, None]): draw.choice(JUNK)}),
+            ]
         )
         try:
             grading._asked(lambda: (mine, 0.0), truth, model)
@@ -178,7 +192,10 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             job.session().next()
             job.header("http://127.0.0.1/v1")
 
-    checked = {f"task {key}": lambda draw, task=task: check_task(spoiled(task, draw)) for key, task in tasks.items()}
+    checked = {
+        f"task {key}": lambda draw, task=task: check_task(spoiled(task, draw))
+        for key, task in tasks.items()
+    }
     return {
         **checked,
         "algorithm": of_algorithm,
@@ -227,16 +244,22 @@ def _page() -> Any:
         blocks.Prose("text"),
         blocks.Summary({"a": 1.0, "b": measure}),
         blocks.Code("x = 1", "code"),
-        blocks.Table(pd.DataFrame({"a": [1.0], "low": [0.5], "high": [1.5]}), "a table", {"a": ".2f"}),
+        blocks.Table(
+            pd.DataFrame({"a": [1.0], "low": [0.5], "high": [1.5]}), "a table", {"a": ".2f"}
+        ),
         blocks.Figure(figure, "a picture", "a caption", pd.DataFrame({"x": [1]})),
         blocks.NotComputed("why", "traceback"),
         blocks.Measures([measure], sections=[("one", "One")]),
     )
-    return Report("Title", "Lead", (Section("One", every),), {"model": "m"}, "index.html", {"kind": "learned"})
+    return Report(
+        "Title", "Lead", (Section("One", every),), {"model": "m"}, "index.html", {"kind": "learned"}
+    )
 
 
 @cache
 def _part_of_report() -> Any:
     part = importlib.import_module("reports.part")
     blocks = importlib.import_module("reports.blocks")
-    return part.Part("mine", "Mine", giving(1), lambda computed, context: [blocks.Prose(str(computed))])
+    return part.Part(
+        "mine", "Mine", giving(1), lambda computed, context: [blocks.Prose(str(computed))]
+    )

@@ -66,7 +66,9 @@ def spoiled(name: str, draw: Random) -> list[str]:
             if getattr(option, "is_flag", False):
                 words.append(key if draw.random() < 0.8 else f"{key}={value}")
             elif not (key in _STARTING and value.isdigit()):
-                words += draw.choice(([key, value], [f"{key}={value}"], [key, value, draw.choice(TEXTS)], [key]))
+                words += draw.choice(
+                    ([key, value], [f"{key}={value}"], [key, value, draw.choice(TEXTS)], [key])
+                )
     # Before all options: one that lacks its value would take it.
     return [*words[:n_named], "--json", *words[n_named:]] if draw.random() < 0.5 else words
 
@@ -90,7 +92,9 @@ def fault(words: list[str]) -> str:
             os._exit(0)
     os.close(write)
     deadline = time.monotonic() + _HANGING
-    while (ended := os.waitpid(child, os.WNOHANG)[0] == child) is False and time.monotonic() < deadline:
+    while (
+        ended := os.waitpid(child, os.WNOHANG)[0] == child
+    ) is False and time.monotonic() < deadline:
         time.sleep(0.005)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)

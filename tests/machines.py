@@ -44,10 +44,17 @@ class Loop(nn.Module):
 
 
 def adapted(
-    module: nn.Module, step: Callable[..., Any], points: Mapping[str, Any] | None = None, **options: Any
+    module: nn.Module,
+    step: Callable[..., Any],
+    points: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Any:
     """A machine of expert advice that carries one vector ``h``, unless options of ``interp.adapt`` say otherwise."""
-    own = {"sizes": {"n_experts": N_EXPERTS}, "channels": [interp.Channel("h", (WIDTH,))], "check": False}
+    own = {
+        "sizes": {"n_experts": N_EXPERTS},
+        "channels": [interp.Channel("h", (WIDTH,))],
+        "check": False,
+    }
     return interp.adapt(module, "experts", step=step, points=points, **own | options)
 
 
@@ -75,7 +82,9 @@ def lstm(seed: int = 0) -> Any:
 
     channels, points = [interp.Channel(name, (WIDTH,)) for name in "hc"], ("forget", "output")
     module = RoundCell(nn.LSTMCell(N_EXPERTS + 1, WIDTH))
-    return adapted(module, step, {gate: f"cell.{gate}" for gate in points}, name="lstm", channels=channels)
+    return adapted(
+        module, step, {gate: f"cell.{gate}" for gate in points}, name="lstm", channels=channels
+    )
 
 
 def loop(seed: int = 0, cycles: int = 3) -> Any:

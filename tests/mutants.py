@@ -106,7 +106,11 @@ def mutants(source: str) -> Iterator[Mutant]:
         change()
         name = f"{scope or 'module'}: {before} -> {ast.unparse(ast.fix_missing_locations(shown)).strip()}"
         seen[name] += 1
-        yield Mutant(name if seen[name] == 1 else f"{name} #{seen[name]}", line, ast.fix_missing_locations(tree))
+        yield Mutant(
+            name if seen[name] == 1 else f"{name} #{seen[name]}",
+            line,
+            ast.fix_missing_locations(tree),
+        )
 
 
 def _changes(
@@ -130,7 +134,9 @@ def _shown(node: ast.AST, parent: ast.AST | None) -> ast.AST:
             several = [*arguments.posonlyargs, *arguments.args][::-1]
             defaults = [*zip(arguments.defaults[::-1], several, strict=False)]
             defaults += zip(arguments.kw_defaults, arguments.kwonlyargs, strict=True)
-            return next(ast.keyword(argument.arg, node) for default, argument in defaults if default is node)
+            return next(
+                ast.keyword(argument.arg, node) for default, argument in defaults if default is node
+            )
         case ast.Constant() | ast.keyword(), ast.AST():
             return parent
     return node
@@ -162,13 +168,17 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
         case ast.BinOp() | ast.AugAssign() if type(node.op) in _OPERATORS:
             yield partial(setattr, node, "op", _OPERATORS[type(node.op)]())
         case ast.BoolOp():
-            yield partial(setattr, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+            yield partial(
+                setattr, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            )
         case ast.If() | ast.IfExp() | ast.While():
             yield partial(setattr, node, "test", _negated(node.test))
         case ast.UnaryOp(op=ast.Not()):
             yield partial(setattr, node, "operand", _negated(node.operand))
         case ast.comprehension():
-            for i, condition in enumerate(node.ifs):  # its names stay, so that the code has the same closure
+            for i, condition in enumerate(
+                node.ifs
+            ):  # its names stay, so that the code has the same closure
                 dropped = ast.BoolOp(ast.Or(), [condition, ast.Constant(True)])
                 yield partial(node.ifs.__setitem__, i, dropped)
         case ast.Attribute(attr=name, ctx=ast.Load()) if name in _BOUNDS:
@@ -177,32 +187,47 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
             yield partial(setattr, node, "arg", _BOUNDS[name])
         case ast.Constant(value=str(word)) if word in _WORDS and not module_level:
             yield partial(setattr, node, "value", _WORDS[word])
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and not 0 < number <= 1e-6:
+        case ast.Constant(value=int() | float() as number) if (
+            not isinstance(number, bool) and not 0 < number <= 1e-6
+        ):
             whole = isinstance(number, int) or number == 0
-            larger, smaller = (number + 1, number - 1) if whole else (round(number * 1.1, 9), round(number * 0.9, 9))
+            larger, smaller = (
+                (number + 1, number - 1)
+                if whole
+                else (round(number * 1.1, 9), round(number * 0.9, 9))
+            )
             for value in (larger, smaller) if module_level else (larger,):
                 yield partial(setattr, node, "value", value)
 
 
 def _negated(test: ast.expr) -> ast.expr:
     return (
-        test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else ast.UnaryOp(ast.Not(), test)
+        test.operand
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        else ast.UnaryOp(ast.Not(), test)
     )
 
 
 def install(tree: ast.Module, module: ModuleType) -> None:
     """Make the module that everybody imported the one that the tree says."""
     fresh = ModuleType(module.__name__)
-    fresh.__dict__.update({key: value for key, value in vars(module).items() if key.startswith("__")})
+    fresh.__dict__.update(
+        {key: value for key, value in vars(module).items() if key.startswith("__")}
+    )
     exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), fresh.__dict__)
     made, old = _functions(vars(fresh)), _functions(vars(module))
     for key, functions in old.items():
         for function in functions if key in made else ():
             function.__code__ = made[key][0].__code__
-            function.__defaults__, function.__kwdefaults__ = made[key][0].__defaults__, made[key][0].__kwdefaults__
+            function.__defaults__, function.__kwdefaults__ = (
+                made[key][0].__defaults__,
+                made[key][0].__kwdefaults__,
+            )
     for key, value in vars(fresh).items():
         before = vars(module).get(key)
-        if isinstance(value, int | float | str | tuple | dict | frozenset) and repr(before) != repr(value):
+        if isinstance(value, int | float | str | tuple | dict | frozenset) and repr(before) != repr(
+            value
+        ):
             for user in list(sys.modules.values()):
                 if vars(user).get(key) is before:
                     vars(user)[key] = value
@@ -213,15 +238,25 @@ def _functions(namespace: dict[str, Any]) -> dict[Any, list[FunctionType]]:
     found: dict[Any, list[FunctionType]] = {}
     for function in gc.get_objects():
         mine = type(function) is FunctionType and function.__globals__ is namespace
-        if mine and function.__code__.co_filename != "<string>":  # "<string>": methods that dataclasses write
+        if (
+            mine and function.__code__.co_filename != "<string>"
+        ):  # "<string>": methods that dataclasses write
             found.setdefault(_place(function.__code__), []).append(function)
     return found
 
 
 def _place(code: CodeType) -> tuple[Any, ...]:
     """A function's name, its line and, since a line may hold several lambdas, its first column."""
-    columns = [column for line, _, column, _ in code.co_positions() if line == code.co_firstlineno and column]
-    return code.co_qualname, code.co_firstlineno, min(columns, default=0) if "<lambda>" in code.co_qualname else 0
+    columns = [
+        column
+        for line, _, column, _ in code.co_positions()
+        if line == code.co_firstlineno and column
+    ]
+    return (
+        code.co_qualname,
+        code.co_firstlineno,
+        min(columns, default=0) if "<lambda>" in code.co_qualname else 0,
+    )
 
 
 def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -> tuple[int, float]:
@@ -258,12 +293,18 @@ def survivors(file: Path, scopes: str, tests: Sequence[str]) -> tuple[list[Mutan
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         asked = tuple(scopes.split(","))
-        every = [mutant for mutant in mutants(file.read_text("utf-8")) if mutant.name.startswith(asked)]
+        every = [
+            mutant for mutant in mutants(file.read_text("utf-8")) if mutant.name.startswith(asked)
+        ]
         alive = []
         for mutant in every:
-            status, _ = _in_a_fork(tests, log, 3 * seconds + 5, partial(install, mutant.tree, module))
+            status, _ = _in_a_fork(
+                tests, log, 3 * seconds + 5, partial(install, mutant.tree, module)
+            )
             if os.waitstatus_to_exitcode(status) == 99:
-                raise SystemExit(f"{file}:{mutant.line} cannot be installed: {mutant.name}\n{log.read_text()}")
+                raise SystemExit(
+                    f"{file}:{mutant.line} cannot be installed: {mutant.name}\n{log.read_text()}"
+                )
             if not status:
                 alive.append(mutant)
     return alive, len(every)
@@ -277,7 +318,9 @@ def judge(where: str, target: Target) -> bool:
     stale = set(target.equivalent) - {mutant.name for mutant in excused}
     left, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
     share = 1 - len(left) / max(counted, 1)
-    print(f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})")
+    print(
+        f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})"
+    )
     for mutant in left:
         print(f"  {file}:{mutant.line}  {mutant.name}")
     for name in sorted(stale):
@@ -288,12 +331,17 @@ def judge(where: str, target: Target) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", help=f"one of {', '.join(TARGETS)}, or any file with --tests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "files", nargs="*", help=f"one of {', '.join(TARGETS)}, or any file with --tests"
+    )
     parser.add_argument("--tests", nargs="+", help="test files that stand behind the files")
     options = parser.parse_args(arguments)
     chosen = {
-        file: Target(tuple(options.tests)) if options.tests else TARGETS[file] for file in options.files or TARGETS
+        file: Target(tuple(options.tests)) if options.tests else TARGETS[file]
+        for file in options.files or TARGETS
     }
     results = [judge(file, target) for file, target in chosen.items()]
     return int(not all(results))

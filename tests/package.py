@@ -33,10 +33,14 @@ def contents(wheel: Path) -> set[str]:
     """The top folders and files of a wheel, and what it holds of the first package beside Python files."""
     with zipfile.ZipFile(wheel) as stored:
         names = stored.namelist()
-    return {name.split("/")[0] for name in names} | {name for name in names if not name.endswith(".py")}
+    return {name.split("/")[0] for name in names} | {
+        name for name in names if not name.endswith(".py")
+    }
 
 
-def environment(folder: Path, wheel: Path, python: str = sys.executable, here: bool = False) -> Path:
+def environment(
+    folder: Path, wheel: Path, python: str = sys.executable, here: bool = False
+) -> Path:
     """A new environment with the wheel in it; gives its Python.
 
     Args:
@@ -45,7 +49,19 @@ def environment(folder: Path, wheel: Path, python: str = sys.executable, here: b
     run([python, "-m", "venv", str(folder)], ROOT)
     inside = folder / "bin" / "python"
     more = ["--no-deps"] if here else ["-c", str(ROOT / "constraints.txt")]
-    run([str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *more, str(wheel)], folder)
+    run(
+        [
+            str(inside),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *more,
+            str(wheel),
+        ],
+        folder,
+    )
     if here:
         (site,) = (folder / "lib").glob("python*/site-packages")
         (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"])
@@ -67,7 +83,9 @@ def run(command: list[str], folder: Path) -> str:
     """
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise RuntimeError(
+            f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
     return done.stdout
 
 
@@ -76,7 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="of the clean environment")
     parser.add_argument("--here", action="store_true", help="libraries of the running environment")
-    parser.add_argument("--out", type=Path, default=ROOT / "output" / "dist", help="for the sdist and the wheel")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "output" / "dist", help="for the sdist and the wheel"
+    )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     for old in (*given.out.glob("*.whl"), *given.out.glob("*.tar.gz")):

@@ -15,7 +15,9 @@ def refuses(message: str, call: Callable[..., Any], /, *given: Any, **options: A
         call(*given, **options)
 
 
-def refused(*cases: tuple[Any, ...], by: Callable[..., Any] = lambda call: call()) -> Callable[[tuple[Any, ...]], None]:
+def refused(
+    *cases: tuple[Any, ...], by: Callable[..., Any] = lambda call: call()
+) -> Callable[[tuple[Any, ...]], None]:
     """A test of each case: ``by`` of all but its last item, a pattern, raises an InputError that matches it."""
 
     @pytest.mark.parametrize("case", cases, ids=lambda case: str(case[-1]))

@@ -19,13 +19,26 @@ import tests
 
 PACKAGES = ("interp", "circuits", "probes", "reports", "lab")
 ROOT = Path(__file__).parents[1]
-_KINDS = ("Float", "Int", "Bool", "Shaped", "Num", "Complex", "Integer", "Float32", "Float64", "Int64")
+_KINDS = (
+    "Float",
+    "Int",
+    "Bool",
+    "Shaped",
+    "Num",
+    "Complex",
+    "Integer",
+    "Float32",
+    "Float64",
+    "Int64",
+)
 _ALIAS = re.compile(rf"^(\w+) = (?:{'|'.join(_KINDS)})\[", re.MULTILINE)
 
 
 def shape_names() -> frozenset[str]:
     """Names that stand for arrays in annotations: jaxtyping's, and the packages' own names for some of them."""
-    sources = (path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    sources = (
+        path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    )
     return frozenset(_KINDS).union(*(_ALIAS.findall(source) for source in sources))
 
 
@@ -47,14 +60,22 @@ class Shaped(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
-        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+        given = [
+            *node.args.posonlyargs,
+            *node.args.args,
+            *node.args.kwonlyargs,
+            node.args.vararg,
+            node.args.kwarg,
+        ]
         if self._says(node.returns, *(argument.annotation for argument in given if argument)):
             node.decorator_list.append(_decorator())
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         self.generic_visit(node)
-        if self._says(*(child.annotation for child in node.body if isinstance(child, ast.AnnAssign))):
+        if self._says(
+            *(child.annotation for child in node.body if isinstance(child, ast.AnnAssign))
+        ):
             node.decorator_list.insert(0, _decorator())
         return node
 
@@ -80,7 +101,9 @@ class Loader(SourceFileLoader):
     names: frozenset[str]
 
     def source_to_code(self, data: Any, path: Any, *args: Any, _optimize: int = -1) -> CodeType:  # type: ignore[override]
-        return compile(Shaped(self.names).visit(ast.parse(data, path)), path, "exec", dont_inherit=True)
+        return compile(
+            Shaped(self.names).visit(ast.parse(data, path)), path, "exec", dont_inherit=True
+        )
 
     def path_stats(self, path: str) -> Any:
         raise OSError("no bytecode is read or written")

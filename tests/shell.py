@@ -28,7 +28,11 @@ def printed(*words: Any, **options: Any) -> str:
     return result.output
 
 
-def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(
+    group: Any = None, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that call it: of the toolkit, or of a group."""
     for name, one in (group or typer.main.get_command(app)).commands.items():
-        yield from commands(one, (*words, name)) if hasattr(one, "commands") else [((*words, name), one)]
+        yield from (
+            commands(one, (*words, name)) if hasattr(one, "commands") else [((*words, name), one)]
+        )

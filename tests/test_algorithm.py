@@ -44,7 +44,9 @@ def test_weighted_majority_is_its_closed_form_bitwise(seed, gain):
     np.testing.assert_array_equal(values["next_log_weights"], held[:, 1:])
     weights = special.softmax(held[:, :-1], axis=-1)
     np.testing.assert_array_equal(values["weights"], weights)
-    np.testing.assert_allclose(values["prediction"], (weights * episodes.advice).sum(-1), atol=1e-12)
+    np.testing.assert_allclose(
+        values["prediction"], (weights * episodes.advice).sum(-1), atol=1e-12
+    )
 
 
 @few
@@ -77,8 +79,12 @@ def test_what_the_state_says_after_a_round_is_what_it_says_before_the_next(seed)
         values = algorithm.run(episodes)
         assert set(values) == set(algorithm.keys)
         for key in algorithm.of_the_state:
-            if algorithm.variable(key).role == "state" or set(algorithm.variable(key).parents) <= set(algorithm.state):
-                np.testing.assert_array_equal(values[NEXT + key][:, :-1], values[key][:, 1:], err_msg=key)
+            if algorithm.variable(key).role == "state" or set(
+                algorithm.variable(key).parents
+            ) <= set(algorithm.state):
+                np.testing.assert_array_equal(
+                    values[NEXT + key][:, :-1], values[key][:, 1:], err_msg=key
+                )
 
 
 @few
@@ -97,7 +103,10 @@ def test_setting_a_variable_to_its_own_values_changes_nothing(seed):
         values = algorithm.run(episodes)
         for variable in algorithm.variables:
             again = algorithm.run(episodes, do={variable.key: values[variable.key]})
-            assert all(np.array_equal(again[key], values[key]) for key in values), (algorithm.key, variable.key)
+            assert all(np.array_equal(again[key], values[key]) for key in values), (
+                algorithm.key,
+                variable.key,
+            )
 
 
 @few
@@ -109,7 +118,10 @@ def test_interchanging_a_variable_with_itself_changes_nothing(seed):
         base = algorithm.step(state, inputs)[1]
         for variable in algorithm.variables:
             again = algorithm.interchange(base, base, variable.key)
-            assert all(np.array_equal(again[key], base[key]) for key in base), (algorithm.key, variable.key)
+            assert all(np.array_equal(again[key], base[key]) for key in base), (
+                algorithm.key,
+                variable.key,
+            )
 
 
 @few
@@ -125,8 +137,14 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
             if variable.kind == "class" or variable.role != "round":
                 continue
             moved = plain[variable.key] + rng.random(plain[variable.key].shape)
-            if plain[variable.key].dtype == np.int64:  # no expert is right more often than there were rounds
-                moved = plain[variable.key] + 5 if "elapsed" in variable.key else 0 * plain[variable.key]
+            if (
+                plain[variable.key].dtype == np.int64
+            ):  # no expert is right more often than there were rounds
+                moved = (
+                    plain[variable.key] + 5
+                    if "elapsed" in variable.key
+                    else 0 * plain[variable.key]
+                )
             set_to = algorithm.step(state, inputs, {variable.key: moved})[1]
             np.testing.assert_array_equal(set_to[variable.key], moved)
             descends = {variable.key}
@@ -135,7 +153,9 @@ def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
                     descends.add(other.key)
             for other in algorithm.variables:
                 if other.key not in descends:
-                    np.testing.assert_array_equal(set_to[other.key], plain[other.key], err_msg=other.key)
+                    np.testing.assert_array_equal(
+                        set_to[other.key], plain[other.key], err_msg=other.key
+                    )
 
 
 def test_what_is_set_runs_on_into_later_rounds():
@@ -154,7 +174,9 @@ def test_what_is_set_runs_on_into_later_rounds():
 def test_permuting_experts_permutes_everything(seed, order):
     """Variables with one entry per expert move with the experts; everything else stays, to rounding."""
     episodes = advice(seed)
-    permuted = replace(episodes, advice=episodes.advice[..., order], accuracies=episodes.accuracies[..., order])
+    permuted = replace(
+        episodes, advice=episodes.advice[..., order], accuracies=episodes.accuracies[..., order]
+    )
     for key in EXPERTS:
         algorithm = tasks.get("experts").algorithm(key)
         values, others = algorithm.run(episodes), algorithm.run(permuted)
@@ -168,7 +190,9 @@ def test_one_element_is_interchanged_and_the_others_stay():
     base, source = (algorithm.run(advice(seed)) for seed in (0, 1))
     changed = algorithm.interchange(base, source, "log_weights", element=1)
     np.testing.assert_array_equal(changed["log_weights"][..., 1], source["log_weights"][..., 1])
-    np.testing.assert_array_equal(changed["log_weights"][..., [0, 2]], base["log_weights"][..., [0, 2]])
+    np.testing.assert_array_equal(
+        changed["log_weights"][..., [0, 2]], base["log_weights"][..., [0, 2]]
+    )
     assert not np.array_equal(changed["prediction"], base["prediction"])
 
 
@@ -198,9 +222,18 @@ test_bad_definitions_and_interventions_are_refused = refused(
     (lambda: toy(X, Y, memory="z"), "unknown variable of 'toy' 'z'"),
     (lambda: toy(X, Y, written="next_y"), "unknown variable of 'toy' 'next_y'. Valid: x, y"),
     (lambda: Variable("z", "z", "", ""), "variable 'z': round variables need an equation"),
-    (lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]), "inputs and state variables take none"),
-    (lambda: Variable("z", "z", "", "", "input", parents=("x",)), "inputs and state variables take none"),
-    (lambda: Variable("z", "z", "", "", "input", kind="class"), "a class variable, and no other, says how many"),
+    (
+        lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]),
+        "inputs and state variables take none",
+    ),
+    (
+        lambda: Variable("z", "z", "", "", "input", parents=("x",)),
+        "inputs and state variables take none",
+    ),
+    (
+        lambda: Variable("z", "z", "", "", "input", kind="class"),
+        "a class variable, and no other, says how many",
+    ),
     (lambda: toy(X, Y).run(steps(0)), "toy runs on experts episodes, got MDPEpisodes"),
     (lambda: toy(X, Y).run(advice(0), do={"z": np.zeros((3, 6))}), "unknown variable of 'toy' 'z'"),
     (
@@ -214,9 +247,16 @@ test_bad_definitions_and_interventions_are_refused = refused(
 def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
     base = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
     doubled = ("log_weights", "match"), lambda v: v["log_weights"] + 2 * v["match"]
-    made = base.varied("doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory="")
+    made = base.varied(
+        "doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory=""
+    )
     episodes = experts.sample(3, 6, 4, seed=0)
-    assert (made.key, made.name, made.parameters, made.memory) == ("doubled", "twice the gain", {"gain": 2}, "")
+    assert (made.key, made.name, made.parameters, made.memory) == (
+        "doubled",
+        "twice the gain",
+        {"gain": 2},
+        "",
+    )
     expected = 2 * made.run(episodes)["match"].cumsum(1)
     assert np.array_equal(made.run(episodes)["next_log_weights"], expected)
     assert base.run(episodes)["next_log_weights"] == pytest.approx(expected / 4)
@@ -230,4 +270,6 @@ def test_a_table_of_variables_says_what_depends_on_what():
     assert algorithm.of_the_inputs == ("votes", "label", "match")
     assert algorithm.variable("next_log_odds") is algorithm.variable("log_odds")
     labels = algorithm.variable("counts").labels(np.zeros((1, 1, 2)))
-    assert labels == ("e_1", "e_2") and algorithm.variable("elapsed").labels(np.zeros((1, 1))) == ("t",)
+    assert labels == ("e_1", "e_2") and algorithm.variable("elapsed").labels(np.zeros((1, 1))) == (
+        "t",
+    )

@@ -19,14 +19,26 @@ from tests.census import PACKAGES, ROOT, sources
 
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
-TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {"wma"}
+TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {
+    "wma"
+}
 ABOUT_A_TASK = (
-    *("interp/tasks/", *(f"interp/evaluation/{task}" for task in sorted(TASKS)), "interp/training/goals/"),
+    *(
+        "interp/tasks/",
+        *(f"interp/evaluation/{task}" for task in sorted(TASKS)),
+        "interp/training/goals/",
+    ),
     *("interp/llm/", "reports/tasks/", "reports/llm.py", "reports/choices.py", "circuits/"),
 )
 """What may know a task: its folder, what is measured of its models and what they are trained on, language models as
 learners of expert advice, its report parts, its circuits."""
-ABOVE_THE_TASKS = ("interp.interventions", "interp.training", "interp.evaluation", "interp.audit", "interp.machines")
+ABOVE_THE_TASKS = (
+    "interp.interventions",
+    "interp.training",
+    "interp.evaluation",
+    "interp.audit",
+    "interp.machines",
+)
 """Rooms that build on tasks, which a task names by what they ship and never by their modules."""
 CLASSES = {"ExpertEpisodes", "MDPEpisodes", "MDPs", "ExpertRound", "QLearningRound"}
 
@@ -40,7 +52,10 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-MODULES = {name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", "."): p for p in sources(*PACKAGES)}
+MODULES = {
+    name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", "."): p
+    for p in sources(*PACKAGES)
+}
 
 
 def room(module: str) -> str:
@@ -123,7 +138,9 @@ def switches(tree: ast.AST) -> list[str]:
             asked.append(f"line {node.lineno}: {node.value!r}")
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
             names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
-            asked += [f"line {node.lineno}: isinstance of {name}" for name in sorted(names & CLASSES)]
+            asked += [
+                f"line {node.lineno}: isinstance of {name}" for name in sorted(names & CLASSES)
+            ]
     return asked
 
 
@@ -141,15 +158,16 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
     below = {node: reached(node) for node in graph}
     groups = {
-        tuple(sorted(n for n in below[node] if node in below.get(n, ()))) for node in graph if node in below[node]
+        tuple(sorted(n for n in below[node] if node in below.get(n, ())))
+        for node in graph
+        if node in below[node]
     }
     return sorted(list(group) for group in groups if len(group) > 1)
 
 
 def test_a_switch_is_seen() -> None:
-    code = (
-        'def f(x):\n    """experts"""\n    if x.task == "experts" or isinstance(x, MDPEpisodes | int):\n        pass\n'
-    )
+    condition = 'x.task == "experts" or isinstance(x, MDPEpisodes | int)'
+    code = f'def f(x):\n    """experts"""\n    if {condition}:\n        pass\n'
     assert len(switches(ast.parse(code))) == 2
 
 
@@ -160,16 +178,26 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
 
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
     """A task's record names its goal and its evaluation by kind (``interp.lazy.above``), its claims as texts."""
-    upward = {module: named for module, named in arrows().items() if module.startswith("interp.tasks")}
-    assert {m: up for m, named in upward.items() if (up := {n for n in named if n.startswith(ABOVE_THE_TASKS)})} == {}
+    upward = {
+        module: named for module, named in arrows().items() if module.startswith("interp.tasks")
+    }
+    assert {
+        m: up
+        for m, named in upward.items()
+        if (up := {n for n in named if n.startswith(ABOVE_THE_TASKS)})
+    } == {}
     for task in interp.tasks.every():
-        assert task.training() is not None and (task.key == "bandit" or task.evaluation() is not None)
+        assert task.training() is not None and (
+            task.key == "bandit" or task.evaluation() is not None
+        )
 
 
 def test_no_neutral_room_imports_a_task() -> None:
     folders = tuple(f"interp.tasks.{task}" for task in (*TASKS, "mdp"))
     guilty = {
-        name_of(path): sorted({module for module, _ in imports(parsed(path)) if module.startswith(folders)})
+        name_of(path): sorted(
+            {module for module, _ in imports(parsed(path)) if module.startswith(folders)}
+        )
         for path in neutral()
     }
     assert {path: modules for path, modules in guilty.items() if modules} == {}
@@ -182,7 +210,9 @@ def test_packages_import_only_those_before_them(package: str) -> None:
     for path in sources(*PACKAGES):
         if name_of(path).startswith(f"{package}/"):
             for module, looked_up in imports(parsed(path)):
-                if module.split(".")[0] in later and not (looked_up and name_of(path).startswith(LOOK_UP)):
+                if module.split(".")[0] in later and not (
+                    looked_up and name_of(path).startswith(LOOK_UP)
+                ):
                     upward.append(f"{name_of(path)} imports {module}")
     assert upward == []
 
@@ -192,11 +222,19 @@ def test_no_package_imports_the_lab() -> None:
     trees = {name_of(path): parsed(path) for path in sources(*PACKAGES)}
     named = {
         path: [module for module, _ in imports(tree) if module.split(".")[0] == "lab"]
-        + [node.value for node in nodes(tree) if isinstance(node, ast.Constant) and _names_the_lab(node.value)]
+        + [
+            node.value
+            for node in nodes(tree)
+            if isinstance(node, ast.Constant) and _names_the_lab(node.value)
+        ]
         for path, tree in trees.items()
     }
     assert {path: found for path, found in named.items() if found} == {}
-    assert _names_the_lab("lab.known:gallery") and not _names_the_lab("label") and not _names_the_lab("lab/known says")
+    assert (
+        _names_the_lab("lab.known:gallery")
+        and not _names_the_lab("label")
+        and not _names_the_lab("lab/known says")
+    )
 
 
 def _names_the_lab(value: object) -> bool:
@@ -222,19 +260,31 @@ def test_no_arrow_between_rooms_runs_back_up() -> None:
 
     A room is a file or a folder of ``interp``, or one of the other packages.
     """
-    between = {(room(a), room(b)): (a, b) for a, named in arrows().items() for b in named if room(a) != room(b)}
+    between = {
+        (room(a), room(b)): (a, b)
+        for a, named in arrows().items()
+        for b in named
+        if room(a) != room(b)
+    }
     graph: dict[str, set[str]] = {}
     for above, below in between:
         graph.setdefault(above, set()).add(below)
     entangled = [set(group) for group in circles(graph)]
-    up = {pair: files for pair, files in between.items() if any(set(pair) <= group for group in entangled)}
+    up = {
+        pair: files
+        for pair, files in between.items()
+        if any(set(pair) <= group for group in entangled)
+    }
     assert up == {}
 
 
 def test_every_benchmark_can_be_run():
     """``make bench`` runs the ``main`` of every file here but those that begin with an underscore."""
     trees = {path.name: parsed(path) for path in (ROOT / "tests" / "benchmarks").glob("[!_]*.py")}
-    defined = {name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)} for name, t in trees.items()}
+    defined = {
+        name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)}
+        for name, t in trees.items()
+    }
     assert len(defined) > 5
     assert [name for name, functions in defined.items() if "main" not in functions] == []
 
@@ -248,7 +298,8 @@ def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers()
         name_of(path)
         for path in sources(*PACKAGES)
         for node in nodes(parsed(path))
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "HookedLatentTransformer" for alias in node.names)
+        if isinstance(node, ast.ImportFrom)
+        and any(alias.name == "HookedLatentTransformer" for alias in node.names)
     }
     within = ("interp/model/", "interp/training/", "circuits/")
     assert {name for name in named if not name.startswith(within)} <= set(ABOUT_TRANSFORMERS)
@@ -270,13 +321,17 @@ def rounds_run(tree: ast.AST) -> list[str]:
         if isinstance(node, ast.Call):
             of = ast.unparse(node.func)
             is_step = of.endswith(".step") and of.split(".")[-2] in ("model", "machine")
-            found += [f"line {node.lineno}: {of}"] if is_step or of.split(".")[-1] == "run_round" else []
+            found += (
+                [f"line {node.lineno}: {of}"] if is_step or of.split(".")[-1] == "run_round" else []
+            )
     return found
 
 
 def test_rounds_are_run_in_few_places() -> None:
     seen = rounds_run(
-        ast.parse("for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)")
+        ast.parse(
+            "for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)"
+        )
     )
     assert len(seen) == 2
     running = {name_of(p): found for p in sources(*PACKAGES) if (found := rounds_run(parsed(p)))}
@@ -293,7 +348,11 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
         for node in nodes(tree):
             if isinstance(node, ast.FunctionDef):
                 named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                long += [node.name] if len([one for one in named if one.arg not in ("self", "cls")]) > 8 else []
+                long += (
+                    [node.name]
+                    if len([one for one in named if one.arg not in ("self", "cls")]) > 8
+                    else []
+                )
     assert long == [] and lookups == []
 
 
@@ -311,11 +370,16 @@ def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
         parts = name.split(".")
         for i in range(len(parts)):
             ends.setdefault(".".join(parts[i:]), set()).add(name)
-    unseen, ahead = set(MODULES), [*PACKAGES, *(name for name in MODULES if name.startswith("interp.cli"))]
+    unseen, ahead = (
+        set(MODULES),
+        [*PACKAGES, *(name for name in MODULES if name.startswith("interp.cli"))],
+    )
     while ahead:
         if (module := ahead.pop()) in unseen:
             unseen.remove(module)
-            stub = MODULES[module].with_suffix(".pyi")  # of a package whose names are imported when first used
+            stub = MODULES[module].with_suffix(
+                ".pyi"
+            )  # of a package whose names are imported when first used
             for tree in map(parsed, [MODULES[module], *([stub] if stub.is_file() else [])]):
                 ahead += [name for name, _ in imports(tree) if name in MODULES]
                 for node in nodes(tree):

@@ -15,7 +15,10 @@ def test_the_accelerators_tables_are_filled_row_by_row_and_go_on(tmp_path, capsy
     monkeypatch.setattr(accelerator, "PRESETS", {"experts": "paper", "reachability": "prosqa"})
     monkeypatch.setattr(accelerator, "PRECISIONS", {"tf32": ("float32", "high")})
     accelerator.main("steps", folder=tmp_path)
-    assert set(pd.read_csv(tmp_path / "accelerator-steps.csv")["row"]) == {"experts tf32 8", "reachability tf32 8"}
+    assert set(pd.read_csv(tmp_path / "accelerator-steps.csv")["row"]) == {
+        "experts tf32 8",
+        "reachability tf32 8",
+    }
     measured = {"experts tf32 8": lambda: pytest.fail("measured twice")}
     accelerator.fill(tmp_path / "accelerator-steps.csv", measured)
     with pytest.raises(SystemExit, match="no table 'nothing'; there are patching, cores, steps"):

@@ -27,7 +27,10 @@ def test_models_lists_what_can_be_loaded():
 
 def test_help_on_training_names_every_task_and_its_presets():
     result = invoked("train", "--help")
-    assert "experts: laptop, laptop-wide, paper" in result.output and "qlearning: laptop, paper" in result.output
+    assert (
+        "experts: laptop, laptop-wide, paper" in result.output
+        and "qlearning: laptop, paper" in result.output
+    )
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
@@ -55,13 +58,20 @@ refused, and what a learned model does not take, its handwired reference may, an
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["command"])
 def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "interp.machines.presets", raising=False)  # what registers runs in each row anew
+    monkeypatch.delitem(
+        sys.modules, "interp.machines.presets", raising=False
+    )  # what registers runs in each row anew
     with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS):
         result = invoked(*shlex.split(row["command"]))
     *estimate, refusal = result.output.splitlines()
     assert result.exit_code == 2 and row["said"] in refusal
-    ends = (" expected", "at its default size.")  # a command that has worked for two seconds says how long it takes
-    assert all(line.endswith(ends) for line in estimate if line), "what a run would take, and no more"
+    ends = (
+        " expected",
+        "at its default size.",
+    )  # a command that has worked for two seconds says how long it takes
+    assert all(line.endswith(ends) for line in estimate if line), (
+        "what a run would take, and no more"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,7 +90,9 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     assert "--device" not in flags or "--seed" in flags
     for name, _, option in (row["command"].partition(" --") for row in DURATIONS):
         if name == " ".join(words) and option:
-            assert f"--{option}" in flags and f"interp {name} --{option} takes about " in found.epilog
+            assert (
+                f"--{option}" in flags and f"interp {name} --{option} takes about " in found.epilog
+            )
     example = shlex.split(found.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
     found.make_context(words[-1], example[len(words) + 1 :])
@@ -92,26 +104,48 @@ def test_the_version_is_the_packages():
 
 def test_json_is_one_object_and_quiet_leaves_names_alone():
     listed = json.loads(invoked("models", "--json").stdout)
-    assert [model["name"] for model in listed["models"]] == invoked("models", "--quiet").output.split()
-    small = ["--experts", 2, "--rounds", 3, "--episodes", 2, "--dtype", "float64", "--set", "log_gamma=0.4"]
+    assert [model["name"] for model in listed["models"]] == invoked(
+        "models", "--quiet"
+    ).output.split()
+    small = [
+        "--experts",
+        2,
+        "--rounds",
+        3,
+        "--episodes",
+        2,
+        "--dtype",
+        "float64",
+        "--set",
+        "log_gamma=0.4",
+    ]
     told = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
     assert told["exact"] is True and told["settings"]["arguments"] == {"log_gamma": 0.4}
     assert {check["variable"] for check in told["checks"]} >= {"prediction", "next_log_weights"}
 
 
-def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(tmp_path):
+def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(
+    tmp_path,
+):
     small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
-    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout)
+    told = json.loads(
+        invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout
+    )
     assert told["n_episodes"] == 4 and all(path.startswith(str(tmp_path)) for path in told["files"])
     refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
-    assert refused.exit_code == 2 and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
+    assert (
+        refused.exit_code == 2
+        and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
+    )
     refused = invoked("patch", "wma-learned-wide", "--experts", 9, *small)
     assert refused.exit_code == 2 and "it serves n_experts 2 to 8" in refused.output
 
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
     small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
-    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout)
+    told = json.loads(
+        invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout
+    )
     assert told["round"] == 2
 
 
@@ -122,13 +156,27 @@ def test_shells_complete_names():
 
 
 def test_verbose_shows_the_log_and_without_it_nothing_is_said(tmp_path):
-    words = ["verify", "wma-handwired", "--experts", 1, "--rounds", 2, "--episodes", 2, "--dtype", "float64"]
+    words = [
+        "verify",
+        "wma-handwired",
+        "--experts",
+        1,
+        "--rounds",
+        2,
+        "--episodes",
+        2,
+        "--dtype",
+        "float64",
+    ]
     words += ["--out", tmp_path, "--quiet"]
     logger = logging.getLogger("interp")
     handlers, level = list(logger.handlers), logger.level
     try:
         assert "wrote" not in invoked(*words).stderr
-        assert f"interp.files: wrote {tmp_path / 'verification.csv'}" in invoked("--verbose", *words).stderr
+        assert (
+            f"interp.files: wrote {tmp_path / 'verification.csv'}"
+            in invoked("--verbose", *words).stderr
+        )
     finally:
         logger.handlers = handlers
         logger.setLevel(level)

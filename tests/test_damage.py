@@ -37,19 +37,34 @@ def state(folder):
 
     def read():
         found = read_state(folder)
-        return found.progress, found.config, {name: tensor.tolist() for name, tensor in found.tensors.items()}
+        return (
+            found.progress,
+            found.config,
+            {name: tensor.tolist() for name, tensor in found.tensors.items()},
+        )
 
     return folder / STATE_FILE, read
 
 
 def trace(folder):
-    (job,) = plan(Settings("m"), built_in_prompts(), instances(("flat",), 1, 3), [Condition("online", "no-note")])
+    (job,) = plan(
+        Settings("m"),
+        built_in_prompts(),
+        instances(("flat",), 1, 3),
+        [Condition("online", "no-note")],
+    )
     run([job], folder, AgentBackend("counter", AGENTS["counter"]))
     path = folder / job.place
 
     def read():
         found = from_trace(path)
-        return found.predictions.tolist(), found.labels.tolist(), found.advice.tolist(), found.model, found.prompt
+        return (
+            found.predictions.tolist(),
+            found.labels.tolist(),
+            found.advice.tolist(),
+            found.model,
+            found.prompt,
+        )
 
     return path, read
 
@@ -61,7 +76,12 @@ def rollout(folder):
 
     def read():
         found = saved.load(path)
-        held = {"predictions": found.predictions, "latents": found.latents, **found.fed.tensors(), **found.cache}
+        held = {
+            "predictions": found.predictions,
+            "latents": found.latents,
+            **found.fed.tensors(),
+            **found.cache,
+        }
         about = (found.layout, found.commit, found.cached_rounds, found.settings)
         return {name: tensor.tolist() for name, tensor in held.items()}, about
 
@@ -122,7 +142,9 @@ EDITS = {
     "cached rounds that are none": lambda about, held: about.update(cached_rounds=[0, 1, 7]),
     "one of two episodes": lambda about, held: held.update(predictions=held["predictions"][:1]),
     "a round too few": lambda about, held: held.update(latents=held["latents"][:, 1:]),
-    "a cache of other rounds": lambda about, held: held.update({"cache.hook_embed": held["cache.hook_embed"][:, :1]}),
+    "a cache of other rounds": lambda about, held: held.update(
+        {"cache.hook_embed": held["cache.hook_embed"][:, :1]}
+    ),
     "tokens without rounds": lambda about, held: held.update(tokens=held["tokens"][:, 0]),
     "values": lambda about, held: held.update(values=held["values"][:, :1]),
     "slots": lambda about, held: held.update(slots=held["slots"][:1]),
@@ -141,7 +163,10 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
     held = {name: tensor.contiguous().clone() for name, tensor in held.items()}
     if signed:
         del about["digest"]
-        digests = {name: saved.hashlib.sha256(saved.content_of(name, one)).hexdigest() for name, one in held.items()}
+        digests = {
+            name: saved.hashlib.sha256(saved.content_of(name, one)).hexdigest()
+            for name, one in held.items()
+        }
         about["sha256"] = digests
         about["digest"] = digest_of(about)
     save_file(held, path, metadata={"rollout": json.dumps(about)})

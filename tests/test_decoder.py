@@ -25,7 +25,9 @@ def test_a_state_held_linearly_is_read_exactly_on_other_episodes(held, per_laten
     latents, states = held
     decoder = Decoder.fit(latents[:8], states[:8], per_latent=per_latent)
     np.testing.assert_allclose(decoder(latents[8:]), states[8:], atol=1e-9)
-    np.testing.assert_allclose(cross_fitted(latents, states, per_latent=per_latent), states, atol=1e-9)
+    np.testing.assert_allclose(
+        cross_fitted(latents, states, per_latent=per_latent), states, atol=1e-9
+    )
 
 
 def test_a_map_per_latent_reads_no_other_latent(held):
@@ -43,7 +45,10 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     exact, halved = Affine.fit(x, 2 * x + 5), Affine.fit(x, 2 * x + 5, ridge=1.0)
     assert exact(x).dtype is torch.float64
     for read, ends in ((exact, [7, 11]), (halved, [8, 10])):
-        assert (read.centre.item(), read.middle.item()) == (2, 9) and read.along.item() == read.slopes.item()
+        assert (read.centre.item(), read.middle.item()) == (
+            2,
+            9,
+        ) and read.along.item() == read.slopes.item()
         assert read(x.double()).ravel().tolist() == pytest.approx(ends)
     assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
 
@@ -54,10 +59,17 @@ def test_features_that_never_vary_say_nothing():
     x, y = torch.full((4, 2), 3.0), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     for ridge in (0.0, RIDGE):
         read = Affine.fit(x, y, ridge=ridge)
-        assert read.slopes.tolist() == [[0], [0]] and read(x.double()).ravel().tolist() == [3, 3, 3, 3]
+        assert read.slopes.tolist() == [[0], [0]] and read(x.double()).ravel().tolist() == [
+            3,
+            3,
+            3,
+            3,
+        ]
 
 
-@pytest.mark.parametrize("shape", [(20, 6, 3), (6, 20, 3), (20, 6, 400)], ids=["tall", "wide", "many outputs"])
+@pytest.mark.parametrize(
+    "shape", [(20, 6, 3), (6, 20, 3), (20, 6, 400)], ids=["tall", "wide", "many outputs"]
+)
 def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_rank(shape):
     """LAPACK's ``gelsd`` by way of NumPy, where two features always vary together and one never does."""
     n, k, m = shape
@@ -71,11 +83,16 @@ def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_ran
 
 def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
     """A tenth of every feature's own variance leaves 10 / 11 of its slope; scales of 1000 to .001 decode the same."""
-    x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])
+    x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor(
+        [3.0, 7.0]
+    )
     read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
     assert read.slopes.ravel().tolist() == pytest.approx([50 / 11, 170 / 11])
     assert read.along.ravel().tolist() == pytest.approx([50 / 11, 4 * 170 / 11])
-    generator, scales = torch.Generator().manual_seed(0), torch.tensor([1e3, 1.0, 1.0, 1e-3]).double()
+    generator, scales = (
+        torch.Generator().manual_seed(0),
+        torch.tensor([1e3, 1.0, 1.0, 1e-3]).double(),
+    )
     x, y = (torch.randn(30, n, generator=generator, dtype=torch.float64) for n in (4, 2))
     x[:, 1] += 3 * x[:, 0]
     for ridge in (RIDGE, 0.5):
@@ -87,7 +104,9 @@ def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
 def test_what_never_varied_is_not_read():
     """A state of two numbers in five coordinates of unlike size: what is written beside it later changes nothing."""
     generator = torch.Generator().manual_seed(0)
-    held, turn = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5)))
+    held, turn = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5))
+    )
     x = held @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
     beside = torch.linalg.svd(x - x.mean(0))[2][2:].sum(0)
     for ridge in (0.0, RIDGE):
@@ -98,7 +117,10 @@ def test_what_never_varied_is_not_read():
 def test_wide_features_give_the_map_that_narrow_ones_do():
     """Ten samples of six features, and the same features among forty of which the others never vary."""
     generator = torch.Generator().manual_seed(0)
-    x, y, z = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n, k in ((10, 6), (10, 3), (5, 6)))
+    x, y, z = (
+        torch.randn(n, k, generator=generator, dtype=torch.float64)
+        for n, k in ((10, 6), (10, 3), (5, 6))
+    )
     pad = functools.partial(torch.nn.functional.pad, pad=(20, 14), value=7.0)
     narrow, wide = Affine.fit(x, y, ridge=RIDGE), Affine.fit(pad(x), y, ridge=RIDGE)
     assert not is_wide(x) and not is_wide(x[:6]) and is_wide(pad(x))
@@ -115,7 +137,9 @@ CROSS = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 0.0], [-1.0, 0.0]], dtype=
 
 
 @pytest.mark.parametrize(
-    ("column", "step"), [(0, (1, 1)), (1, (0.5, 1))], ids=["the first is decoded", "the second is decoded"]
+    ("column", "step"),
+    [(0, (1, 1)), (1, (0.5, 1))],
+    ids=["the first is decoded", "the second is decoded"],
 )
 def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
     """C A / (A^T C A): for each unit of the first feature the second rises by 1, its covariance over its variance."""
@@ -125,7 +149,9 @@ def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
     moved = single.move(latents, change)
     np.testing.assert_allclose((moved - latents)[:, 0], np.outer(change, step), atol=1e-9)
     np.testing.assert_allclose(single(moved) - single(latents), change, atol=1e-9)
-    np.testing.assert_allclose(single.move(latents, change[0]) - latents, [[np.multiply(3, step)]] * 4, atol=1e-9)
+    np.testing.assert_allclose(
+        single.move(latents, change[0]) - latents, [[np.multiply(3, step)]] * 4, atol=1e-9
+    )
     both = Decoder.fit(latents, latents[:, 0])  # decoded together, the other stays
     change = torch.eye(2, dtype=torch.float64)[[column] * 4]
     np.testing.assert_allclose((both.move(latents, change) - latents)[:, 0], change, atol=1e-9)
@@ -141,12 +167,16 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
     assert decoder.shape == shape and moved.shape == latents.shape
     np.testing.assert_allclose(decoder(moved) - decoder(latents), change, atol=1e-9)
     once = decoder.move(latents, change[0, 0])
-    np.testing.assert_allclose(decoder(once) - decoder(latents), change[:1, :1].expand(12, 6, *shape), atol=1e-9)
+    np.testing.assert_allclose(
+        decoder(once) - decoder(latents), change[:1, :1].expand(12, 6, *shape), atol=1e-9
+    )
     alone = torch.zeros(shape, dtype=torch.float64)
     alone[1] = 1
     touched = (decoder.move(latents, alone) - latents).abs().amax((0, 1, 3)) > 1e-9
     assert touched.tolist() == ([False, True, False] if per_latent else touched.tolist())
-    with pytest.raises(InputError, match=r"states have shape .* got a change of shape \(12, 6, 3, 3"):
+    with pytest.raises(
+        InputError, match=r"states have shape .* got a change of shape \(12, 6, 3, 3"
+    ):
         decoder.move(latents, torch.zeros(12, 6, 3, 3))
 
 
@@ -161,13 +191,19 @@ def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, s
 def test_folds_are_drawn_by_the_seed(n_folds, seed, decoded):
     """Latents that say nothing decode the mean state, 1, 2, 4 or 8, of the episodes outside the fold."""
     latents, states = torch.zeros(4, 1, 1, 2), 2.0 ** np.arange(4.0).reshape(4, 1)
-    assert cross_fitted(latents, states, n_folds=n_folds, seed=seed).ravel().tolist() == pytest.approx(decoded)
+    assert cross_fitted(
+        latents, states, n_folds=n_folds, seed=seed
+    ).ravel().tolist() == pytest.approx(decoded)
 
 
 def test_five_folds_and_seed_0_are_meant_where_none_are_named(held):
     latents, states = held
     plain = cross_fitted(latents, states, ridge=1.0)
-    for options, same in (({"n_folds": 5, "seed": 0}, True), ({"seed": 1}, False), ({"n_folds": 4}, False)):
+    for options, same in (
+        ({"n_folds": 5, "seed": 0}, True),
+        ({"seed": 1}, False),
+        ({"n_folds": 4}, False),
+    ):
         assert torch.equal(plain, cross_fitted(latents, states, ridge=1.0, **options)) is same
 
 

@@ -47,23 +47,63 @@ def test_a_long_table_says_what_is_left_out() -> None:
 
 def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
     """Whatever has a table is a result, but for mere values; a dataclass keeps the line that says what was found."""
-    names = [m.name for p in (interp, probes, circuits, reports) for m in walk_packages(p.__path__, f"{p.__name__}.")]
-    named = [one for name in names if "__main__" not in name for one in vars(import_module(name)).values()]
-    results = {one for one in named if isinstance(one, type) and hasattr(one, "to_frame")} - {pd.DataFrame, Decoded}
-    assert {PatchingResult, InterchangeResult, compare.AlgorithmPart, Evaluation} <= results and len(results) > 35
-    assert not [one for one in results if not issubclass(one, Found) or one.__repr__ is object.__repr__]
+    names = [
+        m.name
+        for p in (interp, probes, circuits, reports)
+        for m in walk_packages(p.__path__, f"{p.__name__}.")
+    ]
+    named = [
+        one
+        for name in names
+        if "__main__" not in name
+        for one in vars(import_module(name)).values()
+    ]
+    results = {one for one in named if isinstance(one, type) and hasattr(one, "to_frame")} - {
+        pd.DataFrame,
+        Decoded,
+    }
+    assert {
+        PatchingResult,
+        InterchangeResult,
+        compare.AlgorithmPart,
+        Evaluation,
+    } <= results and len(results) > 35
+    assert not [
+        one for one in results if not issubclass(one, Found) or one.__repr__ is object.__repr__
+    ]
 
 
 def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
     """The lowest and the highest by the words of their rows; the first of a name alone; of a benchmark the best."""
-    rates = pd.DataFrame({"regime": ["wide", "flat"], "n": [4, 5], "mean": [0.5, 0.2], "low": [0.4, 0.1], "high": 0.6})
+    rates = pd.DataFrame(
+        {
+            "regime": ["wide", "flat"],
+            "n": [4, 5],
+            "mean": [0.5, 0.2],
+            "low": [0.4, 0.1],
+            "high": 0.6,
+        }
+    )
     for one in (LLMScores(rates, rates, {}), Evaluation({"summary": rates}, {})):
         assert repr(one) == "mean: 0.2 [0.1, 0.6] (flat, n 5) to 0.5 [0.4, 0.6] (wide, n 4)."
-        assert [label.get_text() for label in one.plot().axes[0].get_yticklabels()] == ["flat, n 5", "wide, n 4"]
+        assert [label.get_text() for label in one.plot().axes[0].get_yticklabels()] == [
+            "flat, n 5",
+            "wide, n 4",
+        ]
     cell = Cell("flip", "later", Interval(0.5, 0.25, 1.0), 1.0, 1.0)
-    assert repr(ResponsePart(cells=(cell,))) == "response through the state: 0.5 [0.25, 1] (flip, later)."
-    assert repr(ResponsePart()) == "number: none." and not ResponsePart().plot().axes[0].get_yticklabels()
-    rows = [("s", "m", f, "v", 0, "edges", by, "ap", x, 1.0) for f in "ab" for by, x in (("x:state", 0.7), ("y", 0.5))]
+    assert (
+        repr(ResponsePart(cells=(cell,)))
+        == "response through the state: 0.5 [0.25, 1] (flip, later)."
+    )
+    assert (
+        repr(ResponsePart()) == "number: none."
+        and not ResponsePart().plot().axes[0].get_yticklabels()
+    )
+    rows = [
+        ("s", "m", f, "v", 0, "edges", by, "ap", x, 1.0)
+        for f in "ab"
+        for by, x in (("x:state", 0.7), ("y", 0.5))
+    ]
     graded = Result(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
     assert ": x (0.70)" in repr(graded) and graded.plot()._repr_png_().startswith(b"\x89PNG")
     assert "'update'" in str([*circuits.build("wma-handwired", n_experts=2).plot().axes[0].texts])
@@ -76,9 +116,18 @@ def test_nothing_fills_the_screen() -> None:
     run = interp.rollout(model, episodes, names_filter=lambda name: True)
     played = mdp.sample(n_episodes=2, n_rounds=5, n_states=3, n_actions=2, seed=0)
     for shown in (episodes, played, model, run, run.cache):
-        assert len(repr(shown).splitlines()) <= 12 and "array(" not in repr(shown) and "tensor(" not in repr(shown)
-    assert repr(episodes) == "ExpertEpisodes(6 episodes of 12 rounds, 2 experts, uniform regime, seed 0)"
+        assert (
+            len(repr(shown).splitlines()) <= 12
+            and "array(" not in repr(shown)
+            and "tensor(" not in repr(shown)
+        )
+    assert (
+        repr(episodes)
+        == "ExpertEpisodes(6 episodes of 12 rounds, 2 experts, uniform regime, seed 0)"
+    )
     assert "latent [" in repr(model) and "2.1 update" in repr(model)
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
     held = interp.rollout(model, episodes)._repr_html_()
-    assert "6 x 13 x 1 x" in held and len(held) < 1000, "names and shapes, never thousands of numbers"
+    assert "6 x 13 x 1 x" in held and len(held) < 1000, (
+        "names and shapes, never thousands of numbers"
+    )

@@ -30,12 +30,19 @@ def long_sentences(text):
     """Sentences of more words than :data:`LONGEST`."""
     parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
     said = [one for part in parts for one in re.split(r"(?<=[.!?])\**\)? +(?=\W*[A-Z`])", part)]
-    return [one for one in said if sum(bool(re.search(r"\w", word)) for word in one.split()) > LONGEST]
+    return [
+        one for one in said if sum(bool(re.search(r"\w", word)) for word in one.split()) > LONGEST
+    ]
 
 
 def prose(page):
     """What a page of Markdown says: no code, no tables, each item of a list by itself, links by their words."""
-    text = re.sub(r"```.*?```|^\|[^\n]*$", "\n\n", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"```.*?```|^\|[^\n]*$",
+        "\n\n",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     text = re.sub(r"^(\s*[-*]|\d+\.|:|#+) ", "\n\n", text, flags=re.MULTILINE)
     return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
 
@@ -47,8 +54,12 @@ def texts(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             docs |= {id(value) for value in node.values}
-            yield "".join(value.value if isinstance(value, ast.Constant) else "X" for value in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield "".join(
+                value.value if isinstance(value, ast.Constant) else "X" for value in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+        ):
             yield node.value
 
 
@@ -57,7 +68,11 @@ def test_the_sentences_of_pages_and_docs_are_short():
     said = {page: [prose(page)] for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]}
     said |= {path: list(texts(path)) for path in (ROOT / "reports").rglob("*.py")}
     for path in (ROOT / "reports").rglob("*.toml"):
-        held = [text for table in tomllib.loads(path.read_text("utf-8")).values() for text in table.values()]
+        held = [
+            text
+            for table in tomllib.loads(path.read_text("utf-8")).values()
+            for text in table.values()
+        ]
         said[path] = [text for text in held if isinstance(text, str)]
     found = {
         str(path.relative_to(ROOT)): [one for text in all_of for one in long_sentences(text)]
@@ -65,7 +80,9 @@ def test_the_sentences_of_pages_and_docs_are_short():
     }
     more = {path: long for path, long in found.items() if len(long) > ALLOWED.get(path, 0)}
     assert more == {}
-    assert {path: len(found[path]) for path in ALLOWED} == ALLOWED, "fewer are left: lower the number"
+    assert {path: len(found[path]) for path in ALLOWED} == ALLOWED, (
+        "fewer are left: lower the number"
+    )
 
 
 def test_the_sentences_of_every_help_are_short():

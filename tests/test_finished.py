@@ -61,7 +61,9 @@ def test_a_part_comes_back_as_it_was(finished):
     """To the last bit, in its order, with tuples, NaN, dtypes and shapes."""
     finished.part("the part", Part, lambda: PART)
     again = finished.part("the part", Part, never)
-    assert repr(again.scores) == repr(PART.scores) and again.score is None and again.pair == PART.pair
+    assert (
+        repr(again.scores) == repr(PART.scores) and again.score is None and again.pair == PART.pair
+    )
     assert list(again.named) == ["z", "a"] and again.named == PART.named and again.rule is RULE
     assert again.values.dtype == np.float32 and again.values.shape == (2, 0, 3)
     assert again.settings == {"sizes": (2, 3), 4: ["x", None], "flag": True}
@@ -72,7 +74,12 @@ def test_a_part_of_other_settings_another_name_or_another_class_is_not_read(fini
     finished.save("the part", Part, PART)
     assert finished.load("the-part", Part) is None
     assert finished.load("the part", Interval) is None
-    assert Finished(finished.folder, {"seed": 1, "sizes": (1, 2)}, finished.named).load("the part", Part) is None
+    assert (
+        Finished(finished.folder, {"seed": 1, "sizes": (1, 2)}, finished.named).load(
+            "the part", Part
+        )
+        is None
+    )
     assert Finished(None, {}).load("the part", Part) is None
 
 

@@ -34,7 +34,9 @@ HOSTILE = (
     "-2+3", "@SUM(A1)", "\t=1", "a\u202eb", "a\u200bb", "\ud800x", "$x^$", "$\\frac$", "{x}", "{{ 7*7 }}", "%s%n",
     "a\nb", "\ue000x\ue001evil.html\ue002", "Grüße 模型", "x" * 300,
 )  # fmt: skip
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u202a-\u202e\u200b\ud800-\udfff\ue000-\ue002]")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u202a-\u202e\u200b\ud800-\udfff\ue000-\ue002]"
+)
 
 
 def no_commands(text):
@@ -56,7 +58,12 @@ def no_formulas(text):
 def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_path, capsys):
     (name,) = foreign.loaded(json.dumps([name]))  # as it comes out of a file
     frame = pd.DataFrame({"model": [name, "honest"], name: [1.5, None]})
-    page = Report(name, f"On {name}", [Section("One", [Prose(f"It is {name}."), Table(frame, name)])], {"model": name})
+    page = Report(
+        name,
+        f"On {name}",
+        [Section("One", [Prose(f"It is {name}."), Table(frame, name)])],
+        {"model": name},
+    )
     html = no_commands(page.html())
     assert 'evil.html"' not in html and "<script>alert" not in html and "<b>" not in html
     assert 'href="#summary"' not in html
@@ -69,7 +76,9 @@ def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_pat
     axis.legend()
     for kind in ("none", "path"):
         with plt.rc_context({"svg.fonttype": kind}):
-            ET.fromstring(no_commands(write_figure(tmp_path / f"{kind}.svg", figure).read_text("utf-8")))
+            ET.fromstring(
+                no_commands(write_figure(tmp_path / f"{kind}.svg", figure).read_text("utf-8"))
+            )
         axis.set_axis_off()  # paths of title and legend show what those of ticks would
     plt.close(figure)
     no_formulas(no_commands(_csv_of(frame)))
@@ -84,7 +93,10 @@ def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_pat
 
 
 def test_honest_tables_are_written_as_they_were():
-    cells = {"a": ["x", None, "-0.5 [-0.6, -0.4]", "+1e-3 to 2", "-"], "b": [1, None, "y", 2.5, True]}
+    cells = {
+        "a": ["x", None, "-0.5 [-0.6, -0.4]", "+1e-3 to 2", "-"],
+        "b": [1, None, "y", 2.5, True],
+    }
     frame = pd.DataFrame({**cells, "c": range(5), "+d": list("pqrst")})
     assert foreign.csv(frame.drop(columns="+d")) == frame.drop(columns="+d").to_csv(index=False)
     assert foreign.csv(frame).splitlines()[0] == "a,b,c,'+d"
@@ -94,7 +106,9 @@ def test_a_link_is_what_link_made():
     links = link("the [x](y.html) edges", "a/b%20c.html#x"), link("evil", "https://x.html")
     text = f"See {links[0]} and {links[1]}, `code`, **bold**."
     html = Report("R", "L", [Section("S", [Prose(text)])]).html()
-    assert 'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
+    assert (
+        'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
+    )
     cells = pd.DataFrame({"report": [links[0]]})
     assert _csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
     page = Report("R", "L", [Section("S", [Table(cells, "one")])]).html()
@@ -122,7 +136,10 @@ def checkpoint(tmp_path_factory):
     """A model of ours under every hostile name at once."""
     model = interp.load("wma-handwired", n_experts=3)
     model.config = type(model.config)(
-        **{**vars(model.config), "name": " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)}
+        **{
+            **vars(model.config),
+            "name": " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one),
+        }
     )
     folder = tmp_path_factory.mktemp("named") / "m"
     return save_checkpoint(model, folder)
@@ -144,7 +161,12 @@ def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
     """`[/red]x` killed `llm score`, and `llama[q4]` was shown as `llama`."""
     name = " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)
     for one in (name, "llama[q4]", "[/red]x"):
-        work = plan(Settings(one), built_in_prompts(), instances(("flat",), 1, 4), [Condition("online", "note-only")])
+        work = plan(
+            Settings(one),
+            built_in_prompts(),
+            instances(("flat",), 1, 4),
+            [Condition("online", "note-only")],
+        )
         run(work, tmp_path, AgentBackend(one, AGENTS["counter"]))
     done = printed("llm", *command, tmp_path, "--out", tmp_path / "out")
     no_commands(done)
@@ -188,7 +210,10 @@ def test_a_rollout_is_not_saved_over_a_device(tmp_path):
 
 def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
     Report(
-        "Ours [x](evil.html)", "L", [Section("S", [Prose("x")])], about={"kind": "learned", "verdicts": "1 pass"}
+        "Ours [x](evil.html)",
+        "L",
+        [Section("S", [Prose("x")])],
+        about={"kind": "learned", "verdicts": "1 pass"},
     ).write(tmp_path / "ours one.html")
     head = '<title>T</title><meta name="report" content="{}">'
     foreign_pages = (
@@ -210,7 +235,10 @@ def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
     with open(odd, "wb") as stream:
         stream.write((tmp_path / "ours one.html").read_bytes())
     html = no_commands(write_index(tmp_path).read_text("utf-8"))
-    assert '<a href="ours%20one.html">Ours [x](evil.html) (ours one)</a>' in html and 'href="odd-%FF%FE.html"' in html
+    assert (
+        '<a href="ours%20one.html">Ours [x](evil.html) (ours one)</a>' in html
+        and 'href="odd-%FF%FE.html"' in html
+    )
     assert html.count("<a href=") - html.count('<a href="#') == 2
 
 
@@ -238,6 +266,8 @@ def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatc
     engine, canvas = figure.get_layout_engine(), figure.canvas
     with plt.rc_context({"svg.hashsalt": "interp"}):
         made().savefig(expected, format="svg", metadata={"Date": None})
-        monkeypatch.setattr(type(figure), "draw", lambda self, by: (draws.append(self), draw(self, by)))
+        monkeypatch.setattr(
+            type(figure), "draw", lambda self, by: (draws.append(self), draw(self, by))
+        )
         assert foreign.svg(figure) == expected.getvalue() and draws == [figure]
     assert figure.get_layout_engine() is engine and figure.canvas is canvas

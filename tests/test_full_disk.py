@@ -13,8 +13,24 @@ from lab import probing
 from probes.linear import cross_validate
 from tests.shell import invoked
 
-TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
-TRAINED += ["--set", "eval_episodes=2", "--set", "eval_rounds=2", "--set", "batch_size=2", "--set", "d_model=8"]
+TRAINED = [
+    "--set",
+    "stages=[{n_rounds=2, steps=4}]",
+    "--set",
+    "checkpoint_every=2",
+    "--set",
+    "eval_every=4",
+]
+TRAINED += [
+    "--set",
+    "eval_episodes=2",
+    "--set",
+    "eval_rounds=2",
+    "--set",
+    "batch_size=2",
+    "--set",
+    "d_model=8",
+]
 TRAINED += ["--set", "n_heads=1", "--set", "precision='float32'", "--name", "m"]
 ONE_METHOD = ["--method", "zero:single"]
 COMMANDS = {
@@ -25,7 +41,15 @@ COMMANDS = {
     "evaluate": ["evaluate", "wma-handwired", "--episodes", "30"],
     "report": ["report", "wma-handwired", "--episodes", "8", "--rounds", "12"],
     "compare": ["compare", "wma-handwired", "--quick", "--episodes", "8", "--rounds", "12"],
-    "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "edges", *ONE_METHOD],
+    "benchmark": [
+        "benchmark",
+        "--quick",
+        "--subject",
+        "wma-handwired R, plain",
+        "--question",
+        "edges",
+        *ONE_METHOD,
+    ],
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
     "calibrate": ["calibrate", "--quick", "--table", "small"],
 }
@@ -43,7 +67,10 @@ def part_of_a_table(quick, advance, design):
 
 
 SMALL = probing.Table(
-    part_of_a_table, {True: 1}, lambda frame: f"{len(frame)} rows", lambda quick: tuple(covered.DESIGNS)[:8]
+    part_of_a_table,
+    {True: 1},
+    lambda frame: f"{len(frame)} rows",
+    lambda quick: tuple(covered.DESIGNS)[:8],
 )
 """A table for ``python -m lab calibrate``, of eight parts."""
 
@@ -53,7 +80,12 @@ def small_table(monkeypatch):
     monkeypatch.setitem(probing.TABLES, "small", SMALL)
 
 
-ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000), "compare": (300, 3_000, 10**8), "benchmark": (300, 10**8)}
+ROOM = {
+    "evaluate": (0, 3_000),
+    "report": (0, 300_000),
+    "compare": (300, 3_000, 10**8),
+    "benchmark": (300, 10**8),
+}
 """Bytes that a file can have; most of the work of these two comes before their first write."""
 
 
@@ -65,7 +97,11 @@ def run_with_room_for(n_bytes, arguments):
         os.close(read)
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
         result = invoked(*arguments)
-        raw = "" if result.exception is None or isinstance(result.exception, SystemExit) else repr(result.exception)
+        raw = (
+            ""
+            if result.exception is None or isinstance(result.exception, SystemExit)
+            else repr(result.exception)
+        )
         os.write(write, f"{result.exit_code}|{raw}|{result.output}"[:60_000].encode())
         os._exit(0)
     os.close(write)
@@ -91,6 +127,10 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing_half_written(name,
             assert line.startswith("interp: ") and "free some space" in line, output
         else:
             assert code == 0 and n_bytes == 10**8, output
-        left = [path.name for path in tmp_path.rglob("*") if ".~" in path.name or path.name.startswith(".m.")]
+        left = [
+            path.name
+            for path in tmp_path.rglob("*")
+            if ".~" in path.name or path.name.startswith(".m.")
+        ]
         assert left == []
     assert refused and (code == 0 or name in ROOM)

@@ -15,14 +15,24 @@ from interp.tasks import experts
 from tests.cases import by_cases
 from tests.shell import invoked
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "schema.json").read_text(encoding="utf-8"))
-TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+SCHEMA = json.loads(
+    (Path(__file__).parents[1] / "docs" / "schema.json").read_text(encoding="utf-8")
+)
+TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "null": type(None),
+}
 
 
 def is_a(value: Any, kind: str) -> bool:
     """Whether a JSON value is of a type of JSON Schema."""
     if kind in ("number", "integer"):
-        return isinstance(value, int if kind == "integer" else int | float) and not isinstance(value, bool)
+        return isinstance(value, int if kind == "integer" else int | float) and not isinstance(
+            value, bool
+        )
     return isinstance(value, TYPES[kind])
 
 
@@ -33,7 +43,9 @@ def check(value: Any, schema: dict[str, Any], at: str = "") -> None:
     assert "enum" not in schema or value in schema["enum"], f"{at}: {value!r}"
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    assert not kinds or any(is_a(value, kind) for kind in kinds), f"{at}: {value!r} is none of {kinds}"
+    assert not kinds or any(is_a(value, kind) for kind in kinds), (
+        f"{at}: {value!r} is none of {kinds}"
+    )
     for name in schema.get("required", ()):
         assert name in value, f"{at} lacks {name}"
     for name, of in schema.get("properties", {}).items():
@@ -63,10 +75,18 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     for command, more in (("verify", []), ("patch", patch)):
         printed = json.loads(invoked(command, "wma-handwired", *small, *more).stdout)
         check(printed, SCHEMA["$defs"][command])
-    rows = pd.DataFrame({"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]})
+    rows = pd.DataFrame(
+        {"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]}
+    )
     measured = _told({"regimes": rows, "regret_curves": rows[["key"]]})
     assert measured == {"regimes": [{"key": "model", "value": 0.5, "low": 0.4, "high": 0.6}]}
-    evaluated = {"command": "evaluate", "version": "0", "model": "m", "settings": {}, "summary": [{"regime": "flat"}]}
+    evaluated = {
+        "command": "evaluate",
+        "version": "0",
+        "model": "m",
+        "settings": {},
+        "summary": [{"regime": "flat"}],
+    }
     check({**evaluated, "measured": measured}, SCHEMA["$defs"]["evaluate"])
     episodes = experts.sample(16, 12, 2, seed=0)
     run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
@@ -85,5 +105,9 @@ def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> 
     """Of the toolkit and of the command line's own parser."""
     done = invoked(*words, "--json")
     said = json.loads(done.stdout)
-    assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
+    assert (
+        done.exit_code == 2
+        and said["error"] in done.stderr
+        and said["version"] == interp.__version__
+    )
     check(said, SCHEMA["$defs"]["error"])

@@ -55,7 +55,13 @@ def throw(n_calls, surface, day=None):
     found = []
     moved = 0 if day is None else day.toordinal() * 1_000_003
 
-    @settings(max_examples=n_calls, deadline=None, derandomize=True, database=None, suppress_health_check=HealthCheck)
+    @settings(
+        max_examples=n_calls,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=HealthCheck,
+    )
     @given(st.sampled_from(names), st.integers(0, 2**32))
     def one(name, seed):
         arguments = junk.spoiled(surface[name], seed + moved)
@@ -157,9 +163,14 @@ ABSURD = {
 @pytest.mark.parametrize("name", ABSURD)
 def test_counts_that_no_run_lives_to_finish_are_refused_with_an_estimate(name):
     function = {**junk.surface(), "interp.statistics.resample_weights": resample_weights}[name]
-    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    needed = [
+        p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
+    ]
     known = {name: junk.right()[name] for name in needed if name in junk.right()}
-    with junk.at_most(2), pytest.raises(InputError, match=r"would take (at least .* hours|about .* GB)"):
+    with (
+        junk.at_most(2),
+        pytest.raises(InputError, match=r"would take (at least .* hours|about .* GB)"),
+    ):
         function(**known | ABSURD[name])
 
 
@@ -167,7 +178,9 @@ def test_what_users_call_is_checked_once_and_what_their_functions_call_is_checke
     """Calls within the toolkit are trusted: a small comparison made 52,000 checks, of which users needed ten."""
     names, fit = [], checks.fit
     monkeypatch.setattr(checks, "fit", lambda name, *rest: names.append(name) or fit(name, *rest))
-    ratio_interval([1.0, 2.0], [2.0, 2.0], seed=np.int64(10))  # it draws weights, and makes an Interval
+    ratio_interval(
+        [1.0, 2.0], [2.0, 2.0], seed=np.int64(10)
+    )  # it draws weights, and makes an Interval
     assert names == ["numerators", "denominators", "seed"]
     with pytest.raises(InputError, match="n_episodes must be an integer, got 'x'"):
         list(each(lambda shared, item: resample_weights(item), None, ["x"]))
@@ -183,7 +196,9 @@ def test_a_training_of_a_million_million_steps_is_refused():
 def test_only_input_errors_or_results_come_out_of_thousands_of_calls():
     """5,000 calls of functions and 15,000 of methods, other ones each day."""
     today = date.today()
-    found = throw(FULL, junk.surface(), today) + throw(METHODS * FULL, junk_methods.methods(), today)
+    found = throw(FULL, junk.surface(), today) + throw(
+        METHODS * FULL, junk_methods.methods(), today
+    )
     assert not found, "\n".join(map(str, [today, *found]))
 
 
@@ -191,7 +206,12 @@ def test_a_container_and_a_shell_bound_memory(tmp_path):
     """Both versions of control groups, from the process's own group up; and the shell's ulimit."""
     mebi = 2.0**20
     for name, line, files, wanted in (
-        ("2", "0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1048576", "memory.max": "9999999"}, mebi),
+        (
+            "2",
+            "0::/a/b",
+            {"a/b/memory.max": "max", "a/memory.max": "1048576", "memory.max": "9999999"},
+            mebi,
+        ),
         ("1", "4:cpu,memory:/a", {"memory/a/memory.limit_in_bytes": "2097152"}, 2 * mebi),
         ("other", "3:cpu:/a", {"memory/a/memory.limit_in_bytes": "1"}, float("inf")),
         ("within", "0::/../..", {"memory.max": "1048576"}, mebi),
@@ -206,14 +226,18 @@ def test_a_container_and_a_shell_bound_memory(tmp_path):
     code = "import sys; from interp.checks import *; refuse_beyond_machine('it', 5e9)"
     home = str(Path(__file__).parents[1])
     words = ["bash", "-c", f'ulimit -v 4000000; {sys.executable} -c "{code}"']
-    ran = subprocess.run(words, capture_output=True, text=True, cwd=home, env={**os.environ, "PYTHONPATH": home})
+    ran = subprocess.run(
+        words, capture_output=True, text=True, cwd=home, env={**os.environ, "PYTHONPATH": home}
+    )
     assert "it would take about 5 GB, and the limit of this shell (ulimit) is 4.1 GB" in ran.stderr
 
 
 UNBOUNDED = {
     "edges": lambda: reachability.sample(2, 3, 16, 10**6),
     "nodes": lambda: reachability.sample(64, 3, 2000, 4000),
-    "a data set": lambda: TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10),
+    "a data set": lambda: TrainingConfig(
+        "experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10
+    ),
     "rounds compared": lambda: replace(circuits.compare.QUICK, rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
     "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
@@ -242,7 +266,9 @@ def test_what_would_take_hours_is_refused_at_once(what):
 LATE = {
     "a file for a folder of parts": lambda path: Finished(path, {}),
     "a file above it": lambda path: Finished(path / "parts", {}),
-    "a round that is none": lambda path: run_command("patch", "nothing", "--round", "9", "--rounds", "5"),
+    "a round that is none": lambda path: run_command(
+        "patch", "nothing", "--round", "9", "--rounds", "5"
+    ),
     "a reading before": lambda path: run_command("patch", "nothing", "--round", "9", "--read", "5"),
     "no direction": lambda path: run_command("patch", "nothing", "--direction", "up"),
     "no subject": lambda path: run_command("benchmark", "--subject", "nothing"),

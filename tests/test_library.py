@@ -49,18 +49,30 @@ print(ActivationCache is tl.ActivationCache, Slice is tl.utilities.Slice, Hooked
     assert run.stdout.split("\n") == ["set()", "True", "module tolerant", "True True True", ""]
 
 
-@pytest.mark.parametrize("wanted", ["dir(put_off)", "put_off.Other", "import_module('put_off.model_bridge')"])
-def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(wanted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wanted", ["dir(put_off)", "put_off.Other", "import_module('put_off.model_bridge')"]
+)
+def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(
+    wanted: str, tmp_path: Path
+) -> None:
     fails = "import os\nif 'FAILS' in os.environ: raise RuntimeError('not now')"
     init = f'"""What it is."""\nfrom .Thing import Thing\n{fails}\nfrom .Thing import Thing as Other\nran = object()'
     (tmp_path / "put_off").mkdir()
-    for name, content in {"__init__": init, "Thing": "class Thing: pass", "model_bridge": ""}.items():
+    for name, content in {
+        "__init__": init,
+        "Thing": "class Thing: pass",
+        "model_bridge": "",
+    }.items():
         (tmp_path / "put_off" / f"{name}.py").write_text(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         defer("put_off")
         put_off, thing = import_module("put_off"), import_module("put_off.Thing").Thing
-        assert put_off.__doc__ == "What it is." and put_off.Thing is thing and "ran" not in vars(put_off)
+        assert (
+            put_off.__doc__ == "What it is."
+            and put_off.Thing is thing
+            and "ran" not in vars(put_off)
+        )
         assert pickle.loads(pickle.dumps([thing, put_off])) == [thing, put_off]
         patch.setenv("FAILS", "1")
         with pytest.raises(RuntimeError, match="not now"):
@@ -76,7 +88,10 @@ def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(wanted: str, t
 
 
 test_an_unknown_model_is_refused_with_the_nearest = refused(
-    (lambda: interp.load("wma-handwird"), "unknown model 'wma-handwird'; did you mean 'wma-handwired'"),
+    (
+        lambda: interp.load("wma-handwird"),
+        "unknown model 'wma-handwird'; did you mean 'wma-handwired'",
+    ),
     (lambda: interp.load("runs/none"), r"no checkpoint folder at 'runs/none'"),
 )
 
@@ -85,7 +100,13 @@ def test_models_are_listed_task_by_task():
     listed = [record.task for record in interp.models()]
     assert listed == sorted(listed, key=[task.key for task in interp.tasks.every()].index)
     names = {record.name for record in interp.models()}
-    assert {"wma-handwired", "wma-learned", "wma-learned-wide", "qlearning-handwired", "qlearning-learned"} <= names
+    assert {
+        "wma-handwired",
+        "wma-learned",
+        "wma-learned-wide",
+        "qlearning-handwired",
+        "qlearning-learned",
+    } <= names
 
 
 test_a_size_that_a_learned_model_does_not_serve_names_those_that_do = refused(

@@ -46,8 +46,16 @@ class Result(Measured):
 
 
 LOW = {UNTRAINED: Control(0.1)}
-HELD = Measure("state", "The latents hold the counts", Interval(0.9, 0.8, 0.95), 0.5, unit="R2", controls=LOW)
-RARE = replace(HELD, number=Interval(0.02, 0.01, 0.04), threshold=0.1, side="below", controls={UNTRAINED: Control(0.6)})
+HELD = Measure(
+    "state", "The latents hold the counts", Interval(0.9, 0.8, 0.95), 0.5, unit="R2", controls=LOW
+)
+RARE = replace(
+    HELD,
+    number=Interval(0.02, 0.01, 0.04),
+    threshold=0.1,
+    side="below",
+    controls={UNTRAINED: Control(0.6)},
+)
 
 
 @by_cases("number, above, below")
@@ -79,9 +87,13 @@ def test_a_yes_is_clear_of_every_control_that_counts() -> None:
 
 def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:
     wide = replace(HELD, number=Interval(0.9, 0.55, 0.99), controls={UNTRAINED: Control(0.5)})
-    assert wide.word == "undecided" and replace(wide, number=Interval(0.9, 0.76, 0.99)).word == "yes"
+    assert (
+        wide.word == "undecided" and replace(wide, number=Interval(0.9, 0.76, 0.99)).word == "yes"
+    )
     rare = replace(RARE, number=Interval(0.01, 0.0, 0.09), controls={UNTRAINED: Control(0.2)})
-    assert rare.word == "undecided" and replace(rare, number=Interval(0.01, 0.0, 0.02)).word == "yes"
+    assert (
+        rare.word == "undecided" and replace(rare, number=Interval(0.01, 0.0, 0.02)).word == "yes"
+    )
 
 
 def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
@@ -89,11 +101,19 @@ def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
     assert _is_clear(0.75, 0.5) and not _is_clear(0.74, 0.5)
     assert _is_clear(0.25, 0.5, "below") and not _is_clear(0.26, 0.5, "below")
     assert _is_clear(0.75, 0.25, is_share=False) and not _is_clear(0.74, 0.25, is_share=False)
-    assert not _is_clear(1 - 1e-12, 1 - _ROUNDING) and _is_clear(1.0, 0.996) and not _is_clear(0.998, 0.996)
+    assert (
+        not _is_clear(1 - 1e-12, 1 - _ROUNDING)
+        and _is_clear(1.0, 0.996)
+        and not _is_clear(0.998, 0.996)
+    )
     assert _is_clear(1.0, 3300 / 3301) and not _is_clear(1.0, 3400 / 3401)
-    assert not _is_clear(0.0, 0.0, is_share=False) and not _is_clear(0.0, 0.0, "below", is_share=False)
+    assert not _is_clear(0.0, 0.0, is_share=False) and not _is_clear(
+        0.0, 0.0, "below", is_share=False
+    )
     assert _is_clear(0.1, 0.0, is_share=False) and _is_clear(0.0, 0.1, "below", is_share=False)
-    assert _is_clear(0.5, -7.0) and not _is_clear(0.0, -7.0) and _is_clear(3.0, -1.0, is_share=False)
+    assert (
+        _is_clear(0.5, -7.0) and not _is_clear(0.0, -7.0) and _is_clear(3.0, -1.0, is_share=False)
+    )
 
 
 def test_no_is_said_without_controls_and_yes_is_not() -> None:
@@ -101,7 +121,10 @@ def test_no_is_said_without_controls_and_yes_is_not() -> None:
     assert (bare.word, bare.reason) == ("undecided", NOT_RUN)
     assert replace(bare, number=Interval(0.2, 0.1, 0.3)).word == "no"
     assert replace(bare, controls={"shown": Control(0.1, counts=False)}).word == "undecided"
-    assert replace(bare, controls={UNTRAINED: Control(nan)}).reason == f"{NOT_RUN}: {UNTRAINED} has no number"
+    assert (
+        replace(bare, controls={UNTRAINED: Control(nan)}).reason
+        == f"{NOT_RUN}: {UNTRAINED} has no number"
+    )
     assert replace(bare, needs_control=False).word == "yes"
 
 
@@ -115,9 +138,10 @@ def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
         "no heads",
     )
     assert (Measure("a", "A").word, Measure("a", "A").reason) == ("undecided", NOTHING)
-    assert {replace(HELD, number=Interval(0.9, *ends)).reason for ends in ((nan, nan), (0.8, nan), (nan, 0.95))} == {
-        NOTHING
-    }
+    assert {
+        replace(HELD, number=Interval(0.9, *ends)).reason
+        for ends in ((nan, nan), (0.8, nan), (nan, 0.95))
+    } == {NOTHING}
 
 
 def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
@@ -127,15 +151,30 @@ def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
 
 
 def test_the_strongest_control_comes_closest_to_the_claim() -> None:
-    several = {"a": Control(0.1), "b": Control(0.3), "c": Control(0.8, counts=False), "d": Control(nan)}
-    assert replace(HELD, controls=several).strongest == "b" and replace(RARE, controls=several).strongest == "a"
+    several = {
+        "a": Control(0.1),
+        "b": Control(0.3),
+        "c": Control(0.8, counts=False),
+        "d": Control(nan),
+    }
+    assert (
+        replace(HELD, controls=several).strongest == "b"
+        and replace(RARE, controls=several).strongest == "a"
+    )
     assert (
         replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
         and replace(HELD, controls={}).strongest == ""
     )
-    unknown_first = replace(HELD, controls={"d": Control(nan, counts=False), "c": Control(0.8, counts=False)})
-    assert unknown_first.strongest == "c" and replace(HELD, controls={"d": Control(nan)}).strongest == ""
-    assert best_of([nan, 0.1, 0.3]).number == 0.3 and best_of([nan, 0.3, 0.1], "below").number == 0.1
+    unknown_first = replace(
+        HELD, controls={"d": Control(nan, counts=False), "c": Control(0.8, counts=False)}
+    )
+    assert (
+        unknown_first.strongest == "c"
+        and replace(HELD, controls={"d": Control(nan)}).strongest == ""
+    )
+    assert (
+        best_of([nan, 0.1, 0.3]).number == 0.3 and best_of([nan, 0.3, 0.1], "below").number == 0.1
+    )
 
 
 def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> None:
@@ -150,12 +189,34 @@ def test_tables_and_json_have_one_form() -> None:
     both = to_frame([HELD, replace(HELD, lacking="no heads")])
     columns = list(cases(__file__, "columns of every table of measures"))
     assert list(both.columns) == columns and list(to_frame([]).columns) == columns
-    assert both["word"].tolist() == ["yes", "not applicable"] and both["control_number"].tolist() == [0.1, 0.1]
-    assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [0.9, 0.8, 0.95]
+    assert both["word"].tolist() == ["yes", "not applicable"] and both[
+        "control_number"
+    ].tolist() == [0.1, 0.1]
+    assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [
+        0.9,
+        0.8,
+        0.95,
+    ]
     said = json.loads(json.dumps(json_values(HELD.to_dict())))
-    assert set(columns) < set(said) and said["controls"] == {UNTRAINED: {"number": 0.1, "counts": True}}
-    rest = {"key", "refuted", "is_share", "yes", "no", "unless", "lacking", "by_design", "needs_control", "caution"}
-    assert set(said) == {*columns, *rest, "controls", "rests_on", "note"} and Measure.from_dict(said) == HELD
+    assert set(columns) < set(said) and said["controls"] == {
+        UNTRAINED: {"number": 0.1, "counts": True}
+    }
+    rest = {
+        "key",
+        "refuted",
+        "is_share",
+        "yes",
+        "no",
+        "unless",
+        "lacking",
+        "by_design",
+        "needs_control",
+        "caution",
+    }
+    assert (
+        set(said) == {*columns, *rest, "controls", "rests_on", "note"}
+        and Measure.from_dict(said) == HELD
+    )
 
 
 def test_a_null_of_json_is_no_number() -> None:
@@ -169,24 +230,51 @@ def test_a_measure_prints_its_word_its_reason_or_condition_and_its_number() -> N
     number = "R2 0.9 [0.8, 0.95], at least 0.5; an untrained copy 0.1."
     assert str(HELD) == f"The latents hold the counts: yes. {number}"
     assert str(replace(HELD, about="h")) == f"The latents hold the counts (h): yes. {number}"
-    assert str(replace(HELD, condition="given t")) == f"The latents hold the counts: yes, given t. {number}"
+    assert (
+        str(replace(HELD, condition="given t"))
+        == f"The latents hold the counts: yes, given t. {number}"
+    )
     bare = replace(HELD, condition="given t", controls={})
-    assert str(bare) == f"The latents hold the counts: undecided, {NOT_RUN}. R2 0.9 [0.8, 0.95], at least 0.5."
-    assert str(replace(HELD, number=Interval(0.9, nan, nan))).startswith("The latents hold the counts: undecided")
+    assert (
+        str(bare)
+        == f"The latents hold the counts: undecided, {NOT_RUN}. R2 0.9 [0.8, 0.95], at least 0.5."
+    )
+    assert str(replace(HELD, number=Interval(0.9, nan, nan))).startswith(
+        "The latents hold the counts: undecided"
+    )
     assert "R2 0.9" in str(replace(HELD, number=Interval(0.9, nan, nan)))
-    assert str(replace(HELD, lacking="no heads", number=Interval(nan, nan, nan))).endswith("not applicable, no heads.")
+    assert str(replace(HELD, lacking="no heads", number=Interval(nan, nan, nan))).endswith(
+        "not applicable, no heads."
+    )
 
 
 def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> None:
-    yes = replace(HELD, yes="holds the counts", no="does not hold the counts", condition="given the round number")
+    yes = replace(
+        HELD,
+        yes="holds the counts",
+        no="does not hold the counts",
+        condition="given the round number",
+    )
     no = replace(
-        HELD, number=Interval(0.1, 0, 0.2), yes="predicts alike", no="predicts otherwise", condition="never said"
+        HELD,
+        number=Interval(0.1, 0, 0.2),
+        yes="predicts alike",
+        no="predicts otherwise",
+        condition="never said",
     )
     spans = replace(HELD, number=Interval(0.5, 0.3, 0.7), yes="adds")
-    assert sentence("m", [yes, no]) == "m holds the counts (given the round number), but predicts otherwise."
-    assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided, whether it adds: {SPANS}."
+    assert (
+        sentence("m", [yes, no])
+        == "m holds the counts (given the round number), but predicts otherwise."
+    )
+    assert (
+        sentence("m", [no, spans])
+        == f"m predicts otherwise. 1 of 2 claims is undecided, whether it adds: {SPANS}."
+    )
     assert sentence("m", [replace(HELD, lacking="none")]) == "m: no claim applies."
-    assert sentence("m", [replace(spans, yes=""), spans]).endswith("undecided, such as whether it adds: " + SPANS + ".")
+    assert sentence("m", [replace(spans, yes=""), spans]).endswith(
+        "undecided, such as whether it adds: " + SPANS + "."
+    )
     assert sentence("m", [spans]) == f"It is undecided whether it adds: {SPANS}."
     both = [
         replace(HELD, yes="holds a"),
@@ -194,9 +282,17 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
         spans,
         replace(spans, unless={"undecided": "other"}),
     ]
-    assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided, such as whether it adds."
-    assert sentence("m", [yes, no], "It is the algorithm.") == "It is the algorithm. It predicts otherwise."
-    assert sentence("m", [yes, yes, spans, spans]).endswith(f"undecided, such as whether it adds: {SPANS}.")
+    assert (
+        sentence("m", both)
+        == "m holds a and holds b. 2 of 4 claims are undecided, such as whether it adds."
+    )
+    assert (
+        sentence("m", [yes, no], "It is the algorithm.")
+        == "It is the algorithm. It predicts otherwise."
+    )
+    assert sentence("m", [yes, yes, spans, spans]).endswith(
+        f"undecided, such as whether it adds: {SPANS}."
+    )
 
 
 @pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
@@ -204,13 +300,21 @@ def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> No
     assert _MOST_WORDS == 20
     words = " ".join(["word"] * (_MOST_WORDS - 4 + extra))
     first = sentence("m", [replace(HELD, yes="holds a"), replace(HELD, yes=words)])
-    assert (first == f"m holds a and {words}.") is fits and (first == f"m holds a. It also {words}.") is not fits
+    assert (first == f"m holds a and {words}.") is fits and (
+        first == f"m holds a. It also {words}."
+    ) is not fits
     assert sentence("m", [replace(HELD, yes=f"{words} {words}")]) == f"m {words} {words}."
 
 
 def test_a_result_finds_a_measure_by_its_key() -> None:
-    result = Result("m", (HELD, RARE, replace(RARE, key="rare"), replace(RARE, key="rare", claim="second")))
-    assert result["rare"] is result.measures[2] and result["state"] is HELD and list(result) == list(result.measures)
+    result = Result(
+        "m", (HELD, RARE, replace(RARE, key="rare"), replace(RARE, key="rare", claim="second"))
+    )
+    assert (
+        result["rare"] is result.measures[2]
+        and result["state"] is HELD
+        and list(result) == list(result.measures)
+    )
     assert result.sentence in repr(result) and "at least 0.5; an untrained copy 0.1" in repr(result)
     assert "<table" in result._repr_html_() and len(result.to_frame()) == 4
     with pytest.raises(InputError, match="did you mean 'rare'"):
@@ -221,25 +325,50 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     with pytest.raises(InputError, match="needs a threshold"):
         Measure("a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
-    for one in (HELD, RARE, replace(HELD, controls={}), replace(HELD, number=Interval(0.5, 0.3, 0.7))):
+    for one in (
+        HELD,
+        RARE,
+        replace(HELD, controls={}),
+        replace(HELD, number=Interval(0.5, 0.3, 0.7)),
+    ):
         assert one.word == "yes" or any(reason in one.reason for reason in _REASONS)
 
 
-def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(tmp_path: Path) -> None:
-    table = {"holds": {"claim": "It holds the {what}", "threshold": 0.5, "rests_on": ["probes"], "unit": "R2"}}
+def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(
+    tmp_path: Path,
+) -> None:
+    table = {
+        "holds": {
+            "claim": "It holds the {what}",
+            "threshold": 0.5,
+            "rests_on": ["probes"],
+            "unit": "R2",
+        }
+    }
     (tmp_path / "claims.toml").write_text(
         '[holds]\nclaim = "It holds the {what}"\nthreshold = 0.5\nrests_on = ["probes"]\nunit = "R2"\n'
     )
     for claim in (claims(table), claims(tmp_path / "claims.toml")):
         one = claim("holds", Interval(0.8, 0.7, 0.9), {"what": "counts"})
-        assert (one.claim, one.threshold, one.rests_on, one.unit) == ("It holds the counts", 0.5, ("probes",), "R2")
+        assert (one.claim, one.threshold, one.rests_on, one.unit) == (
+            "It holds the counts",
+            0.5,
+            ("probes",),
+            "R2",
+        )
         none = claim("holds", words={"what": "counts"}, lacking="it has no state")
-        assert (none.claim, none.word, none.reason) == ("It holds the counts", "not applicable", "it has no state")
+        assert (none.claim, none.word, none.reason) == (
+            "It holds the counts",
+            "not applicable",
+            "it has no state",
+        )
         assert none.rests_on == () and isnan(none.threshold)
     assert claims({"plain": {"claim": "It is"}})("plain").claim == "It is"
 
 
 def test_the_picture_has_a_row_for_each_share() -> None:
     axes = measured([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["The latents hold the counts: yes"] * 2
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "The latents hold the counts: yes"
+    ] * 2
     assert axes.lines[0].get_xdata().tolist() == [0.8, 0.95]

@@ -43,7 +43,10 @@ def advised(filler):
     own, other = (experts.sample(N, T, 2, seed=seed) for seed in (0, filler))
     advice = np.where(MISSING[..., None], other.advice, own.advice)
     return ExpertEpisodes(
-        advice, np.where(MISSING, other.labels, own.labels), missing=MISSING, participants=PARTICIPANTS
+        advice,
+        np.where(MISSING, other.labels, own.labels),
+        missing=MISSING,
+        participants=PARTICIPANTS,
     )
 
 
@@ -61,7 +64,9 @@ def predictions(model, episodes):
 def experiment(episodes):
     clean, corrupted = experts.TASK.corruption("exchange-history").build(episodes, 2)
     base, source = interp.rollout(MODEL, clean), interp.rollout(MODEL, corrupted)
-    return run(Experiment(MODEL, base, {"history": [Edit.of("latent", source, MODEL)]}, [2, 3], 2, "each"))
+    return run(
+        Experiment(MODEL, base, {"history": [Edit.of("latent", source, MODEL)]}, [2, 3], 2, "each")
+    )
 
 
 def flipped(episodes):
@@ -77,7 +82,9 @@ VOTES = [experts.TASK.rivals()[key] for key in ("majority_vote", "follow_the_lea
 ANALYSES = {
     "rollout": lambda e: interp.rollout(MODEL, e, names_filter="blocks.1.hook_resid_post").cache,
     "latents": lambda e: interp.rollout(MODEL, e).latents,
-    "task's losses": lambda e: experts.TASK.data.losses(interp.rollout(MODEL, e).predictions, e, slice(None)),
+    "task's losses": lambda e: experts.TASK.data.losses(
+        interp.rollout(MODEL, e).predictions, e, slice(None)
+    ),
     "score": lambda e: regret.score(predictions(MODEL, e), e).to_frame(),
     "calibration": lambda e: regret.calibration(predictions(MODEL, e), e).to_frame(),
     "baseline": lambda e: log_weights(e)[:, -1],
@@ -91,8 +98,12 @@ ANALYSES = {
     "sweep": lambda e: sweep(
         MODEL, e, ["log_weights", "votes"], components="resid_post", positions="p?", n_jobs=1
     ).to_frame(),
-    "patching": lambda e: patching.sweep(MODEL, *flipped(e), 2, read=4, sites="resid_pre").to_frame(),
-    "round map": lambda e: patching.round_map(MODEL, *flipped(e), "latent", rounds=[2, 3]).to_frame(),
+    "patching": lambda e: patching.sweep(
+        MODEL, *flipped(e), 2, read=4, sites="resid_pre"
+    ).to_frame(),
+    "round map": lambda e: patching.round_map(
+        MODEL, *flipped(e), "latent", rounds=[2, 3]
+    ).to_frame(),
     "experiment": lambda e: experiment(e).to_frame(),
     "choices": lambda e: explain_choices(e, e.advice[..., 0], families=VOTES).to_frame(),
 }
@@ -101,24 +112,32 @@ OF_Q = {
     "agreement": lambda e: agreement(predictions(Q_MODEL, e), e).to_frame(),
     "rates": lambda e: effective_rates(e.q_tables, e).to_frame(),
 }
-EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [(name, played, of) for name, of in OF_Q.items()]
+EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [
+    (name, played, of) for name, of in OF_Q.items()
+]
 
 
 @pytest.mark.filterwarnings("ignore:.*independent episodes are few")
-@pytest.mark.parametrize("name, made, analysis", EVERY, ids=[f"{made.__name__}, {name}" for name, made, _ in EVERY])
+@pytest.mark.parametrize(
+    "name, made, analysis", EVERY, ids=[f"{made.__name__}, {name}" for name, made, _ in EVERY]
+)
 def test_what_fills_a_missing_round_changes_no_bit(name, made, analysis):
     one, other = (analysis(made(filler)) for filler in (1, 2))
     if hasattr(one, "columns"):
         assert one.equals(other)
         numbers = one.select_dtypes("number").to_numpy()
     else:
-        for part, same in zip(*(x.values() if isinstance(x, dict) else [x] for x in (one, other)), strict=True):
+        for part, same in zip(
+            *(x.values() if isinstance(x, dict) else [x] for x in (one, other)), strict=True
+        ):
             numbers = np.asarray(part)
             assert np.array_equal(numbers, np.asarray(same), equal_nan=True)
     assert np.isfinite(numbers).any()
 
 
-def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_which_rounds_count(tmp_path):
+def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_which_rounds_count(
+    tmp_path,
+):
     whole = advised(1)
     ran = interp.rollout(MODEL, whole)
     assert "83 of which count" in repr(ran) and (ran.missing == MISSING).all()
@@ -136,13 +155,20 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
     clean, corrupted = flipped(advised(1))
     found = patching.sweep(MODEL, clean, corrupted, 2, read=3, sites="latent")
     n = int((~MISSING[:, 2:4].any(1)).sum())
-    assert f"({n} of {N} episodes have rounds 2 to 3)" in found.sentence and found.values.shape[1] == n
+    assert (
+        f"({n} of {N} episodes have rounds 2 to 3)" in found.sentence and found.values.shape[1] == n
+    )
     table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
     assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
     with pytest.warns(UserWarning, match="10 independent episodes are few"):
-        probe = probes.fit(interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=1)
+        probe = probes.fit(
+            interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=1
+        )
     assert "83 of 120 rounds of 20 episodes count" in str(probe) and len(probe.score.losses) == 10
-    assert "there are only 20 episodes" in str(probe.warning) and probe.settings["untrained_episodes"] == 20
+    assert (
+        "there are only 20 episodes" in str(probe.warning)
+        and probe.settings["untrained_episodes"] == 20
+    )
     assert np.isnan(probe.predictions[MISSING]).all() and probe.r2 > 0.99
 
 
@@ -150,8 +176,14 @@ RAGGED = advised(1)
 ALGORITHM = interp.tasks.get("experts").explains(MODEL)
 BOTH = (MODEL, RAGGED, RAGGED)
 test_what_cannot_leave_rounds_out_says_so = refused(
-    (lambda: interchange.interchange(*BOTH, ALGORITHM, "log_weights", "latent"), "interchange counts every round"),
-    (lambda: steering.fitted_direction(MODEL, RAGGED, ALGORITHM, [1.0, 0.0]), "steering counts every round"),
+    (
+        lambda: interchange.interchange(*BOTH, ALGORITHM, "log_weights", "latent"),
+        "interchange counts every round",
+    ),
+    (
+        lambda: steering.fitted_direction(MODEL, RAGGED, ALGORITHM, [1.0, 0.0]),
+        "steering counts every round",
+    ),
     (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
     (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
     (lambda: Trial(MODEL, RAGGED, QUICK), "an audit counts every round"),
@@ -169,12 +201,19 @@ def twice(episodes):
 
 ONCE, Q_ONCE = experts.sample(12, T, 2, seed=0), mdp.sample(12, T, 2, 2, seed=0)
 OF_ALL = {
-    **{name: ANALYSES[name] for name in ("score", "calibration", "patching", "round map", "experiment")},
+    **{
+        name: ANALYSES[name]
+        for name in ("score", "calibration", "patching", "round map", "experiment")
+    },
     "interchange": lambda e: interchange.interchange(
         MODEL, e, flipped(e)[1], ALGORITHM, "votes", "embed@e_1"
     ).to_frame(),
-    "mediation": lambda e: mediation.mediate(MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]").to_frame(),
-    "search": lambda e: explain(ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES).to_frame(),
+    "mediation": lambda e: mediation.mediate(
+        MODEL, e, flipped(e)[1], "embed@e_1", "resid_post[0]"
+    ).to_frame(),
+    "search": lambda e: explain(
+        ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
+    ).to_frame(),
     "audit": lambda e: timing.table(Trial(MODEL, e, QUICK)),
 }
 """Tables of numbers of episodes that are alone in what they count."""
@@ -188,12 +227,18 @@ def test_who_plays_the_same_twice_narrows_no_interval(name):
         for e in (ONCE, twice(ONCE))
     )
     labels = list(one.select_dtypes(exclude="float"))
-    one, other = (table.sort_values(labels).select_dtypes("float") if labels else table for table in (one, other))
+    one, other = (
+        table.sort_values(labels).select_dtypes("float") if labels else table
+        for table in (one, other)
+    )
     np.testing.assert_allclose(other, one, atol=1e-9)
     assert one.filter(like="low").to_numpy().size
 
 
 def test_rates_and_agreement_are_of_participants():
     for of in ("agreement", "rates"):
-        one, other = (OF_Q[of](e).drop(columns="n_steps").select_dtypes("number") for e in (Q_ONCE, twice(Q_ONCE)))
+        one, other = (
+            OF_Q[of](e).drop(columns="n_steps").select_dtypes("number")
+            for e in (Q_ONCE, twice(Q_ONCE))
+        )
         np.testing.assert_allclose(other, one, atol=1e-9)

@@ -48,13 +48,17 @@ def test_every_operator_makes_its_mutant():
 
 
 def test_a_default_is_shown_as_its_argument_alone():
-    names = [mutant.name for mutant in mutants("def f(a, b=3, *, c, d=0.5):\n    return a, b, c, d")]
+    names = [
+        mutant.name for mutant in mutants("def f(a, b=3, *, c, d=0.5):\n    return a, b, c, d")
+    ]
     assert names == ["f: b=3 -> b=4", "f: d=0.5 -> d=0.55"]
 
 
 def test_targets_exist():
     for file, target in TARGETS.items():
-        assert all((ROOT / path.partition("::")[0]).is_file() for path in (file, *target.tests)), file
+        assert all((ROOT / path.partition("::")[0]).is_file() for path in (file, *target.tests)), (
+            file
+        )
 
 
 @pytest.mark.slow(reason="a run of the tests for each of some hundred mutants a file: minutes")

@@ -16,27 +16,50 @@ def test_every_notebook_is_what_its_tutorial_says() -> None:
     for page, path in notebooks.pairs():
         text, told = path.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
         held, cells = json.loads(text)["cells"], notebooks.notebook(told)["cells"]
-        assert ["".join(cell["source"]) for cell in held] == [cell["source"] for cell in cells], f"{path.name} is old"
+        assert ["".join(cell["source"]) for cell in held] == [cell["source"] for cell in cells], (
+            f"{path.name} is old"
+        )
         code = [cell for cell in held if "outputs" in cell]  # which no other kind of cell may have
-        assert ["".join(cell["source"]) for cell in code] == [block.strip("\n") for block in RUN.findall(told)]
-        assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)], "not every cell was run"
+        assert ["".join(cell["source"]) for cell in code] == [
+            block.strip("\n") for block in RUN.findall(told)
+        ]
+        assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)], (
+            "not every cell was run"
+        )
         outputs = [output for cell in code for output in cell["outputs"]]
-        assert len(text) <= 300_000 and all(len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs)
-        assert not any("error" in output["output_type"] or output.get("name") == "stderr" for output in outputs)
+        assert len(text) <= 300_000 and all(
+            len(json.dumps(output)) <= 2 * notebooks.LARGEST for output in outputs
+        )
+        assert not any(
+            "error" in output["output_type"] or output.get("name") == "stderr" for output in outputs
+        )
         assert path.stem == "own-task" or any("image/png" in one.get("data", {}) for one in outputs)
 
 
-def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pictures_are_drawn_from_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every verdict of every model stands in the picture."""
     monkeypatch.setattr(pictures, "PICTURES", tmp_path)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in pictures.draw()}
     frame = pd.read_csv(pictures.TABLE)
     assert len(frame) == 4 * frame["model"].nunique()
     assert all(model in drawn["verdicts.svg"] for model in frame["model"])
-    assert all(drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["word"].value_counts().items())
+    assert all(
+        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n
+        for word, n in frame["word"].value_counts().items()
+    )
     seeds = pictures.between_seeds()
-    counts = (seeds["key"] + " " + seeds["word"]).value_counts().to_dict()  # as docs/results/seeds.md says
-    known = {"behaviour yes": 6, "behaviour no": 2, "behaviour undecided": 2, "state yes": 9, "state undecided": 1}
+    counts = (
+        (seeds["key"] + " " + seeds["word"]).value_counts().to_dict()
+    )  # as docs/results/seeds.md says
+    known = {
+        "behaviour yes": 6,
+        "behaviour no": 2,
+        "behaviour undecided": 2,
+        "state yes": 9,
+        "state undecided": 1,
+    }
     assert counts == known | {"circuit no": 9, "circuit undecided": 1}
     assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")

@@ -33,7 +33,9 @@ def less_than_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     answer has its reason.
     """
     page = [*COMMANDS["the quick page"], "--episodes", "16", "--rounds", "12"]
-    monkeypatch.setitem(globals(), "COMMANDS", {"interp probe": COMMANDS["interp probe"], "the quick page": page})
+    monkeypatch.setitem(
+        globals(), "COMMANDS", {"interp probe": COMMANDS["interp probe"], "the quick page": page}
+    )
     decide = ("summary", "verification", "regret", "probes")
     parts = [part for part in parts_for(interp.tasks.get("experts")) if part.key in decide]
     monkeypatch.setattr("reports.tasks.experts.parts", lambda: parts)
@@ -61,19 +63,26 @@ def answers(
         done = invoked(command, name, *options, "--json", "--out", folder / command)
         assert done.exit_code in (0, 1), done.output
         for one in json.loads(done.stdout)["measures"]:
-            found[" ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))][surface] = (
+            found[
+                " ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))
+            ][surface] = (
                 one["word"],
                 one["reason"],
             )
     return found
 
 
-def disagreeing(found: dict[str, dict[str, tuple[str, str]]]) -> dict[str, dict[str, tuple[str, str]]]:
+def disagreeing(
+    found: dict[str, dict[str, tuple[str, str]]],
+) -> dict[str, dict[str, tuple[str, str]]]:
     """The claims that are "yes" somewhere and "no" elsewhere, or whose missing answer has no reason."""
     wrong = {}
     for claim, surfaces in found.items():
         words = {word for word, _ in surfaces.values()}
-        silent = any(word in ("undecided", "not applicable") and not reason for word, reason in surfaces.values())
+        silent = any(
+            word in ("undecided", "not applicable") and not reason
+            for word, reason in surfaces.values()
+        )
         if {"yes", "no"} <= words or silent or not words <= set(WORDS):
             wrong[claim] = surfaces
     return wrong
@@ -81,13 +90,21 @@ def disagreeing(found: dict[str, dict[str, tuple[str, str]]]) -> dict[str, dict[
 
 def test_disagreement_is_seen() -> None:
     spans = ("undecided", "the interval spans the threshold")
-    assert disagreeing({"a": {"x": ("yes", ""), "y": spans}, "b": {"x": ("no", ""), "y": ("no", "by design")}}) == {}
-    assert set(disagreeing({"a": {"x": ("yes", ""), "y": ("no", "")}, "b": {"x": ("undecided", "")}})) == {"a", "b"}
+    assert (
+        disagreeing(
+            {"a": {"x": ("yes", ""), "y": spans}, "b": {"x": ("no", ""), "y": ("no", "by design")}}
+        )
+        == {}
+    )
+    assert set(
+        disagreeing({"a": {"x": ("yes", ""), "y": ("no", "")}, "b": {"x": ("undecided", "")}})
+    ) == {"a", "b"}
 
 
 @pytest.mark.usefixtures("less_than_quick")
 @pytest.mark.parametrize(
-    ("name", "key", "n_experts"), [("wma-handwired", "log_weights_centred", 2), ("wma-tied", "label", None)]
+    ("name", "key", "n_experts"),
+    [("wma-handwired", "log_weights_centred", 2), ("wma-tied", "label", None)],
 )
 def test_every_surface_gives_the_same_answer(
     name: str, key: str, n_experts: int | None, tmp_path: Path, changed_task: Callable[..., None]
@@ -102,7 +119,9 @@ def test_every_surface_gives_the_same_answer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [one.name for one in interp.models()])
-def test_every_surface_gives_the_same_answer_of_every_model_that_ships(name: str, tmp_path: Path) -> None:
+def test_every_surface_gives_the_same_answer_of_every_model_that_ships(
+    name: str, tmp_path: Path
+) -> None:
     """Slow: each model is probed, compared, audited and reported, a minute or more."""
     assert disagreeing(answers(name, tmp_path)) == {}
 
@@ -110,6 +129,18 @@ def test_every_surface_gives_the_same_answer_of_every_model_that_ships(name: str
 def test_what_judges_has_one_class_each() -> None:
     """A second class of one of these names would be a second rule, a second size, a second question."""
     texts = [path.read_text("utf-8") for path in sources(*PACKAGES)]
-    classes = Counter(name for text in texts for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE))
-    counted = {name: classes[name] for name in ("Measure", "Measured", "Verdict", "Effort", "Subject", "Question")}
-    assert counted == {"Measure": 1, "Measured": 1, "Verdict": 0, "Effort": 1, "Subject": 0, "Question": 1}
+    classes = Counter(
+        name for text in texts for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)
+    )
+    counted = {
+        name: classes[name]
+        for name in ("Measure", "Measured", "Verdict", "Effort", "Subject", "Question")
+    }
+    assert counted == {
+        "Measure": 1,
+        "Measured": 1,
+        "Verdict": 0,
+        "Effort": 1,
+        "Subject": 0,
+        "Question": 1,
+    }

@@ -17,13 +17,21 @@ def case():
     return interp.load("wma-handwired", n_experts=3), experts.sample(4, 3, 3, seed=0)
 
 
-@pytest.mark.parametrize("given", [lambda x: x[:, :2], lambda x: "a", lambda x: 3.0, lambda x: x.numpy(), lambda x: []])
+@pytest.mark.parametrize(
+    "given", [lambda x: x[:, :2], lambda x: "a", lambda x: 3.0, lambda x: x.numpy(), lambda x: []]
+)
 def test_a_hook_gives_what_fits(case, given):
     model, episodes = case
     hook = {0: [("blocks.0.hook_resid_post", lambda x, hook: given(x))]}
-    with pytest.raises(InputError, match=r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, "):
+    with pytest.raises(
+        InputError,
+        match=r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, ",
+    ):
         interp.rollout(model, episodes, fwd_hooks=hook)
-    with pytest.raises(InputError, match="must give a tensor of shape"), model.hooks(fwd_hooks=hook[0]):
+    with (
+        pytest.raises(InputError, match="must give a tensor of shape"),
+        model.hooks(fwd_hooks=hook[0]),
+    ):
         interp.rollout(model, episodes)
     same = interp.rollout(model, episodes)
     for fine in (lambda x, hook: None, lambda x, hook: x.clone()):
@@ -48,10 +56,16 @@ def test_a_run_is_given_once(tmp_path):
     refuses("was given twice", learning_curves, [tmp_path, tmp_path / "x" / ".."])
 
 
-@pytest.mark.parametrize("address", ["tcp://node1:8786", "10.0.0.7:8786", "tcp://[::2]:1", "tls://evil.example:1"])
+@pytest.mark.parametrize(
+    "address", ["tcp://node1:8786", "10.0.0.7:8786", "tcp://[::2]:1", "tls://evil.example:1"]
+)
 def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     """What it answers is unpickled."""
-    refuses("is on another machine, and what it sends runs code here", list, each(pow, 2, [1], scheduler=address))
+    refuses(
+        "is on another machine, and what it sends runs code here",
+        list,
+        each(pow, 2, [1], scheduler=address),
+    )
     monkeypatch.setattr(workers, "TRUSTED", set())
     monkeypatch.setattr(workers, "_SECONDS", 0.1)
     workers._require_trusted("tcp://127.0.0.1:1")
@@ -65,6 +79,10 @@ def test_an_episode_without_a_right_answer_is_refused():
     chain = np.array([[[0, 1], [1, 2], [0, 3]]])
     for candidates in ([1, 3], [4, 5]):
         with pytest.raises(InputError, match="no answer is right in 1 episodes, such as"):
-            reachability.ReachabilityEpisodes(chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3)
+            reachability.ReachabilityEpisodes(
+                chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3
+            )
     for candidates in ([1, 2], [2, 4]):
-        reachability.ReachabilityEpisodes(chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3)
+        reachability.ReachabilityEpisodes(
+            chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3
+        )

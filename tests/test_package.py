@@ -20,8 +20,13 @@ def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Pa
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "__init__.py").touch()
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interp"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
-    assert f"`import reports` leads to {tmp_path / 'reports'}" in told and "environment of its own" in told
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stderr
+    assert (
+        f"`import reports` leads to {tmp_path / 'reports'}" in told
+        and "environment of its own" in told
+    )
 
 
 def test_the_version_is_said_once_and_the_changelog_and_the_citation_know_it() -> None:
@@ -35,7 +40,11 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     wheel = package.build(tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
     held = package.contents(wheel)
-    assert {"interp", *_PACKAGES} <= held and not {"tests", "lab"} & held and sdist.stat().st_size > 1_000_000
+    assert (
+        {"interp", *_PACKAGES} <= held
+        and not {"tests", "lab"} & held
+        and sdist.stat().st_size > 1_000_000
+    )
     assert {"interp/py.typed", "interp/checkpoints/wma-learned/model.safetensors"} <= held
     said = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
     assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in said

@@ -34,7 +34,9 @@ with bar("grading", 6) as done:
 def on_a_terminal(shown, work=WORK):
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    subprocess.run([sys.executable, "-c", work.format(shown=shown)], check=True, stderr=theirs, env=environment)
+    subprocess.run(
+        [sys.executable, "-c", work.format(shown=shown)], check=True, stderr=theirs, env=environment
+    )
     os.close(theirs)
     text = os.read(ours, 100_000).decode()
     os.close(ours)
@@ -51,7 +53,9 @@ def test_a_hidden_bar_is_silent_on_a_terminal():
 
 
 def test_nothing_is_shown_elsewhere():
-    done = subprocess.run([sys.executable, "-c", WORK.format(shown=True)], check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WORK.format(shown=True)], check=True, capture_output=True
+    )
     assert done.stdout == done.stderr == b""
 
 

@@ -19,7 +19,9 @@ LISTS = ("interp", "interp.tasks", "probes", "circuits")
 def modules() -> Iterator[ModuleType]:
     for room in ROOMS:
         yield importlib.import_module(room)
-        for found in pkgutil.walk_packages(importlib.import_module(room).__path__, prefix=f"{room}."):
+        for found in pkgutil.walk_packages(
+            importlib.import_module(room).__path__, prefix=f"{room}."
+        ):
             if not any(part.startswith("_") for part in found.name.split(".")):
                 yield importlib.import_module(found.name)
 
@@ -28,7 +30,11 @@ def own(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The public functions and classes that a module defines."""
     for name, value in vars(module).items():
         mine = getattr(value, "__module__", None) == module.__name__
-        if mine and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)):
+        if (
+            mine
+            and not name.startswith("_")
+            and (inspect.isclass(value) or inspect.isfunction(value))
+        ):
             yield name, value
 
 
@@ -39,16 +45,25 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
             silent.append(module.__name__)
         for name, value in own(module):
             counted += 1
-            if not value.__doc__ or value.__doc__.startswith(f"{name}("):  # what dataclass writes is none
+            if not value.__doc__ or value.__doc__.startswith(
+                f"{name}("
+            ):  # what dataclass writes is none
                 silent.append(f"{module.__name__}.{name}")
     assert silent == [] and counted > 900
 
 
 def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
     """A record of sizes, ``effort=``, or ``quick=`` where there is no such record."""
-    functions = [value for module in modules() for _, value in own(module) if inspect.isfunction(value)]
-    takes = [{"effort", "quick"} & inspect.signature(function).parameters.keys() for function in functions]
-    assert {"effort", "quick"} not in takes and min(takes.count({way}) for way in ("effort", "quick")) >= 3
+    functions = [
+        value for module in modules() for _, value in own(module) if inspect.isfunction(value)
+    ]
+    takes = [
+        {"effort", "quick"} & inspect.signature(function).parameters.keys()
+        for function in functions
+    ]
+    assert {"effort", "quick"} not in takes and min(
+        takes.count({way}) for way in ("effort", "quick")
+    ) >= 3
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
@@ -66,7 +81,9 @@ def test_every_public_method_has_a_docstring_of_its_own_or_of_what_it_overrides(
         for name, cls in own(module):
             for method, function in methods(cls) if inspect.isclass(cls) else ():
                 counted += 1
-                if not function.__doc__ and not any(getattr(vars(b).get(method), "__doc__", "") for b in cls.__mro__):
+                if not function.__doc__ and not any(
+                    getattr(vars(b).get(method), "__doc__", "") for b in cls.__mro__
+                ):
                     silent.append(f"{module.__name__}.{name}.{method}")
     assert silent == [] and counted > 500
 
@@ -79,9 +96,19 @@ def test_what_users_call_is_shown_at_work(name: str) -> None:
     assert functions
     for key in functions:
         function = getattr(package, key)
-        texts = [inspect.getdoc(t) or "" for t in (function, package, importlib.import_module(function.__module__))]
-        shown = [line for text in texts for line in text.splitlines() if line.lstrip().startswith((">>>", "..."))]
-        assert any(f"{function.__name__}(" in line or f"{key}(" in line for line in shown), f"{name}.{key}"
+        texts = [
+            inspect.getdoc(t) or ""
+            for t in (function, package, importlib.import_module(function.__module__))
+        ]
+        shown = [
+            line
+            for text in texts
+            for line in text.splitlines()
+            if line.lstrip().startswith((">>>", "..."))
+        ]
+        assert any(f"{function.__name__}(" in line or f"{key}(" in line for line in shown), (
+            f"{name}.{key}"
+        )
 
 
 def test_rooms_are_doors_of_their_packages() -> None:

@@ -83,7 +83,9 @@ def test_an_accuracy_stays_between_0_and_1():
 def test_totals_have_no_bias_where_episodes_differ():
     # y is one number per episode, of variance 1: squares about the mean of 4 episodes hold 3 / 4 of it.
     values = np.repeat(np.random.default_rng(2).normal(size=(5000, 4, 1, 1)), 3, axis=2)
-    assert np.mean([refit.totals(sample).sum() / 12 for sample in values]) == pytest.approx(1, abs=0.03)
+    assert np.mean([refit.totals(sample).sum() / 12 for sample in values]) == pytest.approx(
+        1, abs=0.03
+    )
     assert values.var(axis=(1, 2)).mean() == pytest.approx(0.75, abs=0.03)
 
 
@@ -109,12 +111,16 @@ def test_a_design_has_unit_features_and_its_r2(design):
     unrelated = sample.unrelated.reshape(-1, made.n_features).T
     assert abs(np.corrcoef(unrelated, sample.y.ravel())[-1, :-1]).max() < 0.1
     if made.sparse is not None:
-        assert set(np.unique(sample.y)) == {0, 1} and sample.y.mean() == pytest.approx(0.05, abs=0.01)
+        assert set(np.unique(sample.y)) == {0, 1} and sample.y.mean() == pytest.approx(
+            0.05, abs=0.01
+        )
         assert (sample.label == (sample.y > 0)).all()
     else:
         # One draw for the episode is half of a feature's variance where the target is made of these.
         held = 0.7 * (0.5 if made.of_episode else 1)
-        assert np.corrcoef(best.ravel(), sample.y.ravel())[0, 1] ** 2 == pytest.approx(held, abs=0.03)
+        assert np.corrcoef(best.ravel(), sample.y.ravel())[0, 1] ** 2 == pytest.approx(
+            held, abs=0.03
+        )
     lengths = sample.mask.sum(1)
     assert (lengths.min(), lengths.max()) == (made.shortest, 16) and sample.mask[:, 0].all()
     assert (sample.y == sample.y[:, :1]).all() == design.startswith("constant")
@@ -138,7 +144,8 @@ def test_intervals_cover_in_every_design_where_resampling_does_not():
     assert max(cell.truth_below for cell in leaning) <= 0.1
     for score in {cell.score for cell in cells}:
         mean = {
-            m: np.mean([c.coverage for c in cells if (c.score, c.method) == (score, m)]) for m in ("refit", "resampled")
+            m: np.mean([c.coverage for c in cells if (c.score, c.method) == (score, m)])
+            for m in ("refit", "resampled")
         }
         assert mean["refit"] >= 0.93, score
         assert mean["resampled"] <= 0.91, score
@@ -147,4 +154,6 @@ def test_intervals_cover_in_every_design_where_resampling_does_not():
 def test_a_rare_target_is_covered_by_its_effective_episodes():
     """What n episodes instead of effective ones covered: .68 and .78 at 16 (300 data sets)."""
     cells = coverage(ridge, ["sparse_walk", "sparse_effects"], sizes=(16,), n_sets=40, n_fresh=500)
-    assert min(cell.coverage for cell in cells if (cell.score, cell.method) == ("r2", "refit")) >= 0.9
+    assert (
+        min(cell.coverage for cell in cells if (cell.score, cell.method) == ("r2", "refit")) >= 0.9
+    )

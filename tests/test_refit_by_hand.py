@@ -15,7 +15,9 @@ from interp.errors import InputError
 from tests.refusals import refused, refuses
 from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 
-TAME = np.array([[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]])
+TAME = np.array(
+    [[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]]
+)
 WILD = np.array([[1.0, 2, 3, 6, 4], [9, 3, 2, 2, 8], [8, 4, 2, 6, 9], [3, 9, 8, 1, 9]])
 DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
 """By row: losses, those of a control, references, and those of the control; by column: episodes."""
@@ -59,12 +61,16 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
     assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
-    assert refit._inflation(9, 3, n_effective=3.0) == pytest.approx(stats.t.ppf(0.975, 2) * sqrt(2.5) * 3 / 2)
+    assert refit._inflation(9, 3, n_effective=3.0) == pytest.approx(
+        stats.t.ppf(0.975, 2) * sqrt(2.5) * 3 / 2
+    )
     refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
     h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
-    assert bounds(refit.interval(losses, references, 2)) == pytest.approx((0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2))
+    assert bounds(refit.interval(losses, references, 2)) == pytest.approx(
+        (0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2)
+    )
 
 
 def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
@@ -76,16 +82,26 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
     assert refit.leans_low(np.concatenate([changing, constant], -1), 5)  # some output does
     # 90 % of the squares are those of means: 2 of 3 rounds of noise is too much, and unscored rounds do not count.
     mixed = np.concatenate([constant[:, :4], changing[:, :2]], 1)
-    assert not refit.leans_low(mixed, 5) and refit.leans_low(mixed, 5, np.arange(6)[:, None] < np.full((8, 1, 1), 4))
+    assert not refit.leans_low(mixed, 5) and refit.leans_low(
+        mixed, 5, np.arange(6)[:, None] < np.full((8, 1, 1), 4)
+    )
     for noise, leans in ((0.32, True), (0.35, False)):  # shares 1 / (1 + noise^2) of .907 and .891
-        assert refit.leans_low(constant + noise * np.resize([1.0, -1], 6)[None, :, None], 5) is leans
+        assert (
+            refit.leans_low(constant + noise * np.resize([1.0, -1], 6)[None, :, None], 5) is leans
+        )
     mask = np.ones((8, 6, 1), bool)
     mask[4:] = False  # four episodes are scored
-    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(np.where(mask, constant, nan), 3, mask)
-    assert not refit.leans_low(constant, 500, np.arange(48).reshape(8, 6, 1) == 0)  # one value is its own mean
+    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(
+        np.where(mask, constant, nan), 3, mask
+    )
+    assert not refit.leans_low(
+        constant, 500, np.arange(48).reshape(8, 6, 1) == 0
+    )  # one value is its own mean
     assert refit.leans_low(0.1 * constant[:, :1], 5)  # in one round, of whatever size
     assert refit.leans_low(np.resize(constant, (18, 6, 1)), 10)  # two a feature
-    assert refit.leans_low(signs * np.array([2.0, 0, *[1] * 16])[None, :, None], 5)  # 18 of 20 squares are the mean's
+    assert refit.leans_low(
+        signs * np.array([2.0, 0, *[1] * 16])[None, :, None], 5
+    )  # 18 of 20 squares are the mean's
 
 
 test_sizes_without_an_interval_are_refused = refused(
@@ -118,10 +134,14 @@ def test_scores_have_the_interval_of_the_docstring(data, n_folds):
     losses, _, references, _ = data
     q, low, high, _, _ = part(losses, references, n_folds)
     assert bounds(ratio(losses, references, n_folds)) == pytest.approx((q, low, high))
-    assert bounds(refit.interval(losses, references, n_folds)) == pytest.approx((1 - q, 1 - high, 1 - low))
+    assert bounds(refit.interval(losses, references, n_folds)) == pytest.approx(
+        (1 - q, 1 - high, 1 - low)
+    )
     hits, steps = 40 - losses, np.full(5, 40.0)
     q, low, high, _, _ = part(losses, steps, n_folds)
-    assert bounds(accuracy(hits, steps, n_folds)) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
+    assert bounds(accuracy(hits, steps, n_folds)) == pytest.approx(
+        (1 - q, 1 - min(high, 1), 1 - low)
+    )
 
 
 @DATA
@@ -158,7 +178,9 @@ def test_two_episodes_by_hand():
     """Shares of the losses -.25 and .25 off those of the references: z = -.5, .5, whose mean has the error .5."""
     h = 12.7062047 * sqrt(3) * 2 / 2
     assert bounds(ratio([0.25, 0.75], [0.5, 0.5], 2)) == pytest.approx((1, exp(-h), exp(h)))
-    assert bounds(refit.interval([0.25, 0.75], [2, 2], 2)) == pytest.approx((0.75, 1 - exp(h) / 4, 1 - exp(-h) / 4))
+    assert bounds(refit.interval([0.25, 0.75], [2, 2], 2)) == pytest.approx(
+        (0.75, 1 - exp(h) / 4, 1 - exp(-h) / 4)
+    )
 
 
 def test_half_widths_of_more_than_a_hundred_are_cut():
@@ -177,7 +199,9 @@ def test_scores_of_nothing_and_of_perfection():
         accuracy_difference(zeros, zeros, zeros, 2),
     ):
         assert all(map(isnan, bounds(made)))
-    assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1) and bounds(ratio(zeros, some, 2)) == (0, 0, 0)
+    assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1) and bounds(
+        ratio(zeros, some, 2)
+    ) == (0, 0, 0)
     assert bounds(accuracy(zeros, some, 2)) == (0, 0, 0)
 
 
@@ -189,7 +213,9 @@ def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
     many = np.full(4, 1e6)
     low = 0.5 / 4e6 * exp(h)
     assert bounds(accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
-    assert bounds(refit.interval(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx((1, 1 - low, 1))
+    assert bounds(refit.interval(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx(
+        (1, 1 - low, 1)
+    )
     q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2)
     gain = accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
     assert bounds(gain) == pytest.approx((q, q - sqrt(low**2 + (q - under) ** 2), over))

@@ -30,7 +30,9 @@ def test_files_of_every_kind_are_the_same_bytes_each_time(tmp_path):
     assert n_files > 300 and len(kinds) >= 66
     n_files, names = artefacts.differing(first, written(tmp_path / "c" / "x", OMP_NUM_THREADS="2"))
     # Gradient steps amplify the order of sums: an alignment, and on one of two machines a training.
-    assert all(name == "python/frames/alignment.csv" or name.startswith("train/") for name in names), names
+    assert all(
+        name == "python/frames/alignment.csv" or name.startswith("train/") for name in names
+    ), names
 
 
 def test_a_byte_that_differs_is_found_and_a_clock_is_not(tmp_path):

@@ -36,18 +36,28 @@ def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_c
     alone, values = interp.rollout(model, episodes), algorithm.run(episodes)
     with session():
         run = interp.rollout(model, episodes)
-        assert interp.rollout(model, episodes) is run and algorithm.run(episodes) is algorithm.run(episodes)
+        assert interp.rollout(model, episodes) is run and algorithm.run(episodes) is algorithm.run(
+            episodes
+        )
         assert interp.rollout(model, episodes, n_rounds=4).n_rounds == 4
-        assert torch.equal(run.predictions, alone.predictions) and torch.equal(run.latents, alone.latents)
-        assert all(np.array_equal(values[key], value) for key, value in algorithm.run(episodes).items())
-        assert interp.rollout(model, experts.sample(3, 6, 4, seed=0)) is not run  # other episodes, if equal ones
+        assert torch.equal(run.predictions, alone.predictions) and torch.equal(
+            run.latents, alone.latents
+        )
+        assert all(
+            np.array_equal(values[key], value) for key, value in algorithm.run(episodes).items()
+        )
+        assert (
+            interp.rollout(model, experts.sample(3, 6, 4, seed=0)) is not run
+        )  # other episodes, if equal ones
 
 
 def test_hooks_and_edited_weights_are_not_taken_for_what_was_run_before():
     model, episodes = interp.load("wma-learned"), experts.sample(3, 6, 4, seed=0)
     with session():
         run, digest = interp.rollout(model, episodes), model.digest()
-        hooked = interp.rollout(model, episodes, fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x * 0)])
+        hooked = interp.rollout(
+            model, episodes, fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x * 0)]
+        )
         with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x * 0)]):
             by_hand = interp.rollout(model, episodes)
         assert torch.equal(hooked.predictions, by_hand.predictions)

@@ -38,7 +38,9 @@ def test_every_test_checks_again():
         bellman.rows_at(np.zeros((2, 3, 4)), np.zeros(2))
     for _ in range(tests.N_CHECKED):
         with pytest.raises(TypeCheckError):
-            estimators._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit))))
+            estimators._LogisticFit(
+                *([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit)))
+            )
     estimators._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit))))
 
 

@@ -59,8 +59,16 @@ def test_the_middle_of_the_samples_lies_between_the_bounds():
     assert [float(bound) for bound in percentile_bounds(samples)] == pytest.approx([2.5, 97.5])
     assert [float(bound) for bound in percentile_bounds(samples, 0.5, axis=-1)] == [25.0, 75.0]
     rows = np.array([[0.0, 10.0], [4.0, 4.0], [1.0, np.inf]])
-    assert [bound.tolist() for bound in percentile_bounds(rows, 1.0, axis=1)] == [[0, 4, 1], [10, 4, 1]]
-    refuses(r"samples must be \[resample\], got shape \(2, 2\)", Interval.of_samples, np.zeros((2, 2)), 0.0)
+    assert [bound.tolist() for bound in percentile_bounds(rows, 1.0, axis=1)] == [
+        [0, 4, 1],
+        [10, 4, 1],
+    ]
+    refuses(
+        r"samples must be \[resample\], got shape \(2, 2\)",
+        Interval.of_samples,
+        np.zeros((2, 2)),
+        0.0,
+    )
     refuses(r"axis 1 is none of samples of shape \(101,\)", percentile_bounds, samples, axis=1)
 
 
@@ -76,7 +84,9 @@ def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_
     np.testing.assert_array_equal(first[0], np.full(8, 1 / 8))
     np.testing.assert_array_equal(first[1:], weights)
     assert resample_weights(1, 1).tolist() == [[1.0]]
-    people = resample_weights(2, 50, seed=3)[:, [0, 1, 0]]  # participants are drawn, each with all of its episodes
+    people = resample_weights(2, 50, seed=3)[
+        :, [0, 1, 0]
+    ]  # participants are drawn, each with all of its episodes
     drawn = resample_weights(3, 50, seed=3, participants=["bob", "ann", "bob"])
     np.testing.assert_allclose(drawn, people / people.sum(1, keepdims=True))
 
@@ -114,9 +124,31 @@ def test_a_ratio_draws_its_resamples_as_a_mean_does():
     found = ratio_interval(numerators, denominators, seed=5)
     assert (found.low, found.high) == pytest.approx(tuple(wanted))
     assert found.estimate == pytest.approx(numerators.sum() / denominators.sum())
-    assert ratio_interval(numerators, denominators) == ratio_interval(numerators, denominators, seed=0)
-    ones = ratio_interval([1.0, 0.0], [1.0, 0.0], weights=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
-    assert (ones.estimate, ones.low, ones.high) == (1, 1, 1)  # a resample that sums to 1 counts, one of 0 does not
+    assert ratio_interval(numerators, denominators) == ratio_interval(
+        numerators, denominators, seed=0
+    )
+    ones = ratio_interval(
+        [1.0, 0.0], [1.0, 0.0], weights=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    )
+    assert (ones.estimate, ones.low, ones.high) == (
+        1,
+        1,
+        1,
+    )  # a resample that sums to 1 counts, one of 0 does not
     refuses(r"got shapes \(2,\) and \(3,\)", ratio_interval, [1, 1], [1, 1, 1])
-    for whose in ("ab", [None, None], [1.0, np.nan], [1, "1"], ["a"], ["a", "a\0"], [[1], [2]], {"a": 1, "b": 2}):
-        refuses("participants (must be 2 names|are names)", mean_interval, [1.0, 2.0], participants=whose)
+    for whose in (
+        "ab",
+        [None, None],
+        [1.0, np.nan],
+        [1, "1"],
+        ["a"],
+        ["a", "a\0"],
+        [[1], [2]],
+        {"a": 1, "b": 2},
+    ):
+        refuses(
+            "participants (must be 2 names|are names)",
+            mean_interval,
+            [1.0, 2.0],
+            participants=whose,
+        )

@@ -17,7 +17,9 @@ def shell(line, folder, **more):
     """Exit code, standard output and error of a line in a shell, where ``interp`` is the command."""
     environment = {**os.environ, "PYTHONPATH": HOME, "OMP_NUM_THREADS": "1"}
     script = f'set -o pipefail; interp() {{ {INTERP} "$@"; }}; cd {folder}; {line}'
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, **more)
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, **more
+    )
 
 
 CLOSED = cases(__file__, "streams CLOSED")
@@ -27,7 +29,10 @@ LONGER = {
 }
 
 
-SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in (*list(CLOSED.values())[2:], *LONGER.values())]
+SLOW = [
+    pytest.param(one, marks=pytest.mark.slow)
+    for one in (*list(CLOSED.values())[2:], *LONGER.values())
+]
 
 
 @pytest.mark.parametrize("line", [*list(CLOSED.values())[:2], *SLOW])

@@ -38,7 +38,9 @@ def tracker(monkeypatch):
     """The example, its task registered for one test, with what a transformer is to learn."""
     example = importlib.import_module("tracker")
     goal = TrainingGoal(targets=lambda episodes: episodes.readings[..., None])
-    monkeypatch.setitem(catalog._REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal))
+    monkeypatch.setitem(
+        catalog._REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal)
+    )
     return example
 
 
@@ -52,7 +54,9 @@ def of_means(tracker, monkeypatch):
     def losses(predictions, episodes, rounds):
         return MeanRound().loss(predictions, torch.from_numpy(episodes.readings[:, rounds]))
 
-    task = replace(catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses))
+    task = replace(
+        catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses)
+    )
     monkeypatch.setitem(catalog._REGISTERED, "tracker", task)
     return MeanRound()
 
@@ -62,11 +66,16 @@ def transformer(layout: Any, **options: Any) -> Any:
 
 
 def exchange(episodes: Any, t: int) -> Any:
-    return replace(episodes, sensors=exchanged(episodes.sensors, t), readings=exchanged(episodes.readings, t))
+    return replace(
+        episodes, sensors=exchanged(episodes.sensors, t), readings=exchanged(episodes.readings, t)
+    )
 
 
 def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
-    drawn, truth = torch.randn(3, 4, 5, 2, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+    drawn, truth = (
+        torch.randn(3, 4, 5, 2, dtype=torch.float64),
+        torch.randn(4, 5, dtype=torch.float64),
+    )
     expected = -torch.distributions.Normal(drawn[..., 0], (drawn[..., 1] / 2).exp()).log_prob(truth)
     torch.testing.assert_close(tracker.TrackerRound().loss(drawn, truth), expected)
     torch.testing.assert_close(of_means.loss(drawn[..., 0], truth), (drawn[..., 0] - truth) ** 2)
@@ -74,23 +83,33 @@ def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
     assert torch.equal(tracker.TrackerRound().choose(drawn), drawn[..., 0])
     p = torch.tensor([0.25, 0.75])
     assert ExpertRound(2).loss(p, torch.tensor([0, 1])).tolist() == pytest.approx([0.25, 0.25])
-    with pytest.raises(InputError, match=r"predictions of shape \(3, 4, 5\) do not fit a truth of shape \(5, 4\)"):
+    with pytest.raises(
+        InputError, match=r"predictions of shape \(3, 4, 5\) do not fit a truth of shape \(5, 4\)"
+    ):
         of_means.loss(drawn[..., 0], truth.T)
     with pytest.raises(InputError, match="the truth of classes is an index from 0 to 1"):
         ExpertRound(2).loss(p, torch.tensor([0, 2]))
 
 
 def test_both_machines_and_a_transformer_keep_the_contract(tracker):
-    for machine in (tracker.handwired(), tracker.learned(1), transformer(tracker.TrackerRound(), output="value")):
+    for machine in (
+        tracker.handwired(),
+        tracker.learned(1),
+        transformer(tracker.TrackerRound(), output="value"),
+    ):
         interp.check_machine(machine)
         run = interp.rollout(machine, tracker.sample(3, 4))
-        assert run.predictions.shape == (3, 4, 2) and torch.equal(run.choices, run.predictions[..., 0])
+        assert run.predictions.shape == (3, 4, 2) and torch.equal(
+            run.choices, run.predictions[..., 0]
+        )
 
 
 def test_the_filter_by_hand_is_the_algorithm(tracker):
     episodes, machine = tracker.sample(32, 40, seed=3), tracker.handwired()
     run, values = interp.rollout(machine, episodes), tracker.kalman().run(episodes)
-    assert np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
+    assert (
+        np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
+    )
     assert np.abs(run.predictions.numpy() - tracker.kalman().distribution(values)).max() < 1e-9
     # It says how uncertain it is: standardised errors have variance 1.
     errors = (episodes.readings - values["mean"]) / np.sqrt(values["spread"])
@@ -98,10 +117,14 @@ def test_the_filter_by_hand_is_the_algorithm(tracker):
 
 
 def test_a_layout_and_its_output_must_fit(tracker):
-    with pytest.raises(InputError, match=r"'tracker' predicts a real number \('normal'\): its output must be 'value'"):
+    with pytest.raises(
+        InputError,
+        match=r"'tracker' predicts a real number \('normal'\): its output must be 'value'",
+    ):
         transformer(tracker.TrackerRound())
     with pytest.raises(
-        InputError, match=r"'experts' predicts outcomes .* must be 'logits or probability', got 'value'"
+        InputError,
+        match=r"'experts' predicts outcomes .* must be 'logits or probability', got 'value'",
     ):
         transformer(ExpertRound(2), output="value")
 
@@ -109,10 +132,14 @@ def test_a_layout_and_its_output_must_fit(tracker):
         return m(carried["h"]), carried
 
     one, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
-    with pytest.raises(InputError, match="rounds of 'tracker' predict a real number: output must be 'value', or None"):
+    with pytest.raises(
+        InputError,
+        match="rounds of 'tracker' predict a real number: output must be 'value', or None",
+    ):
         interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels, output="logits")
     with pytest.raises(
-        InputError, match=r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]"
+        InputError,
+        match=r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]",
     ):
         interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels)
 
@@ -122,8 +149,14 @@ def test_a_mean_may_come_without_an_axis(tracker, of_means):
         return carried["h"][:, 0], {"h": carried["h"] + m(fed.values[:, 4:5] - carried["h"])}
 
     for last in (None, slice(0, 1)):
-        given = step if last is None else lambda m, carried, fed: (carried["h"], step(m, carried, fed)[1])
-        machine = interp.adapt(torch.nn.Linear(1, 1), of_means, step=given, channels=[interp.Channel("h", (1,))])
+        given = (
+            step
+            if last is None
+            else lambda m, carried, fed: (carried["h"], step(m, carried, fed)[1])
+        )
+        machine = interp.adapt(
+            torch.nn.Linear(1, 1), of_means, step=given, channels=[interp.Channel("h", (1,))]
+        )
         assert interp.rollout(machine, tracker.sample(3, 4)).predictions.shape == (3, 4)
 
 
@@ -132,8 +165,12 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
     model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
     corrupted, at = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
-    assert exits(layout) == ("prediction", "state") and find_metric(None, layout).key == "prediction"
-    plain, other = (interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted))
+    assert (
+        exits(layout) == ("prediction", "state") and find_metric(None, layout).key == "prediction"
+    )
+    plain, other = (
+        interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted)
+    )
     found = {
         key: sweep(model, clean, corrupted, 4, sites=at, metric=key)
         for key in ("prediction", "squared_error", "regret")
@@ -144,7 +181,10 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     for result in found.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
     assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"
-    assert round_map(model, clean, corrupted, "latent", rounds=[4, 5]).table["metric"][0] == "prediction"
+    assert (
+        round_map(model, clean, corrupted, "latent", rounds=[4, 5]).table["metric"][0]
+        == "prediction"
+    )
     for key in ("logit_diff", "probability", "agreement"):
         with pytest.raises(
             InputError,
@@ -158,13 +198,18 @@ def test_interchange_grades_numbers(tracker, of_means):
     """In the filter itself every variable is where it says: all of the effect, and none in another place."""
     base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
     with pytest.raises(
-        InputError, match=r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2"
+        InputError,
+        match=r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2",
     ):
-        interchange(_means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean")
+        interchange(
+            _means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean"
+        )
     machine = _means(tracker, of_means)
     exact = replace(tracker.kalman(), distribution=lambda v: v["mean"][..., None])
     found = interchange(machine, base, source, exact, "mean", "latent@mean")
-    assert found.score().estimate == pytest.approx(1) and found.iia == 1 and found.error.max() < 1e-9
+    assert (
+        found.score().estimate == pytest.approx(1) and found.iia == 1 and found.error.max() < 1e-9
+    )
     wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
     assert (wrong.effect == 0).all() and wrong.score().estimate == 0 and wrong.iia_informative == 0
     written = interchange(machine, base, source, exact, "belief", "latent", outcome="state")
@@ -183,7 +228,11 @@ def _means(tracker: Any, layout: Any) -> Any:
 def test_interchange_grades_means_and_variances(tracker):
     base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
     machine = tracker.handwired()
-    for variable, site in (("mean", "latent@mean"), ("variance", "latent@variance"), ("belief", "latent")):
+    for variable, site in (
+        ("mean", "latent@mean"),
+        ("variance", "latent@variance"),
+        ("belief", "latent"),
+    ):
         found = interchange(machine, base, source, tracker.kalman(), variable, site)
         assert found.score().estimate == pytest.approx(1) and found.iia == 1
 
@@ -191,7 +240,10 @@ def test_interchange_grades_means_and_variances(tracker):
 def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
     base, source = (tracker.sample(8, 6, seed=seed) for seed in (0, 1))
     machine = tracker.handwired()
-    with pytest.raises(AlignmentError, match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)"):
+    with pytest.raises(
+        AlignmentError,
+        match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)",
+    ):
         align(machine, base, source, tracker.kalman(), "mean", "latent@mean")
     with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
         effect_map(machine, base, source, "latent@mean")
@@ -215,12 +267,17 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
 
     def of(make: Any, **parameters: Any) -> Algorithm:
         made = make(**parameters)
-        return made if kind == "normal" else replace(made, distribution=lambda v: v["mean"][..., None])
+        return (
+            made if kind == "normal" else replace(made, distribution=lambda v: v["mean"][..., None])
+        )
 
     families = [
         Family("kalman", "the filter", partial(of, tracker.kalman)),
         Family(
-            "smoothing", "smoothing", partial(of, partial(smoothing, tracker)), (Searched("gain", (0.1, 0.4, 0.7)),)
+            "smoothing",
+            "smoothing",
+            partial(of, partial(smoothing, tracker)),
+            (Searched("gain", (0.1, 0.4, 0.7)),),
         ),
     ]
     pair = tracker.sample(24, 20, seed=0), tracker.sample(24, 20, seed=1)
@@ -228,19 +285,32 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
     subjects["smoothing"] = families[1].make(gain=0.3)
     for key, subject in subjects.items():
         found = explain(subject, task, {"even": pair}, seed=0, families=families)
-        assert found.family == key and found.baseline == "evenly" and found.explained.low > 0.99, str(found)
+        assert found.family == key and found.baseline == "evenly" and found.explained.low > 0.99, (
+            str(found)
+        )
         assert found.scores["evenly"].name == "the same at every round"
     assert found.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
     given = predictor(subjects["smoothing"])(pair[0])
     with pytest.raises(
-        InputError, match=f"predictions of the kind '{kind}' must be {given.shape[-1]} finite numbers a round"
+        InputError,
+        match=f"predictions of the kind '{kind}' must be {given.shape[-1]} finite numbers a round",
     ):
         checked_distributions(given * np.nan, pair[0])
 
 
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
-    effort = Effort(known=24, test=12, rounds=12, horizon=3, starts=3, battery=6, scored=24, edits=60, untrained=1)
+    effort = Effort(
+        known=24,
+        test=12,
+        rounds=12,
+        horizon=3,
+        starts=3,
+        battery=6,
+        scored=24,
+        edits=60,
+        untrained=1,
+    )
     machine = tracker.handwired()
     found = compare(machine, machine, effort=effort)
     assert {one.word for one in found if one.key != "circuit"} == {"yes"}
@@ -252,29 +322,48 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     assert other["behaviour"].word == "no" and other.failures[0].nats > 0
     for comparison in (found, other):
         page = write(comparison, tmp_path).read_text()
-        assert "mean of both Kullback-Leibler divergences of the predictions" in page and "predicted mean" in page
+        assert (
+            "mean of both Kullback-Leibler divergences of the predictions" in page
+            and "predicted mean" in page
+        )
         assert "Jensen-Shannon" not in page and "P(first outcome)" not in page
 
 
 def test_a_transformer_learns_numbers(tracker, tmp_path):
-    model, episodes = transformer(tracker.TrackerRound(), output="value"), tracker.sample(6, 5, seed=2)
+    model, episodes = (
+        transformer(tracker.TrackerRound(), output="value"),
+        tracker.sample(6, 5, seed=2),
+    )
     loss, _ = RoundsLoss(model, "target")(encode(episodes, model.layout))
     run = interp.rollout(model, episodes)
     expected = tracker.losses(run.predictions, episodes).mean().item()
     assert loss.item() == pytest.approx(expected, rel=1e-5)
-    assert watched(model, [episodes], "own") == {"loss": pytest.approx(expected), "excess": pytest.approx(expected)}
+    assert watched(model, [episodes], "own") == {
+        "loss": pytest.approx(expected),
+        "excess": pytest.approx(expected),
+    }
     gru = tracker.learned(1)
     theirs, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
     assert theirs.item() == pytest.approx(
         tracker.losses(interp.rollout(gru, episodes).predictions, episodes).mean().item()
     )
-    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 16, "eval_episodes": 16}
-    config = TrainingConfig(task="tracker", stages=(Stage(n_rounds=6, steps=60),), eval_rounds=6, lr=1e-2, **sizes)
+    sizes = {
+        "d_model": 16,
+        "n_layers": 1,
+        "n_heads": 2,
+        "d_mlp": 16,
+        "batch_size": 16,
+        "eval_episodes": 16,
+    }
+    config = TrainingConfig(
+        task="tracker", stages=(Stage(n_rounds=6, steps=60),), eval_rounds=6, lr=1e-2, **sizes
+    )
     learned = interp.load(str(train(config, tmp_path / "run", name="numbers")))
     assert learned.config.output == "value"
     held_out = tracker.sample(64, 6, seed=9)
     before, after = (
-        tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean() for m in (learned.fresh(), learned)
+        tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean()
+        for m in (learned.fresh(), learned)
     )
     assert after < before - 0.2
 

@@ -34,7 +34,9 @@ def test_the_first_tutorial_runs() -> None:
 
 
 @pytest.mark.slow  # trains, compares, patches and plays in small: half a minute of one core in all
-@pytest.mark.parametrize("page", [p for p in PAGES if RUN.search(p.read_text(encoding="utf-8"))], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if RUN.search(p.read_text(encoding="utf-8"))], ids=name_of
+)
 def test_every_tutorial_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -54,7 +56,10 @@ def test_every_command_on_a_page_can_be_given(monkeypatch: pytest.MonkeyPatch) -
     ]
     assert len(given) >= 15
     for line in given:
-        found, words = typer.main.get_command(app), shlex.split(os.path.expandvars(line), comments=True)[1:]
+        found, words = (
+            typer.main.get_command(app),
+            shlex.split(os.path.expandvars(line), comments=True)[1:],
+        )
         if "RUN" in words:
             continue
         while hasattr(found, "commands"):
@@ -73,7 +78,9 @@ def test_every_link_on_a_page_leads_somewhere() -> None:
 
 
 @pytest.mark.slow  # every tutorial and some thirty pages of reference: two minutes of one core
-def test_the_pages_are_built_without_a_warning_and_load_nothing_from_outside(tmp_path: Path) -> None:
+def test_the_pages_are_built_without_a_warning_and_load_nothing_from_outside(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("myst_nb", reason="the documentation's generator: pip install '.[docs]'")
     from docs.build import build
 

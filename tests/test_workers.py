@@ -35,7 +35,9 @@ def refuse(shared: None, item: int) -> int:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
     """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
-    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [i**2 for i in range(8)]
+    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [
+        i**2 for i in range(8)
+    ]
     assert (tmp_path / "killed").exists()
 
 
@@ -45,7 +47,9 @@ def test_processes_run_a_models_hooks() -> None:
     model = interp.load("wma-handwired", n_experts=2)
     episodes = experts.sample(8, 6, 2, seed=0)
     here, there = (
-        probes.sweep(model, episodes, ["votes"], components="resid_post", n_jobs=2, scheduler=scheduler).to_frame()
+        probes.sweep(
+            model, episodes, ["votes"], components="resid_post", n_jobs=2, scheduler=scheduler
+        ).to_frame()
         for scheduler in ("", _LOCAL)
     )
     pd.testing.assert_frame_equal(here, there)
@@ -68,18 +72,23 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     asked = {"components": "resid_post", "layers": [1], "positions": ["p?", "w?"]}
     episodes = experts.sample(8, 6, 2, seed=0)
     rows = [
-        len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame) for i in (1, 2, 3)
+        len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame)
+        for i in (1, 2, 3)
     ]
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     whole = probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path).to_frame()
     assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(kept) == 2
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
-    pd.testing.assert_frame_equal(whole, probes.sweep(model, episodes, ["votes"], **asked).to_frame())
+    pd.testing.assert_frame_equal(
+        whole, probes.sweep(model, episodes, ["votes"], **asked).to_frame()
+    )
 
 
 def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp.workers._SECONDS", 0.3)
-    refuses("no dask scheduler answers at", list, each(refuse, None, [1], scheduler="tcp://127.0.0.1:1"))
+    refuses(
+        "no dask scheduler answers at", list, each(refuse, None, [1], scheduler="tcp://127.0.0.1:1")
+    )
 
 
 test_errors_come_through_and_no_workers_are_refused = refused(
@@ -93,7 +102,9 @@ def test_processes_evaluate_a_model_part_by_part(monkeypatch: pytest.MonkeyPatch
     """Regimes that two real processes measure give the tables of one."""
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
     model = interp.load("wma-handwired", n_experts=2)
-    here, there = (suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", _LOCAL))
+    here, there = (
+        suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", _LOCAL)
+    )
     assert list(here) == list(there)
     for name, table in here.items():
         pd.testing.assert_frame_equal(table, there[name])
@@ -110,10 +121,19 @@ def test_one_thread_holds_for_torch_and_linear_algebra_and_ends():
         assert counts() == {2}
 
 
-@pytest.mark.parametrize(("name", "point", "n"), [("wma-gru", "points.new", 1), ("wma-learned", "hook_embed", 2)])
-def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is_left(name, point, n):
+@pytest.mark.parametrize(
+    ("name", "point", "n"), [("wma-gru", "points.new", 1), ("wma-learned", "hook_embed", 2)]
+)
+def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is_left(
+    name, point, n
+):
     """The largest matrices hold 7,680 numbers and 16,384; a round that fails leaves the setting, too."""
-    machine, episodes, seen, before = interp.load(name), experts.sample(2, 3, 4, seed=0), [], torch.get_num_threads()
+    machine, episodes, seen, before = (
+        interp.load(name),
+        experts.sample(2, 3, 4, seed=0),
+        [],
+        torch.get_num_threads(),
+    )
     torch.set_num_threads(2)
     try:
         watching = (point, lambda value, hook: seen.append(torch.get_num_threads()))

@@ -18,7 +18,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from circuits.benchmark.known_machine import FORMS, TRUTH, WEIGHTS, KnownMachine, build, load_trained, variants
+from circuits.benchmark.known_machine import (
+    FORMS,
+    TRUTH,
+    WEIGHTS,
+    KnownMachine,
+    build,
+    load_trained,
+    variants,
+)
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
@@ -56,7 +64,8 @@ def _untouched(model: Machine) -> Callable[[], list[str]]:
         changed = [
             name
             for name, tensor in held.items()
-            if name not in now or content_of(name, now[name].cpu()) != content_of(name, tensor.cpu())
+            if name not in now
+            or content_of(name, now[name].cpu()) != content_of(name, tensor.cpu())
         ]
         if changed or now.keys() - held.keys():
             said.append(f"weights ({', '.join(changed[:_N_NAMED])})")
@@ -83,7 +92,9 @@ def _untouched(model: Machine) -> Callable[[], list[str]]:
     return restore
 
 
-def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -> tuple[Answer, float]:
+def _asked(
+    ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine
+) -> tuple[Answer, float]:
     """What a method answers and the seconds that it took, or a refusal; the model is as it was afterwards."""
     restore = _untouched(model)
     try:
@@ -114,15 +125,24 @@ def _problem(answer: Any, truth: Truth) -> str:
     if surplus and not truth.keys() <= answer.scores.keys():
         named = ", ".join(surplus[:_N_NAMED])
         return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
-    unknown = [str(item) for item in answer.chosen or () if item not in truth and item not in answer.scores]
+    unknown = [
+        str(item) for item in answer.chosen or () if item not in truth and item not in answer.scores
+    ]
     if unknown:
         return f"chosen hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
         if not isinstance(numbers, Mapping):
             return f"{name} must map names to numbers, got {type(numbers).__name__}"
         # One real number, which may be infinite: NaN has no place in a ranking.
-        plain = {k: n.item() if isinstance(n, torch.Tensor) and n.ndim == 0 else n for k, n in numbers.items()}
-        wrong = [item for item, number in plain.items() if not isinstance(number, Real) or math.isnan(number)]
+        plain = {
+            k: n.item() if isinstance(n, torch.Tensor) and n.ndim == 0 else n
+            for k, n in numbers.items()
+        }
+        wrong = [
+            item
+            for item, number in plain.items()
+            if not isinstance(number, Real) or math.isnan(number)
+        ]
         none = [f"{item}: {numbers[item]!r}"[:80] for item in wrong]
         if none:
             return f"{name} must be numbers; {len(none)} are not ({', '.join(none[:_N_NAMED])})"
@@ -130,7 +150,18 @@ def _problem(answer: Any, truth: Truth) -> str:
 
 
 _FORMAT = 1
-_COLUMNS = ("subject", "machine", "form", "variant", "seed", "question", "method", "score", "value", "cpu_s")
+_COLUMNS = (
+    "subject",
+    "machine",
+    "form",
+    "variant",
+    "seed",
+    "question",
+    "method",
+    "score",
+    "value",
+    "cpu_s",
+)
 """The columns of the table and of every row of the JSON; a value that does not exist is null in the JSON."""
 
 
@@ -163,9 +194,13 @@ class Result(Found):
     @property
     def sentence(self) -> str:
         """The best method for each question."""
-        kept = self.means.drop(index=["oracle", "random"], errors="ignore").dropna(how="all", axis="columns")
+        kept = self.means.drop(index=["oracle", "random"], errors="ignore").dropna(
+            how="all", axis="columns"
+        )
         best = [f"{name}: {of.idxmax()} ({of.max():.2f})" for name, of in kept.items()]
-        return f"The best method for each question, with its mean score: {'; '.join(best) or 'none'}."
+        return (
+            f"The best method for each question, with its mean score: {'; '.join(best) or 'none'}."
+        )
 
     def _draw(self, figures: Any) -> Any:
         """Every method on every question."""
@@ -182,14 +217,32 @@ class Result(Found):
         require_known("question", question, QUESTIONS)
         score = score or QUESTIONS[question].headline
         frame = self.to_frame().query("question == @question and score == @score and value.notna()")
-        require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
+        require(
+            len(frame) > 0,
+            f"no method has a score {score!r} of question {question!r} in this result",
+        )
         rows = []
         for keys, group in frame.groupby([*by, "method"], sort=False):
-            mean, low, high = map(float, bootstrap_mean(group.groupby(["machine", "form"])["value"].mean().to_numpy()))
-            bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
-            rows.append({**dict(zip([*by, "method"], keys, strict=True)), **bounds, "cpu_s": group["cpu_s"].mean()})
+            mean, low, high = map(
+                float, bootstrap_mean(group.groupby(["machine", "form"])["value"].mean().to_numpy())
+            )
+            bounds = {
+                "mean": mean,
+                "low": low,
+                "high": high,
+                "subjects": group["subject"].nunique(),
+            }
+            rows.append(
+                {
+                    **dict(zip([*by, "method"], keys, strict=True)),
+                    **bounds,
+                    "cpu_s": group["cpu_s"].mean(),
+                }
+            )
         table = pd.DataFrame(rows)
-        return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
+        return table.sort_values(
+            [*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True
+        )
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
@@ -200,9 +253,15 @@ class Result(Found):
         for score in scores:
             require_known(f"score of {question!r}", score, list(frame["score"].unique()))
         require(len(frame) > 0, f"this result has no row of question {question!r}")
-        wide = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False).groupby("method").mean()
+        wide = (
+            frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
+            .groupby("method")
+            .mean()
+        )
         wide = wide[list(scores)] if scores else wide
-        return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
+        return wide.sort_values(
+            first if first in wide else wide.columns[0], ascending=False, kind="stable"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
@@ -218,7 +277,9 @@ class Result(Found):
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
         folder, questions = Path(folder), dict.fromkeys(row["question"] for row in self.rows)
-        tables = {"scores": self.to_frame()} | {key: self.table(key).reset_index() for key in questions}
+        tables = {"scores": self.to_frame()} | {
+            key: self.table(key).reset_index() for key in questions
+        }
         csv = (write_csv(folder / f"{name}.csv", frame) for name, frame in tables.items())
         return [write_json(folder / "benchmark.json", self.to_dict()), *csv]
 
@@ -238,7 +299,9 @@ def builders() -> dict[str, _Builder]:
         for variant in variants(machine, form)
     }
     folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
-    return handmade | {read_json(folder / TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders}
+    return handmade | {
+        read_json(folder / TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders
+    }
 
 
 _QUICK_SUBJECTS = tuple(
@@ -296,12 +359,17 @@ def run(
     require(bool(chosen_methods), "no method is left; give more methods or questions")
     names = [(method.question, method.key) for method in chosen_methods]
     twice = next((key for question, key in names if names.count((question, key)) > 1), None)
-    require(twice is None, f"two methods of one question are called {twice!r}; give each a key of its own")
+    require(
+        twice is None,
+        f"two methods of one question are called {twice!r}; give each a key of its own",
+    )
     parts = None if out is None else writable(Path(out) / "parts")
     work = share([(name, build, seed) for seed in seeds for name, build in chosen.items()], shard)
     done: list[dict[str, Any]] = []
     with bar("grading", len(work)) as advance:
-        for part in each(_part, (chosen_methods, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler):
+        for part in each(
+            _part, (chosen_methods, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler
+        ):
             done.append(part)
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
@@ -318,18 +386,32 @@ def run(
 
 
 @one_thread()
-def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str, _Builder, int]) -> dict[str, Any]:
+def _part(
+    shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str, _Builder, int]
+) -> dict[str, Any]:
     """All methods on one subject with one seed; what a file of the same effort already says is kept."""
     (methods, effort, folder), (name, build, seed) = shared, one
-    finished, key = Finished(folder, {"subject": name, "seed": seed, "effort": effort}), f"{name} {seed}"
-    empty: dict[str, Any] = {"subject": name, "seed": seed, "cpu_seconds": 0.0, "rows": [], "refusals": []}
+    finished, key = (
+        Finished(folder, {"subject": name, "seed": seed, "effort": effort}),
+        f"{name} {seed}",
+    )
+    empty: dict[str, Any] = {
+        "subject": name,
+        "seed": seed,
+        "cpu_seconds": 0.0,
+        "rows": [],
+        "refusals": [],
+    }
     part = finished.load(key, dict[str, Any]) or empty
     known = {(row["question"], row["method"]) for key in ("rows", "refusals") for row in part[key]}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
         subject = theirs(f"the builder of {name!r}")(build)()
-        require(isinstance(subject, KnownMachine), f"the builder of {name!r} must give a KnownMachine, got {subject!r}")
+        require(
+            isinstance(subject, KnownMachine),
+            f"the builder of {name!r} must give a KnownMachine, got {subject!r}",
+        )
         failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(key, dict[str, Any], part)
@@ -341,7 +423,11 @@ def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str
 
 
 def _grade(
-    subject: KnownMachine, seed: int, methods: Sequence[Method], effort: Workload, part: dict[str, Any]
+    subject: KnownMachine,
+    seed: int,
+    methods: Sequence[Method],
+    effort: Workload,
+    part: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Add rows and refusals of some methods; gives the refusals of those that failed."""
     failed: list[dict[str, Any]] = []
@@ -349,7 +435,12 @@ def _grade(
     about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
     for method in methods:
         question = QUESTIONS[method.question]
-        row = {"subject": part["subject"], "seed": seed, "question": question.key, "method": method.key}
+        row = {
+            "subject": part["subject"],
+            "seed": seed,
+            "question": question.key,
+            "method": method.key,
+        }
         truth = material.truth(method.question)
         if not truth and (sentence := lacks(subject.model, "pattern")):
             part["refusals"].append({**row, "sentence": sentence})
@@ -361,12 +452,15 @@ def _grade(
             try:
                 scores = {**question.grade(subject, material, answer), **answer.measured}
             except Exception as error:
-                raise _RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})", False) from error
+                raise _RefusedError(
+                    f"its answer cannot be scored ({type(error).__name__}: {error})", False
+                ) from error
         except _RefusedError as refusal:
             sentence, kept = refusal.args
             (part["refusals"] if kept else failed).append({**row, "sentence": sentence})
             continue
         part["rows"] += [
-            {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()
+            {**row, **about, "score": score, "value": float(value), "cpu_s": seconds}
+            for score, value in scores.items()
         ]
     return failed

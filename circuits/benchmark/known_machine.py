@@ -43,7 +43,9 @@ from interp.task import Task
 _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
 _FORMS = read_tables(Path(__file__).with_name("forms.toml"))
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {form: (of.pop("machine"), of) for form, of in _FORMS["forms"].items()}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    form: (of.pop("machine"), of) for form, of in _FORMS["forms"].items()
+}
 """Every form of every machine: its name in the registry, and the arguments that choose the form."""
 SIZES: dict[bool, dict[str, dict[str, int]]] = {True: _FORMS["quick"], False: _FORMS["full"]}
 """Quick or not -> the sizes of each machine."""
@@ -95,30 +97,44 @@ def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     """The circuit's edges by the names of the graph: all embeddings are one node, and so are a layer's neurons."""
     layers = {neuron.name: f"mlp {neuron.layer}" for neuron in circuit.neurons}
     heads = {head.name: f"{head.layer}.{circuit.head_index(head.name)}" for head in circuit.heads}
-    nodes = {**heads, **layers, **dict.fromkeys(EMBEDDINGS, "embed"), **{name: name for name in EXITS}}
+    nodes = {
+        **heads,
+        **layers,
+        **dict.fromkeys(EMBEDDINGS, "embed"),
+        **{name: name for name in EXITS},
+    }
     kinds: dict[_EdgeName, Kind] = {}
     for edge in circuit.edges:
-        key = nodes[edge.source], nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else "")
+        key = (
+            nodes[edge.source],
+            nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else ""),
+        )
         kinds[key] = max(kinds.get(key, edge.kind), edge.kind, key=_RANKED.index)
     return kinds
 
 
 @checked
-def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> KnownMachine:
+def build(
+    machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
+) -> KnownMachine:
     """A handwired machine as a subject, in float64; its small sizes where ``quick``.
 
     ``seed`` is of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)
     handwired(machine)
-    require_known(f"form of {machine!r}", form, [key for key, (name, _) in FORMS.items() if name == machine])
+    require_known(
+        f"form of {machine!r}", form, [key for key, (name, _) in FORMS.items() if name == machine]
+    )
     has = variants(machine, form)
     require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
     arguments = {**SIZES[quick][machine], **FORMS[form][1]}
     circuit = build_circuit(machine, **arguments)
     if variant == "superposed":
         lines = (circuit.layout.n_positions - 1) // 2
-        circuit = build_circuit(machine, **arguments, positions="sinusoidal", n_lines=lines, seed=seed)
+        circuit = build_circuit(
+            machine, **arguments, positions="sinusoidal", n_lines=lines, seed=seed
+        )
     model = compile_circuit(circuit).eval()
     change: Callable[[Tensor], Tensor] | None = None
     if variant == "rotated":
@@ -128,8 +144,14 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         model = with_distractors(model, seed=seed)
         change = partial(pad, pad=(0, 0, 0, model.config.d_model - circuit.basis.d_model))
     elif variant == "simplex":
-        copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
-        lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
+        copies = [
+            where
+            for location in circuit.sites["log_weights"]
+            for where in places(circuit, location)
+        ]
+        lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(
+            model.W_E
+        )
         change, model = _columns_without(lost).double().T.matmul, without(model, lost)
 
     def move(place: Place) -> Place:
@@ -151,7 +173,11 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
             key: tuple(move(place) for location in several for place in places(circuit, location))
             for key, several in circuit.sites.items()
         },
-        claims=tuple(replace(one, places=tuple(map(move, one.places))) for one in wired(circuit) if not one.control),
+        claims=tuple(
+            replace(one, places=tuple(map(move, one.places)))
+            for one in wired(circuit)
+            if not one.control
+        ),
     )
 
 
@@ -180,7 +206,9 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
     return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
 
 
-def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]) -> HookedLatentTransformer:
+def without(
+    model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
+) -> HookedLatentTransformer:
     """The model in a smaller residual stream, without the directions ``lost`` (what that makes:
     docs/method/benchmark.md).
 
@@ -191,9 +219,14 @@ def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"])
     >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
     1
     """
-    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    require(
+        model.config.normalization_type is None,
+        f"{model.name!r} has LayerNorm; give a model without it",
+    )
     columns = _columns_without(lost)
-    return moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
+    return moved(
+        model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out"
+    )
 
 
 def _columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
@@ -230,12 +263,16 @@ _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_w
 """Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
 
 
-def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:
+def with_distractors(
+    model: HookedLatentTransformer, n: int = 2, seed: int = 0
+) -> HookedLatentTransformer:
     """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights."""
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
     d_model = config.d_model + (0 if has_norm else n)
-    named = config.head_names and tuple((*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names)
+    named = config.head_names and tuple(
+        (*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names
+    )
     larger = replace(
         renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=d_model,
@@ -244,7 +281,9 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
         attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
         head_names=named,
     )
-    grown = HookedLatentTransformer(larger, model.state_map.new_zeros(len(model.state_map), d_model)).to(model.W_E)
+    grown = HookedLatentTransformer(
+        larger, model.state_map.new_zeros(len(model.state_map), d_model)
+    ).to(model.W_E)
     generator = torch.Generator().manual_seed(seed)
 
     def fill(weight: Tensor, fan_in: int) -> None:
@@ -272,14 +311,20 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
 def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
     """The configuration of an edited model, which cannot be built again by name."""
     origin = dict(config.origin)
-    return replace(config, name=f"{config.name}-{suffix}", origin={**origin, "edits": [*origin.get("edits", []), edit]})
+    return replace(
+        config,
+        name=f"{config.name}-{suffix}",
+        origin={**origin, "edits": [*origin.get("edits", []), edit]},
+    )
 
 
 def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix; with LayerNorm one that keeps the direction of equal coordinates."""
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
     kept = int(model.config.normalization_type is not None)
-    start = torch.cat([torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1).double()
+    start = torch.cat(
+        [torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1
+    ).double()
     frame, _ = torch.linalg.qr(start)
     turn, _ = torch.linalg.qr(torch.randn(d - kept, d - kept, generator=generator).double())
     return (frame @ torch.block_diag(torch.eye(kept).double(), turn) @ frame.T).to(model.W_E)
@@ -296,11 +341,17 @@ WEIGHTS, TRUTH = Path(__file__).parent / "weights", "truth.json"
 def load_trained(name: str) -> KnownMachine:
     """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
     require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
-    truth, model = read_json(WEIGHTS / name / TRUTH), load_checkpoint(WEIGHTS / name).to(torch.float64)
+    truth, model = (
+        read_json(WEIGHTS / name / TRUTH),
+        load_checkpoint(WEIGHTS / name).to(torch.float64),
+    )
     claims = [
         Claim(
             one["variable"],
-            tuple(Place(Site.parse(site), torch.tensor(basis).double()) for site, basis in one["places"].items()),
+            tuple(
+                Place(Site.parse(site), torch.tensor(basis).double())
+                for site, basis in one["places"].items()
+            ),
             one["outcome"],
         )
         for one in truth["claims"]
@@ -314,7 +365,9 @@ def load_trained(name: str) -> KnownMachine:
         form="trained",
         variant="trained",
         model=model.eval(),
-        algorithm=tasks.of(model).algorithm(truth["algorithm"]["key"], **truth["algorithm"]["parameters"]),
+        algorithm=tasks.of(model).algorithm(
+            truth["algorithm"]["key"], **truth["algorithm"]["parameters"]
+        ),
         edges=None,
         places=places,
         claims=tuple(claims),

@@ -36,7 +36,9 @@ _METRICS: dict[Exit, Metric] = {
         "latents",
         "distance of the raw latents",
         "latent",
-        lambda readout, pair: -(readout.latents - pair.clean_readout.latents).flatten(-2).norm(dim=-1),
+        lambda readout, pair: (
+            -(readout.latents - pair.clean_readout.latents).flatten(-2).norm(dim=-1)
+        ),
         needs_update=True,
     ),
 }
@@ -45,7 +47,9 @@ and the raw latents, in which whatever was not cleared away shows, read by anyon
 EXITS: tuple[Exit, ...] = ("prediction", "state")
 ANOTHER = "another-episode"
 """The corruption that takes another episode as it is, so that everything differs that can: history and round."""
-_SMALLEST = 1e-9  # a pair whose two sides differ by less than this, in the metric's unit, says nothing
+_SMALLEST = (
+    1e-9  # a pair whose two sides differ by less than this, in the metric's unit, says nothing
+)
 
 
 @dataclass(frozen=True)
@@ -139,12 +143,16 @@ class Material:
         """Episodes of the subject's task, the effort's number when ``n`` is None; batches are independent."""
         n = self.effort.episodes if n is None else n
         seed = int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]) % 2**31
-        make = partial(self.subject.task.sample_for, self.subject.model, n, self.effort.rounds, seed)
+        make = partial(
+            self.subject.task.sample_for, self.subject.model, n, self.effort.rounds, seed
+        )
         return self.once(("episodes", batch, n), make)
 
     def run(self, batch: int = 0, n: int | None = None) -> Rollout:
         """The subject's rollout of a batch of episodes."""
-        return self.once(("run", batch, n), lambda: rollout(self.subject.model, self.episodes(batch, n)))
+        return self.once(
+            ("run", batch, n), lambda: rollout(self.subject.model, self.episodes(batch, n))
+        )
 
     @property
     def graph(self) -> EdgeGraph:
@@ -154,7 +162,9 @@ class Material:
     @property
     def candidates(self) -> list[tuple[int, int]]:
         """Every edge that could be true, as the graph's indices: all but those of heads and MLPs that write nothing."""
-        return self.once("candidates", lambda: [edge for edge in self.graph.edges if self.graph.live[edge]])
+        return self.once(
+            "candidates", lambda: [edge for edge in self.graph.edges if self.graph.live[edge]]
+        )
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
@@ -165,13 +175,20 @@ class Material:
     @property
     def variables(self) -> Values:
         """The algorithm's variables on the larger batch of episodes, ``[episode, round, ...]``."""
-        return self.once("variables", lambda: self.subject.algorithm.run(self.episodes(1, self.effort.fits)))
+        return self.once(
+            "variables", lambda: self.subject.algorithm.run(self.episodes(1, self.effort.fits))
+        )
 
     @property
     def corruptions(self) -> tuple[str, ...]:
         """Keys of the task's corruptions, the default first."""
         first = self.subject.task.analysis.default_corruption
-        return tuple(sorted((c.key for c in self.subject.task.analysis.corruptions()), key=lambda key: key != first))
+        return tuple(
+            sorted(
+                (c.key for c in self.subject.task.analysis.corruptions()),
+                key=lambda key: key != first,
+            )
+        )
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
         """The clean and the corrupted run of a corruption, prepared at a round; at the effort's when None."""
@@ -181,7 +198,9 @@ class Material:
             if corruption == ANOTHER:
                 clean = self.episodes()
                 return prepare(model, clean, clean.select([*range(1, len(clean)), 0]), t)
-            return prepare(model, *self.subject.task.corruption(corruption).build(self.episodes(), t), t)
+            return prepare(
+                model, *self.subject.task.corruption(corruption).build(self.episodes(), t), t
+            )
 
         return self.once(("pair", corruption, t), make)
 
@@ -197,13 +216,17 @@ class Material:
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
-        asked = [(corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits]
+        asked = [
+            (corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits
+        ]
         every = (self.once(("case", *one), partial(self._case, *one)) for one in asked)
         return [case for case in every if case.scale > _SMALLEST]
 
     def _case(self, corruption: str, exit: Exit, t: int) -> Case:
         pair, metric = self.pair(corruption, t), _METRICS[exit]
-        clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
+        clean, corrupted = (
+            metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout)
+        )
         return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
 
     def case(self, exit: Exit) -> Case | None:
@@ -225,7 +248,9 @@ class Material:
             circuits = {edge: scorer.graph.mask() for edge in self.candidates}
             for edge, keep in circuits.items():
                 keep[edge] = False
-            order = sorted(circuits, key=lambda edge: edge[1])  # circuits run from the first layer that any cuts
+            order = sorted(
+                circuits, key=lambda edge: edge[1]
+            )  # circuits run from the first layer that any cuts
             ran = dict(zip(order, scorer.run([circuits[edge] for edge in order]), strict=True))
             sides = ((ran[edge].predictions, ran[edge].latents) for edge in self.candidates)
             return Readout(*map(torch.stack, zip(*sides, strict=True)))
@@ -236,5 +261,7 @@ class Material:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
-            full, left = (case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut))
+            full, left = (
+                case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut)
+            )
         return np.asarray((full - left).double().numpy(force=True) / case.scale)

@@ -82,7 +82,9 @@ class Challenge:
 
         The numbers are drawn from the subject's name and the seed: they do not depend on what else is run.
         """
-        generator = np.random.default_rng([material.seed, *self.key.encode(), *subject.name.encode()])
+        generator = np.random.default_rng(
+            [material.seed, *self.key.encode(), *subject.name.encode()]
+        )
         if self.chance is not None:
             return self.chance(subject, material, generator)
         truth = material.truth(self.key)
@@ -104,7 +106,10 @@ def pose(*questions: Challenge) -> None:
 
 
 def ranking(
-    truth: Mapping[Hashable, str], answer: Answer, first: str = "content", others: tuple[str, ...] = ()
+    truth: Mapping[Hashable, str],
+    answer: Answer,
+    first: str = "content",
+    others: tuple[str, ...] = (),
 ) -> dict[str, float]:
     """How well an answer ranks the items of kind ``first``, of each of ``others``, and of all, above false ones.
 
@@ -115,17 +120,25 @@ def ranking(
     chosen = None if answer.chosen is None else np.array([item in answer.chosen for item in truth])
     scores = _graded(values, kinds == first, kinds == "", chosen)
     for kind in others:
-        scores |= {f"{name} {kind}": value for name, value in _graded(values, kinds == kind, kinds == "").items()}
+        scores |= {
+            f"{name} {kind}": value
+            for name, value in _graded(values, kinds == kind, kinds == "").items()
+        }
     if others:
         real = np.isin(kinds, (first, *others))
-        scores |= {f"{name} all": value for name, value in _graded(values, real, kinds == "", chosen).items()}
+        scores |= {
+            f"{name} all": value
+            for name, value in _graded(values, real, kinds == "", chosen).items()
+        }
     return scores
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
     """The answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
     least = min((score for score in answer.scores.values() if not np.isnan(score)), default=0.0)
-    return np.nan_to_num(np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64), nan=least)
+    return np.nan_to_num(
+        np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64), nan=least
+    )
 
 
 def _graded(
@@ -143,7 +156,11 @@ def _graded(
         above, level = x > cut, x == cut
         hits = (y & above).sum() + (y.sum() - above.sum()) / level.sum() * (y & level).sum()
         recall = float(hits) / float(y.sum())
-        scores = {"auroc": float(roc_auc_score(y, x)), "ap": float(average_precision_score(y, x)), "recall": recall}
+        scores = {
+            "auroc": float(roc_auc_score(y, x)),
+            "ap": float(average_precision_score(y, x)),
+            "recall": recall,
+        }
     if chosen is not None:
         hits, declared = float((chosen & true).sum()), float((chosen & asked).sum())
         scores["chosen_precision"] = hits / declared if declared else float("nan")

@@ -36,7 +36,10 @@ def _edges(subject: KnownMachine, material: Material) -> Truth:
         return {}
     changes = _changes(material)
     kinds = {name: subject.edges.get(name, "") for name in material.edge_names}
-    return {name: _INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
+    return {
+        name: _INERT if kind and changes[name] <= _UNCHANGED else kind
+        for name, kind in kinds.items()
+    }
 
 
 def _changes(material: Material) -> dict[tuple[str, str], float]:
@@ -46,7 +49,10 @@ def _changes(material: Material) -> dict[tuple[str, str], float]:
         clean = material.pair(ANOTHER, t).clean_readout
         for ablation in ("zero", "resample"):
             cut = material.cut(ANOTHER, ablation, t)
-            for changed, kept in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
+            for changed, kept in (
+                (cut.predictions, clean.predictions),
+                (cut.latents, clean.latents),
+            ):
                 apart = (changed - kept).abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
                 largest = np.maximum(largest, apart.double().numpy(force=True))
     return dict(zip(material.edge_names, largest.tolist(), strict=True))
@@ -58,15 +64,21 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
     order = np.argsort(-scores_of(known, answer), kind="stable")
     curves, edges = [], material.candidates
     sizes = [0, *(round(share * len(edges)) for share in SHARES)]
-    for case in filter(None, map(material.case, EXITS)):  # faithfulness of the best edges, at MIB's shares of all
+    for case in filter(
+        None, map(material.case, EXITS)
+    ):  # faithfulness of the best edges, at MIB's shares of all
         scorer = material.scorer(case, "resample", "grades")
         circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
         scorer.run(circuits)
-        empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
+        empty, *measured = (
+            float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits
+        )
         curves.append((np.array(measured) - empty) / (measured[-1] - empty))
     if curves:
         scores["cpr"] = float(np.mean([np.trapezoid(curve, SHARES) for curve in curves]))
-        scores["1-cmd"] = float(np.mean([1 - np.trapezoid(np.abs(1 - curve), SHARES) for curve in curves]))
+        scores["1-cmd"] = float(
+            np.mean([1 - np.trapezoid(np.abs(1 - curve), SHARES) for curve in curves])
+        )
     return scores
 
 
@@ -74,7 +86,10 @@ def _true_edges(subject: KnownMachine, material: Material) -> Answer:
     """Content edges above constant wiring, this above clean-up, and all above edges that do not exist."""
     worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     known = material.truth("edges")
-    return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if worth[known[e]]))
+    return Answer(
+        {edge: worth[kind] for edge, kind in known.items()},
+        frozenset(e for e in known if worth[known[e]]),
+    )
 
 
 def _nodes(subject: KnownMachine, material: Material) -> Truth:
@@ -82,8 +97,14 @@ def _nodes(subject: KnownMachine, material: Material) -> Truth:
     if subject.edges is None:
         return {} if subject.nodes is None else dict(subject.nodes.items())
     nodes = dict.fromkeys(source for source, _ in material.edge_names)
-    leaving = {node: {kind for (source, _), kind in subject.edges.items() if source == node} for node in nodes}
-    return {node: next((kind for kind in _KINDS if kind in kinds), "") for node, kinds in leaving.items()}
+    leaving = {
+        node: {kind for (source, _), kind in subject.edges.items() if source == node}
+        for node in nodes
+    }
+    return {
+        node: next((kind for kind in _KINDS if kind in kinds), "")
+        for node, kinds in leaving.items()
+    }
 
 
 def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
@@ -92,10 +113,15 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
     used = {node: "used" if kind else "" for node, kind in known.items()}
     content = {node: kind if kind == "content" else "" for node, kind in known.items()}
     among_all = ranking(used, Answer(answer.scores), "used")
-    return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
+    return {
+        **{f"{name} used": value for name, value in among_all.items()},
+        **ranking(content, answer, "content"),
+    }
 
 
-_ELSEWHERE = "another episode's "  # what the names of variables begin with that the machine cannot hold
+_ELSEWHERE = (
+    "another episode's "  # what the names of variables begin with that the machine cannot hold
+)
 
 
 def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
@@ -116,10 +142,16 @@ def _where(subject: KnownMachine, material: Material) -> Truth:
     """Every (variable, site): "held" where the variable is."""
     layout = subject.model.layout.fit(material.episodes())
     channels = [f"latent@{channel.name}" for channel in subject.model.channels]
-    points = channels if len(channels) > 1 else ["latent"]  # of what is carried, and then of what it passes through
+    points = (
+        channels if len(channels) > 1 else ["latent"]
+    )  # of what is carried, and then of what it passes through
     for point in subject.model.points.values():
         if point.key != "latent":
-            points += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
+            points += (
+                [f"{point.key}[{i}]" for i in range(point.n_layers)]
+                if point.has_layer
+                else [point.key]
+            )
     kinds: dict[Hashable, str] = {}
     for key, several in _held(subject, material).items():
         true, sites = {str(place.site) for place in several}, points
@@ -148,7 +180,9 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
     overlaps = []
     for item, true in _bases(subject, material).items():
         found = answer.subspaces.get(item, true[:, :0])
-        overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
+        overlaps.append(
+            float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1]
+        )
     return {"cosine2": float(np.mean(overlaps))}
 
 
@@ -175,7 +209,9 @@ def _families(subject: KnownMachine, material: Material) -> Truth:
     """Every family: "computed" for the subject's own. Families that extend it can compute it, too, and are left out."""
     families, computed = subject.task.rivals(), subject.algorithm.key
     kept = [key for key, family in families.items() if family.extends != computed]
-    return {key: "computed" if key == computed else "" for key in kept} if computed in families else {}
+    return (
+        {key: "computed" if key == computed else "" for key in kept} if computed in families else {}
+    )
 
 
 Item = tuple[str, int, int]
@@ -185,14 +221,20 @@ Item = tuple[str, int, int]
 def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
     """Every corruption of one round's input, at two rounds before the one that is read."""
     early, read = material.effort.early, material.effort.round
-    keys = [corruption.key for corruption in subject.task.analysis.corruptions() if not corruption.changes_history]
+    keys = [
+        corruption.key
+        for corruption in subject.task.analysis.corruptions()
+        if not corruption.changes_history
+    ]
     return [(key, t) for key in keys for t in sorted({early, (early + read) // 2})]
 
 
 def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
     """The clean and the corrupted episodes, on the material's larger batch."""
     episodes = material.episodes(1, material.effort.fits)
-    return material.once(("sides", key, round), lambda: subject.task.corruption(key).build(episodes, round))
+    return material.once(
+        ("sides", key, round), lambda: subject.task.corruption(key).build(episodes, round)
+    )
 
 
 def _carrying(subject: KnownMachine, material: Material) -> Truth:
@@ -200,11 +242,23 @@ def _carrying(subject: KnownMachine, material: Material) -> Truth:
     algorithm = subject.algorithm
     kinds: dict[Hashable, str] = {}
     for key, at in changes(subject, material):
-        clean, corrupted = (algorithm.run(episodes) for episodes in sides(subject, material, key, at))
-        shown = _differ(*(algorithm.distribution(values)[:, material.effort.round] for values in (clean, corrupted)))
+        clean, corrupted = (
+            algorithm.run(episodes) for episodes in sides(subject, material, key, at)
+        )
+        shown = _differ(
+            *(
+                algorithm.distribution(values)[:, material.effort.round]
+                for values in (clean, corrupted)
+            )
+        )
         for t in range(material.effort.rounds):
-            moved = np.any([_differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state], axis=0)
-            kinds[key, at, t] = "carries" if t <= material.effort.round and (moved & shown).any() else ""
+            moved = np.any(
+                [_differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state],
+                axis=0,
+            )
+            kinds[key, at, t] = (
+                "carries" if t <= material.effort.round and (moved & shown).any() else ""
+            )
     return kinds
 
 
@@ -238,7 +292,10 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {
         "grade": _grade_nodes,
         # Content nodes above nodes of other kinds, these above nodes that nothing reads.
         "oracle": lambda subject, material: Answer(
-            {node: {"content": 2.0, "": 0.0}.get(kind, 1.0) for node, kind in material.truth("nodes").items()},
+            {
+                node: {"content": 2.0, "": 0.0}.get(kind, 1.0)
+                for node, kind in material.truth("nodes").items()
+            },
             frozenset(node for node, kind in material.truth("nodes").items() if kind == "content"),
         ),
     },
@@ -248,7 +305,9 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {
     },
     "subspace": {
         # Every item is true, each of a kind of its own: there are no false ones.
-        "truth": lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
+        "truth": lambda subject, material: {
+            item: " @ ".join(item) for item in _bases(subject, material)
+        },
         "grade": _grade_subspaces,
         "oracle": lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
         # Random subspaces of the true ranks.
@@ -269,7 +328,9 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {
     },
     "algorithm": {
         "truth": _families,
-        "grade": lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),
+        "grade": lambda subject, material, answer: ranking(
+            material.truth("algorithm"), answer, "computed"
+        ),
     },
     "rounds": {"truth": _carrying, "grade": _grade_rounds},
 }

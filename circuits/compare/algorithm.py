@@ -33,7 +33,15 @@ from circuits.compare.fitting import (
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Family, Predicted, in_words, participants_of, refuse_missing
+from interp.algorithm import (
+    NEXT,
+    Algorithm,
+    Family,
+    Predicted,
+    in_words,
+    participants_of,
+    refuse_missing,
+)
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -41,7 +49,14 @@ from interp.interventions.experiment import named
 from interp.measure import UNTRAINED, Control, Found, Measure, best_of, decisive
 from interp.provenance import provenance
 from interp.session import remembered
-from interp.statistics import NO_NUMBER, Interval, mean_interval, of_each, ratio_interval, resample_weights
+from interp.statistics import (
+    NO_NUMBER,
+    Interval,
+    mean_interval,
+    of_each,
+    ratio_interval,
+    resample_weights,
+)
 from interp.task import Task
 from interp.workers import bar
 
@@ -139,14 +154,22 @@ class AlgorithmPart(Found):
     def _draw(self, figures: Any) -> Any:
         """What every family explains; all but the closest in grey."""
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
-        rows = {one.name: _pooled_ratio(one.divergences, base, seed).complement for one in self.scores.values()}
+        rows = {
+            one.name: _pooled_ratio(one.divergences, base, seed).complement
+            for one in self.scores.values()
+        }
         drawn = named(rows).assign(control=[key != self.closest for key in self.scores])
-        return figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)
+        return figures.intervals(
+            drawn, xlabel="share of the predictions that is explained", floor=-0.5
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row a family, a set ("all" for all of them) and a quantity: "divergence", "explained" or "ratio"."""
         seed, rows = self.settings["seed"], []
-        base, rival = self.scores[self.baseline].divergences, self.scores[self.runner_up].divergences
+        base, rival = (
+            self.scores[self.baseline].divergences,
+            self.scores[self.runner_up].divergences,
+        )
         for score in self.scores.values():
             nats = {name: np.ones_like(values) for name, values in score.divergences.items()}
             for name in (*score.divergences, "all"):
@@ -158,13 +181,31 @@ class AlgorithmPart(Found):
                 if score.key == self.closest:
                     quantities["ratio"] = _pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
-                    rows.append({"name": quantity, "set": name, "family": score.key, **value.columns("number")})
+                    rows.append(
+                        {
+                            "name": quantity,
+                            "set": name,
+                            "family": score.key,
+                            **value.columns("number"),
+                        }
+                    )
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values of the answer; the table holds the numbers of every family."""
-        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline", "settings")
-        return json_values({key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name})
+        keys = (
+            "family",
+            "closest",
+            "parameters",
+            "explained",
+            "ratio",
+            "runner_up",
+            "baseline",
+            "settings",
+        )
+        return json_values(
+            {key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name}
+        )
 
 
 @checked
@@ -197,8 +238,12 @@ def explain(
     >>> found.family, found.parameters
     ('weighted_majority', {'gain': 0.5})
     """
-    require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
-    refuse_missing("the search for an algorithm", *(batch for pair in sets.values() for batch in pair))
+    require(
+        task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}"
+    )
+    refuse_missing(
+        "the search for an algorithm", *(batch for pair in sets.values() for batch in pair)
+    )
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     scores = _scores(subject, task, sets, asked.values())
@@ -225,20 +270,37 @@ def _left(predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int) -> Int
     for batches in zip(*sets.values(), strict=True):
         parts = []
         for episodes in batches:
-            p, (q, slopes) = checked_distributions(predict(episodes), episodes), _changed(algorithm, episodes)
-            parts.append(np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + _RARE)[..., None])
+            p, (q, slopes) = (
+                checked_distributions(predict(episodes), episodes),
+                _changed(algorithm, episodes),
+            )
+            parts.append(
+                np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + _RARE)[..., None]
+            )
         halves.append(np.concatenate(parts, 1))
     (missed, fits), (left, scores) = ((half[..., 0], half[..., 1:]) for half in halves)
     weights = np.linalg.lstsq(fits.reshape(missed.size, -1), missed.ravel(), rcond=_SMALL)[0]
     sums = (np.square(nats).sum((1, 2)) for nats in (left - scores @ weights, left))
-    return ratio_interval(*sums, seed=seed, participants=participants_of(next(iter(sets.values()))[1]))
+    return ratio_interval(
+        *sums, seed=seed, participants=participants_of(next(iter(sets.values()))[1])
+    )
 
 
 def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
     """Predictions ``[episode, asked round, outcome]``, and how fast each change moves them, along a last axis."""
-    values, inputs, before = algorithm.run(episodes), algorithm.read(episodes), list[dict[str, Array]]()
-    free = [key for key in algorithm.state if values[key].ndim > 2 and algorithm.variable(key).kind == "real"]
-    moves = {key: _SMALL * _changes(values[key], values[NEXT + key], inputs.values()) for key in free}
+    values, inputs, before = (
+        algorithm.run(episodes),
+        algorithm.read(episodes),
+        list[dict[str, Array]](),
+    )
+    free = [
+        key
+        for key in algorithm.state
+        if values[key].ndim > 2 and algorithm.variable(key).kind == "real"
+    ]
+    moves = {
+        key: _SMALL * _changes(values[key], values[NEXT + key], inputs.values()) for key in free
+    }
     own = asked_rounds(algorithm.distribution(values), episodes)
     n = max(map(len, moves.values()), default=1)
     state = {key: np.repeat(values[key][None, :, 0], n, 0) for key in algorithm.state}
@@ -248,8 +310,12 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
         state = algorithm.advance(state, {key: value[:, :, t] for key, value in inputs.items()})
         state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
     changed = {key: np.stack([one[key] for one in before], 2) for key in algorithm.state}
-    p = algorithm.distribution(OnDemand(algorithm, {**changed, **inputs}))  # what comes after it is not needed
-    return own, np.nan_to_num(np.stack([asked_rounds(one, episodes) - own for one in p], -1) / _SMALL)
+    p = algorithm.distribution(
+        OnDemand(algorithm, {**changed, **inputs})
+    )  # what comes after it is not needed
+    return own, np.nan_to_num(
+        np.stack([asked_rounds(one, episodes) - own for one in p], -1) / _SMALL
+    )
 
 
 def _changes(state: Array, after: Array, inputs: Collection[Array]) -> Array:
@@ -260,13 +326,23 @@ def _changes(state: Array, after: Array, inputs: Collection[Array]) -> Array:
     or goes to a neighbour.
     """
     step, one = after - np.asarray(state, float), [1] * (state.ndim - 2)
-    last, t = np.concatenate([0 * step[:, :1], step[:, :-1]], 1), np.arange(step.shape[1]).reshape(-1, *one)
+    last, t = (
+        np.concatenate([0 * step[:, :1], step[:, :-1]], 1),
+        np.arange(step.shape[1]).reshape(-1, *one),
+    )
     gap, others = state - state.max(-1, keepdims=True), step.mean(-1, keepdims=True)
     turns = [wave(2 * np.pi * t / period) for period in (3, 4) for wave in (np.cos, np.sin)]
     told = [given.reshape(*given.shape[:2], *one) if given.ndim == 2 else given for given in inputs]
-    told = [given if given.shape[2:] in (step.shape[2:], tuple(one)) else np.zeros(1) for given in told]
-    parts = [step * of for of in (last, t, (-1) ** t, *turns, state, others, np.arange(step.shape[-1]), *told)]
-    return np.stack([*parts, step, last, state, state**2, gap, gap**2, np.exp(gap), np.roll(step, 1, -1)])
+    told = [
+        given if given.shape[2:] in (step.shape[2:], tuple(one)) else np.zeros(1) for given in told
+    ]
+    parts = [
+        step * of
+        for of in (last, t, (-1) ** t, *turns, state, others, np.arange(step.shape[-1]), *told)
+    ]
+    return np.stack(
+        [*parts, step, last, state, state**2, gap, gap**2, np.exp(gap), np.roll(step, 1, -1)]
+    )
 
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
@@ -275,13 +351,17 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     found = cells(edits, responses(subject, edits), responses(made, edits)) if made else ()
     if not found:
         return part
-    return replace(part, response=found[0], family=part.family if found[0].alike.low >= _RESPONDS else None)
+    return replace(
+        part, response=found[0], family=part.family if found[0].alike.low >= _RESPONDS else None
+    )
 
 
 def _plainly(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
     """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
     shares = np.concatenate([nats > _PLAIN for nats in apart.values()], 1).mean(1)
-    return mean_interval(shares, seed=seed, participants=participants_of(next(iter(sets.values()))[1]))
+    return mean_interval(
+        shares, seed=seed, participants=participants_of(next(iter(sets.values()))[1])
+    )
 
 
 @remembered
@@ -289,10 +369,14 @@ def _memoryless(compared: Compared, subject: Any) -> _Divergences:
     """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
     task = tasks.get(task_of(compared.sets))
     families = [family for family in task.rivals().values() if family.memoryless]
-    return min(_scores(subject, task, compared.sets, families), key=lambda score: score.fitted).divergences
+    return min(
+        _scores(subject, task, compared.sets, families), key=lambda score: score.fitted
+    ).divergences
 
 
-def _scores(subject: Any, task: Task, sets: _Sets, families: Collection[Family]) -> list[FamilyScore]:
+def _scores(
+    subject: Any, task: Task, sets: _Sets, families: Collection[Family]
+) -> list[FamilyScore]:
     """The guess that is even, then every family, fitted."""
     predict = predictor(subject)
     fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
@@ -311,18 +395,29 @@ def _scores(subject: Any, task: Task, sets: _Sets, families: Collection[Family])
     return scores
 
 
-def _even(fits: Mapping[str, Array], given: Mapping[str, Array], sets: _Sets, kind: Predicted) -> FamilyScore:
+def _even(
+    fits: Mapping[str, Array], given: Mapping[str, Array], sets: _Sets, kind: Predicted
+) -> FamilyScore:
     """The guess that is the same at every round: even over outcomes; of a real number the mean of what is predicted."""
     if kind == "classes":
-        guess = np.full(next(iter(fits.values())).shape[-1], 1 / next(iter(fits.values())).shape[-1])
+        guess = np.full(
+            next(iter(fits.values())).shape[-1], 1 / next(iter(fits.values())).shape[-1]
+        )
     else:
-        every = np.concatenate([predictions.reshape(-1, predictions.shape[-1]) for predictions in fits.values()])
+        every = np.concatenate(
+            [predictions.reshape(-1, predictions.shape[-1]) for predictions in fits.values()]
+        )
         guess = every.mean(0)
-        if kind == "normal":  # the variance of what is predicted over all rounds, by the law of total variance
+        if (
+            kind == "normal"
+        ):  # the variance of what is predicted over all rounds, by the law of total variance
             guess[1] = np.log(np.exp(every[:, 1]).mean() + every[:, 0].var())
 
     fitted, scored = (
-        {name: divergence(given, np.zeros_like(given) + guess, kind) for name, given in predictions.items()}
+        {
+            name: divergence(given, np.zeros_like(given) + guess, kind)
+            for name, given in predictions.items()
+        }
         for predictions in (fits, given)
     )
     fitted_nats = float(np.mean([nats.mean() for nats in fitted.values()]))
@@ -339,7 +434,9 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
     def judged(score: FamilyScore) -> tuple[Interval, Interval]:
-        explained, ratio = (_pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival))
+        explained, ratio = (
+            _pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival)
+        )
         return explained.complement, ratio
 
     def explains(score: FamilyScore) -> bool:
@@ -366,14 +463,20 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     )
 
 
-def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str | None = None) -> Interval:
+def _pooled_ratio(
+    over: _Divergences, under: _Divergences, seed: int, name: str | None = None
+) -> Interval:
     """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes.
 
     Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
     """
     chosen = list(over) if name is None else [name]
-    weights = np.concatenate([resample_weights(len(over[key]), seed=seed) for key in chosen], axis=1)
-    return ratio_interval(*(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights)
+    weights = np.concatenate(
+        [resample_weights(len(over[key]), seed=seed) for key in chosen], axis=1
+    )
+    return ratio_interval(
+        *(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights
+    )
 
 
 _ALIKE = 0.95  # average; handwired against itself 1, Weighted Majority against the Bayes predictor .3 to .7
@@ -410,13 +513,31 @@ class _Agreement:
 
     def measure(self, control: Control | None = None) -> Measure:
         """That two predict the same: on average beside a control, in almost every round, and in every response."""
-        free = Measure("behaviour", "", threshold=_RESPONSE, unit="likeness of responses", needs_control=False)
-        average = replace(free, about="predictions alike", number=self.alike, threshold=_ALIKE, unit="share of memory")
+        free = Measure(
+            "behaviour", "", threshold=_RESPONSE, unit="likeness of responses", needs_control=False
+        )
+        average = replace(
+            free,
+            about="predictions alike",
+            number=self.alike,
+            threshold=_ALIKE,
+            unit="share of memory",
+        )
         if control is not None:
             average = replace(average, controls={UNTRAINED: control}, needs_control=True)
-        rounds = replace(free, about="rounds apart", number=self.apart, threshold=_RARE, refuted=_OFTEN, side="below")
+        rounds = replace(
+            free,
+            about="rounds apart",
+            number=self.apart,
+            threshold=_RARE,
+            refuted=_OFTEN,
+            side="below",
+        )
         rounds = replace(rounds, unit=f"share of rounds {_PLAIN} nats apart")
-        responses = [replace(free, about=f"response to {cell.where}", number=cell.alike) for cell in self.cells]
+        responses = [
+            replace(free, about=f"response to {cell.where}", number=cell.alike)
+            for cell in self.cells
+        ]
         return decisive([average, rounds, *responses])
 
 
@@ -444,9 +565,16 @@ class Behaviour(Found):
         for read, agreement in (("", self.plain), (in_words(self.read_out), self.fitted)):
             if agreement is not None:
                 numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
-                rows += [{"name": name, "read-out": read, **of.columns("number")} for name, of in numbers.items()]
-                rows[-2] |= {"untrained": best_of(self.untrained).number if agreement is self.plain else nan}
-                rows += [{"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells]
+                rows += [
+                    {"name": name, "read-out": read, **of.columns("number")}
+                    for name, of in numbers.items()
+                ]
+                rows[-2] |= {
+                    "untrained": best_of(self.untrained).number if agreement is self.plain else nan
+                }
+                rows += [
+                    {"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells
+                ]
         return pd.DataFrame(rows)
 
     @property
@@ -456,7 +584,9 @@ class Behaviour(Found):
         if self.fitted is None or self.fitted.measure().word == "no":
             return self.plain.measure(control)
         note = f"{in_words(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
-        return replace(self.fitted.measure(control), condition="with its read-out fitted", note=note)
+        return replace(
+            self.fitted.measure(control), condition="with its read-out fitted", note=note
+        )
 
 
 def _behaves(compared: Compared) -> Behaviour:
@@ -478,14 +608,18 @@ def _behaves(compared: Compared) -> Behaviour:
     return Behaviour(plain, fitted, searched, _untrained(compared, reference.model), worst)
 
 
-def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_Agreement, list[Failure]]:
+def _agreement(
+    compared: Compared, subject: Participant, other: Any
+) -> tuple[_Agreement, list[Failure]]:
     """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
     sets, seed = compared.sets, compared.effort.seed
     edits = edits_of(compared, 1)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
     own, base = (_memoryless(compared, one) for one in (subject.model, other))
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
-    return _Agreement(_alike(apart, own, base, sets, seed), _plainly(apart, sets, seed), found), failures
+    return _Agreement(
+        _alike(apart, own, base, sets, seed), _plainly(apart, sets, seed), found
+    ), failures
 
 
 def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
@@ -501,8 +635,13 @@ def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, flo
         family = asked.task.rivals().get(algorithm.key)
         free = None if family is None else read_out(family, algorithm)
         if free is not None:
-            predict, batches = predictor(subject.model), [pair[0] for pair in compared.sets.values()]
-            _, found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
+            predict, batches = (
+                predictor(subject.model),
+                [pair[0] for pair in compared.sets.values()],
+            )
+            _, found = fit(
+                free, batches, [checked_distributions(predict(batch), batch) for batch in batches]
+            )
             return subject, free.make(**found), found
     return None
 
@@ -522,7 +661,11 @@ def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
 
 
 def _alike(
-    apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], sets: _Sets, seed: int
+    apart: Mapping[str, Array],
+    own: Mapping[str, Array],
+    base: Mapping[str, Array],
+    sets: _Sets,
+    seed: int,
 ) -> Interval:
     """1 less the divergence of the two over what their memories are worth, half of either's."""
     worth = {name: (own[name] + base[name]) / 2 for name in apart}
@@ -530,19 +673,29 @@ def _alike(
     return _pooled_ratio(nats, worth, seed).complement
 
 
-def _differences(model: Predict, reference: Predict, sets: _Sets) -> tuple[dict[str, Array], list[Failure]]:
+def _differences(
+    model: Predict, reference: Predict, sets: _Sets
+) -> tuple[dict[str, Array], list[Failure]]:
     """How far apart two predict in every round that is asked for, by set ``[episode, round]``, and the worst rounds.
 
     In nats; of a predicted mean, in its own variance.
     """
     kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
     for name, (_, episodes) in sets.items():
-        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
+        p, q = (
+            checked_distributions(predict(episodes), episodes) for predict in (model, reference)
+        )
         apart[name], first = by_round(p, q, kind), episodes.n_rounds - p.shape[1]
         order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
-        for at in zip(*map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True):
+        for at in zip(
+            *map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True
+        ):
             mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
-            failures.append(Failure(name, len(episodes), at[0], first + at[1], float(apart[name][at]), mine, theirs))
+            failures.append(
+                Failure(
+                    name, len(episodes), at[0], first + at[1], float(apart[name][at]), mine, theirs
+                )
+            )
     return apart, failures
 
 
@@ -550,7 +703,11 @@ ALGORITHM = Question(
     "algorithm",
     AlgorithmPart,
     lambda compared: explain(
-        compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed, edits=edits_of(compared, 1)
+        compared.model.model,
+        compared.model.task,
+        compared.sets,
+        seed=compared.effort.seed,
+        edits=edits_of(compared, 1),
     ),
 )
 BEHAVIOUR = Question(

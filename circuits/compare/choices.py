@@ -36,16 +36,24 @@ _UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
 """Most by which what a player saves beside any family may differ from what own players save, and may surely do so."""
 _LAPSE = 0.3  # most of the rounds in which a player may guess
 _CHANCE = 3.0  # standard deviations over a simpler family's own players beyond which what a larger one saves is no luck
-_WORTH = 0.01  # share of the memory's worth that further parameters must save, by the whole interval
+_WORTH = (
+    0.01  # share of the memory's worth that further parameters must save, by the whole interval
+)
 _UNKNOWN = 0.025  # share of that worth that another family of the group might save, beyond which the name is undecided
 _LEFT = 0.02  # nats a round that a family might save beyond a machine
 _REFINED = 2  # how many families are refined between the points of their grids, with those that they extend
-_SWITCH_SAVES = 0.004  # nats a round that a switch must save, fitted to all choices, to be asked at all
+_SWITCH_SAVES = (
+    0.004  # nats a round that a switch must save, fitted to all choices, to be asked at all
+)
 _SWITCHES = "switches"
 _FEWEST_CHOICES, _STRETCHES = 32, 8
 """Choices that a fit needs; how many episodes count as units, or else into how many stretches each of them is cut."""
 _BAND = 1.96  # standard deviations on both sides that hold 95 % of own players
-_PROFILED = {1: 41, 2: 13, 3: 7}  # number of parameters -> values of each on either side of what was found
+_PROFILED = {
+    1: 41,
+    2: 13,
+    3: 7,
+}  # number of parameters -> values of each on either side of what was found
 _ANYTHING = 1e-9  # nats a round from which on something is saved: less is rounding
 
 
@@ -93,14 +101,32 @@ class _Own:
 
     def parts(self, saved: Mapping[str, Interval], key: str) -> list[Measure]:
         """What any claim about choices needs: nats that are saved beside other guesses, and doing as own players do."""
-        own = Measure(key, "", self.otherwise, _OTHERWISE, "below", about="agreement beside its own players")
+        own = Measure(
+            key, "", self.otherwise, _OTHERWISE, "below", about="agreement beside its own players"
+        )
         own = replace(own, unit="share of telling rounds", needs_control=False)
-        rest = {f"saved beside {self.family} and by its own players": (self.unlike, _UNLIKE, "share of memory")}
+        rest = {
+            f"saved beside {self.family} and by its own players": (
+                self.unlike,
+                _UNLIKE,
+                "share of memory",
+            )
+        }
         rest |= {"lapse": (self.lapse, _LAPSE, "share of rounds")}
         save = replace(own, threshold=_ANYTHING, side="above", unit="nats a round", is_share=False)
-        saves = [replace(save, number=nats, about=f"saved beside {name}") for name, nats in saved.items()]
-        others = [replace(own, number=n, threshold=at, unit=u, about=about) for about, (n, at, u) in rest.items()]
-        surely = replace(others[0], number=Interval(*[self.unlike.low] * 3), threshold=_SURELY_UNLIKE, refuted=_UNLIKE)
+        saves = [
+            replace(save, number=nats, about=f"saved beside {name}") for name, nats in saved.items()
+        ]
+        others = [
+            replace(own, number=n, threshold=at, unit=u, about=about)
+            for about, (n, at, u) in rest.items()
+        ]
+        surely = replace(
+            others[0],
+            number=Interval(*[self.unlike.low] * 3),
+            threshold=_SURELY_UNLIKE,
+            refuted=_UNLIKE,
+        )
         return [*saves, own, surely, *others]
 
 
@@ -125,11 +151,22 @@ class _Beside:
     @property
     def measure(self) -> Measure:
         """That the player chooses as the machine does: by what it needs, the first that fails."""
-        saved = {"the best guess without a memory": self.over_floor, "an untrained copy": self.over_untrained}
+        saved = {
+            "the best guess without a memory": self.over_floor,
+            "an untrained copy": self.over_untrained,
+        }
         parts = self.own.parts(saved, "beside")
         if isnan(self.over_untrained.low):
-            parts[1] = replace(parts[1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
-        last = replace(parts[0], number=self.left, threshold=_LEFT, side="below", about="saved by the best family")
+            parts[1] = replace(
+                parts[1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"}
+            )
+        last = replace(
+            parts[0],
+            number=self.left,
+            threshold=_LEFT,
+            side="below",
+            about="saved by the best family",
+        )
         said = {"yes": "chooses as the machine does", "no": "chooses differently than the machine"}
         return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
@@ -184,7 +221,9 @@ class ChoicePart(Found):
     @property
     def sentence(self) -> str:
         """Whether the closest family explains the choices, and at which parameters."""
-        made = ", ".join(f"{key.replace('_', ' ')} {value:.2g}" for key, value in self.parameters.items())
+        made = ", ".join(
+            f"{key.replace('_', ' ')} {value:.2g}" for key, value in self.parameters.items()
+        )
         name = self.scores[self.closest].name + (f" ({made})" if made else "")
         by_word = {
             "yes": f"These choices are made by {name}.",
@@ -256,7 +295,10 @@ def explain_choices(
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)
     wanted = (len(episodes), episodes.n_rounds)
-    require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
+    require(
+        chosen.shape == wanted,
+        f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}",
+    )
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
     chosen = np.where(episodes.counted, chosen, np.nan)
     known = chosen[~np.isnan(chosen)]
@@ -265,7 +307,8 @@ def explain_choices(
         "choices must be outcomes 0, 1, ..., or NaN, and not all of them NaN",
     )
     require(
-        known.size >= _FEWEST_CHOICES, f"a fit needs at least {_FEWEST_CHOICES} choices, got {known.size}; play more"
+        known.size >= _FEWEST_CHOICES,
+        f"a fit needs at least {_FEWEST_CHOICES} choices, got {known.size}; play more",
     )
     rows = np.flatnonzero(~np.isnan(chosen).all(1))
     asked = task.rivals() if families is None else unique(families, "family")
@@ -273,7 +316,9 @@ def explain_choices(
     game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked, seed)
     grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
     ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
-    refined = {family.extends or family.key for family in ranked[:_REFINED]} | {one.key for one in ranked[:_REFINED]}
+    refined = {family.extends or family.key for family in ranked[:_REFINED]} | {
+        one.key for one in ranked[:_REFINED]
+    }
     # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
     scores = [_scored(game, family, kept.get(family.key)) for family in asked.values()]
@@ -283,9 +328,13 @@ def explain_choices(
     part = _decided(game, scores, asked)
     machines = {}
     for name, given in (beside or {}).items():
-        trained, blank = (None if p is None else checked_distributions(p, episodes)[rows] for p in given)
+        trained, blank = (
+            None if p is None else checked_distributions(p, episodes)[rows] for p in given
+        )
         if trained is None:
-            raise InputError(f"{name!r} has no predictions; only those of its untrained copy may be None")
+            raise InputError(
+                f"{name!r} has no predictions; only those of its untrained copy may be None"
+            )
         machines[name] = _beside(game, part, trained, blank)
     return replace(part, beside=machines)
 
@@ -308,14 +357,19 @@ class _Game:
     def mean(self, values: NDArray[Any], among: NDArray[np.bool_] | None = None) -> Interval:
         """The mean of ``values [episode, round]`` over the known choices ``among`` some; units are drawn whole."""
         use = self.known if among is None else self.known & among
-        sums = (np.bincount(self._units[self.known], (x * use)[self.known]) for x in (values, self.rounds))
+        sums = (
+            np.bincount(self._units[self.known], (x * use)[self.known])
+            for x in (values, self.rounds)
+        )
         return ratio_interval(*sums, seed=self.seed)
 
     def agreement(self, prefers: NDArray[np.int64], rounds: NDArray[np.bool_]) -> Interval:
         """The share of some rounds in which the player does what is preferred there."""
         return self.mean(prefers == self.choices, rounds & (prefers >= 0))
 
-    def predicted(self, family: Family, parameters: Mapping[str, float], keep: bool = True) -> Array:
+    def predicted(
+        self, family: Family, parameters: Mapping[str, float], keep: bool = True
+    ) -> Array:
         """``[episode, asked round, outcome]``; without ``keep`` of parameters that are asked for once."""
         key = (family.key, *(parameters[s.name] for s in family.searched))
         if key in self._kept:
@@ -328,11 +382,17 @@ class _Game:
             self._kept[key] = found
         return found
 
-    def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
+    def loss(
+        self, family: Family, use: NDArray[np.bool_]
+    ) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
-        return lambda parameters: self.linked(self.predicted(family, parameters), use, family.tempered)[0]
+        return lambda parameters: self.linked(
+            self.predicted(family, parameters), use, family.tempered
+        )[0]
 
-    def linked(self, p: Array, use: NDArray[np.bool_], tempered: bool = False) -> tuple[float, Link]:
+    def linked(
+        self, p: Array, use: NDArray[np.bool_], tempered: bool = False
+    ) -> tuple[float, Link]:
         """The least loss over links, nats a round where ``use [episode, round]``, and the link that has it."""
         return fitted_link(p, self.choices, use, tempered)
 
@@ -350,9 +410,14 @@ def _units(episodes: Any, known: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.arange(n)[:, None] + n * stretch
 
 
-def _best_of_grid(game: _Game, family: Family, use: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
+def _best_of_grid(
+    game: _Game, family: Family, use: NDArray[np.bool_]
+) -> tuple[float, dict[str, float]]:
     loss, order = game.loss(family, use), sorted(family.searched, key=lambda s: bool(s.enters))
-    points = [dict(zip([s.name for s in order], point, strict=True)) for point in product(*(s.grid for s in order))]
+    points = [
+        dict(zip([s.name for s in order], point, strict=True))
+        for point in product(*(s.grid for s in order))
+    ]
     return min(((loss(point), point) for point in points), key=lambda one: one[0])
 
 
@@ -377,7 +442,9 @@ def _held_out(
             use, scored = game.known & fold & rounds, ~fold & rounds
             link, n = game.linked(p, use, tempered)[1], int(use.sum())
             q, own = (q, own) if q.size else (np.zeros_like(p), np.zeros_like(p))
-            q[scored], own[scored] = (link.spread(n, missed).probabilities(p)[scored] for missed in (True, False))
+            q[scored], own[scored] = (
+                link.spread(n, missed).probabilities(p)[scored] for missed in (True, False)
+            )
             prefers[scored] = link.preferred(p)[scored]
     return q, own, game.lost(q), prefers
 
@@ -394,7 +461,9 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _C
     link = game.linked(game.predicted(family, searched), game.known, family.tempered)[1]
     size = sum(len(s.grid) > 1 for s in family.searched)
     group = family.extends or family.key
-    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, *held)
+    return _ChoiceScore(
+        family.key, family.name, group, family.memoryless, size, searched, link, *held
+    )
 
 
 def _unfitted(game: _Game, key: str, name: str, p: Array, memoryless: bool) -> _ChoiceScore:
@@ -419,28 +488,40 @@ def _switched(
     if _best_switch(game, simple, game.known)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
 
-    def switch(use: NDArray[np.bool_]) -> tuple[int, list[tuple[Family, dict[str, float], _Stretch]]]:
+    def switch(
+        use: NDArray[np.bool_],
+    ) -> tuple[int, list[tuple[Family, dict[str, float], _Stretch]]]:
         """The first round of the second family; each family, its parameters, and what it predicts before or after."""
         _, at, *two = _best_switch(game, simple, use)
         parts, late = [], game.rounds & (np.arange(use.shape[1]) >= at)
         for family, rounds in zip(two, (~late, late), strict=True):
             parameters = _fitted(game, family, use & rounds)
-            parts.append((family, parameters, (rounds, game.predicted(family, parameters), family.tempered)))
+            parts.append(
+                (family, parameters, (rounds, game.predicted(family, parameters), family.tempered))
+            )
         return at, parts
 
     held = _held_out(game, lambda use: [stretch for _, _, stretch in switch(use)[1]])
     at, parts = switch(game.known)
-    links = [game.linked(p, game.known & rounds, tempered)[1] for _, _, (rounds, p, tempered) in parts]
+    links = [
+        game.linked(p, game.known & rounds, tempered)[1] for _, _, (rounds, p, tempered) in parts
+    ]
     (first, before, _), (second, after, _) = parts
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
     name, size = f"{first.name}, then {second.name}", 3 + len(before) + len(after)
     link = max(links, key=lambda link: link.lapse)
-    return [_ChoiceScore(_SWITCHES, name, first.extends or first.key, False, size, searched, link, *held)]
+    return [
+        _ChoiceScore(
+            _SWITCHES, name, first.extends or first.key, False, size, searched, link, *held
+        )
+    ]
 
 
-def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
+def _best_switch(
+    game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]
+) -> tuple[float, int, Family, Family]:
     """What two families lose, the least where ``use [episode, round]``, the first round of the second one, and the two.
 
     The first is fitted to the first third of the rounds, the second to the last. No part is shorter than 5 rounds.
@@ -451,7 +532,9 @@ def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) 
         for family in simple:
             p = game.predicted(family, _best_of_grid(game, family, fits)[1])
             link = game.linked(p, fits, family.tempered)[1].spread(int(fits.sum()), missed=True)
-            by_family[family.key] = np.cumsum([0.0, *(game.lost(link.probabilities(p)) * use).sum(0)])
+            by_family[family.key] = np.cumsum(
+                [0.0, *(game.lost(link.probabilities(p)) * use).sum(0)]
+            )
         lost.append(by_family)
     found = []
     for first, second in permutations(simple, 2):
@@ -464,7 +547,9 @@ def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) 
 # What it comes to.
 
 
-def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family]) -> ChoicePart:
+def _decided(
+    game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family]
+) -> ChoicePart:
     ranked = sorted(scores, key=lambda one: (float(one.losses.sum()), not one.memoryless))
 
     def less(one: _ChoiceScore, other: _ChoiceScore) -> Interval:
@@ -473,7 +558,9 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 
     def is_luck(one: _ChoiceScore, other: _ChoiceScore) -> bool:
         """Whether players of ``other`` could make ``one`` lose as much less as it does."""
-        seen, own, spread = own_players(other.own, np.log(one.q / other.q), game.choices, game.known)
+        seen, own, spread = own_players(
+            other.own, np.log(one.q / other.q), game.choices, game.known
+        )
         return seen <= own + _CHANCE * spread
 
     best, floor = ranked[0], next(one for one in ranked if one.memoryless)
@@ -486,7 +573,9 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 
     lapse, intervals = Interval(*[closest.link.lapse] * 3), dict[str, Interval]()
     if family := families.get(closest.key):
-        lapse = lapse_interval(game.predicted(family, closest.searched), game.choices, game.known, closest.link)
+        lapse = lapse_interval(
+            game.predicted(family, closest.searched), game.choices, game.known, closest.link
+        )
 
         def nats(parameters: Mapping[str, float]) -> float:
             p = game.predicted(family, parameters, keep=False)
@@ -509,7 +598,9 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         runner_up=rival.key,
         own=_own(game, closest, lapse, ranked, floor, over_floor.estimate),
         scores={one.key: one for one in ranked},
-        algorithm=families[closest.key].make(**closest.searched) if closest.key in families else None,
+        algorithm=families[closest.key].make(**closest.searched)
+        if closest.key in families
+        else None,
     )
 
 
@@ -530,13 +621,18 @@ def _own(
         """What own players give, and by how much the player differs, as a share of ``worth``."""
         seen, own, spread = own_players(player.own, x, game.choices, use)
         gap, half = abs(seen - own) / worth, _BAND * spread
-        return Interval(own, own - half, own + half), Interval(gap, max(gap - half / worth, 0.0), gap + half / worth)
+        return Interval(own, own - half, own + half), Interval(
+            gap, max(gap - half / worth, 0.0), gap + half / worth
+        )
 
     telling = game.known & (player.prefers >= 0) & (player.prefers != floor.prefers)
     preferred = np.arange(player.q.shape[-1]) == player.prefers[..., None]
     agreement, otherwise = apart(preferred.astype(np.float64), telling)
     logs, worth = np.log(player.q), max(memory, _ANYTHING)
-    unlike = {one.name: apart(logs if one is player else logs - np.log(one.q), game.known, worth)[1] for one in scores}
+    unlike = {
+        one.name: apart(logs if one is player else logs - np.log(one.q), game.known, worth)[1]
+        for one in scores
+    }
     worst = max(unlike, key=lambda name: (unlike[name].low > _UNLIKE, unlike[name].high))
     return _Own(agreement, otherwise, unlike[worst], worst, lapse)
 
@@ -562,11 +658,18 @@ def _simplest(
 
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
-    floor, best = part.scores[part.floor], min(part.scores.values(), key=lambda one: float(one.losses.sum()))
+    floor, best = (
+        part.scores[part.floor],
+        min(part.scores.values(), key=lambda one: float(one.losses.sum())),
+    )
     machine, over_untrained = _unfitted(game, "machine", "machine", trained, False), NO_NUMBER
     if blank is not None:
-        over_untrained = game.mean(_unfitted(game, "blank", "blank", blank, False).losses - machine.losses)
-    over_floor, left = (game.mean(nats) for nats in (floor.losses - machine.losses, machine.losses - best.losses))
+        over_untrained = game.mean(
+            _unfitted(game, "blank", "blank", blank, False).losses - machine.losses
+        )
+    over_floor, left = (
+        game.mean(nats) for nats in (floor.losses - machine.losses, machine.losses - best.losses)
+    )
     lapse = lapse_interval(trained, game.choices, game.known, machine.link)
     own = _own(game, machine, lapse, list(part.scores.values()), floor, over_floor.estimate)
     telling = game.agreement(machine.prefers, machine.prefers != floor.prefers)
@@ -587,10 +690,16 @@ def _profiles(
         at, ends = found.searched[s.name], (s.grid[0], s.grid[-1]) if s.name in free else ()
         grids[s.name] = np.unique([at, *(at + (end - at) * step for end in ends for step in steps)])
     points = product(*(grid.tolist() for grid in grids.values()))
-    lost = np.reshape([nats(dict(zip(grids, point, strict=True))) for point in points], [*map(len, grids.values())])
+    lost = np.reshape(
+        [nats(dict(zip(grids, point, strict=True))) for point in points],
+        [*map(len, grids.values())],
+    )
     intervals = {}
     for name in free:
-        others, at = tuple(i for i, other in enumerate(grids) if other != name), found.searched[name]
+        others, at = (
+            tuple(i for i, other in enumerate(grids) if other != name),
+            found.searched[name],
+        )
         low, high = profile_ends(grids[name], lost.min(others), found.link.temperature)
         intervals[name] = Interval(at, min(low, at), max(high, at))
     return intervals
@@ -630,7 +739,9 @@ class PlayerBehaviour(Found):
     @property
     def ceiling(self) -> Interval:
         """The most that any algorithm can agree, by how much repeated plays do."""
-        return Interval(*((1 + max(0.0, 2 * share - 1) ** 0.5) / 2 for share in vars(self.repeated).values()))
+        return Interval(
+            *((1 + max(0.0, 2 * share - 1) ** 0.5) / 2 for share in vars(self.repeated).values())
+        )
 
     @property
     def answer(self) -> str:
@@ -639,11 +750,24 @@ class PlayerBehaviour(Found):
 
     def to_frame(self) -> pd.DataFrame:
         """One row."""
-        row: dict[str, Any] = {**self.whose, "n": self.n, "word": "undecided", "plays_like": self.answer}
+        row: dict[str, Any] = {
+            **self.whose,
+            "n": self.n,
+            "word": "undecided",
+            "plays_like": self.answer,
+        }
         if self.found:
             found, link = self.found, self.found.scores[self.found.closest].link
-            row |= {"word": found.measure.word, "closest": found.closest, "runner_up": found.runner_up}
-            row |= {"parameters": ", ".join(f"{k} {found.intervals.get(k, v)}" for k, v in found.parameters.items())}
+            row |= {
+                "word": found.measure.word,
+                "closest": found.closest,
+                "runner_up": found.runner_up,
+            }
+            row |= {
+                "parameters": ", ".join(
+                    f"{k} {found.intervals.get(k, v)}" for k, v in found.parameters.items()
+                )
+            }
             row |= {"lapse": link.lapse, "temperature": link.temperature}
             for name in ("nats", "floor_nats", "lead", "agreement", "telling"):
                 row |= getattr(found, name).columns(name)
@@ -653,7 +777,9 @@ class PlayerBehaviour(Found):
 
 
 @checked
-def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[PlayerBehaviour]:
+def behaviour(
+    runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
+) -> list[PlayerBehaviour]:
     """One :class:`PlayerBehaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
 
     ``machines`` are models of expert advice: does the player choose as each of them does?
@@ -662,7 +788,10 @@ def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine]
     groups = grouped(run for run in runs if run.rounds and not run.missing.all())
     for machine in machines:
         task = machine.layout.task
-        require(task == "experts", f"{machine.name!r} is a model of {task}; runs of language models are of experts")
+        require(
+            task == "experts",
+            f"{machine.name!r} is a model of {task}; runs of language models are of experts",
+        )
     return [_behaviour(members, seed, machines) for members in groups.values()]
 
 
@@ -675,7 +804,12 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
         if act.found:
             families.append(act.found.to_frame().assign(**act.whose))
         for name, one in (act.found.beside if act.found else {}).items():
-            row: dict[str, Any] = {**act.whose, "n": act.n, "machine": name, "word": one.measure.word}
+            row: dict[str, Any] = {
+                **act.whose,
+                "n": act.n,
+                "machine": name,
+                "word": one.measure.word,
+            }
             for part in ("telling", "over_floor", "over_untrained", "left"):
                 row |= getattr(one, part).columns(part)
             machines.append(row)
@@ -686,7 +820,9 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
     }
 
 
-def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> PlayerBehaviour:
+def _behaviour(
+    members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
+) -> PlayerBehaviour:
     model, condition, regime = members[0].group
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
@@ -694,7 +830,10 @@ def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
         choices[row, : run.rounds] = run.predictions
     found = None
     if len(members) >= _FEWEST:
-        beside = {one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes)) for one in machines}
+        beside = {
+            one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes))
+            for one in machines
+        }
         families = player_families(episodes.n_experts)
         found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
     return PlayerBehaviour(model, condition, regime, len(members), found, _repeated(members, seed))
@@ -704,7 +843,9 @@ def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:
     """How often further plays of an instance choose as the one that is scored, over instances."""
     rounds = []
     for run in members:
-        plays = [np.stack([run.predictions[: len(other)], other[: run.rounds]]) for other in run.again]
+        plays = [
+            np.stack([run.predictions[: len(other)], other[: run.rounds]]) for other in run.again
+        ]
         both = np.concatenate([*plays, np.empty((2, 0))], axis=1)
         known = ~np.isnan(both).any(0)
         rounds.append(((both[0] == both[1]).sum(), known.sum()))

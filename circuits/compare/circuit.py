@@ -68,18 +68,26 @@ class _Profile:
     spread: Float[np.ndarray, "head kind episode"]
     participants: Any = None
 
-    def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+    def effects(
+        self, weights: Float[np.ndarray, "resample episode"]
+    ) -> Float[np.ndarray, "resample head 2 kind"]:
         """The share of each outcome that is lost without each head at a kind of position, at most 1."""
         lost, variance = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.lost, self.variance))
         return np.minimum(_over(lost, variance[:, None, :, None]), 1.0)
 
-    def of(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 entry"]:
+    def of(
+        self, weights: Float[np.ndarray, "resample episode"]
+    ) -> Float[np.ndarray, "resample head 2 entry"]:
         """The profiles under weights of episodes: half of the whole for each side, nothing for one without effect."""
         read = np.moveaxis(self.read @ weights.T, -1, 0)
         shares = _over(read, read.sum(-1, keepdims=True))
-        return (self._worth(weights)[..., None] * shares[:, :, None]).reshape(*shares.shape[:2], 2, -1)
+        return (self._worth(weights)[..., None] * shares[:, :, None]).reshape(
+            *shares.shape[:2], 2, -1
+        )
 
-    def composed(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample 2 head head"]:
+    def composed(
+        self, weights: Float[np.ndarray, "resample episode"]
+    ) -> Float[np.ndarray, "resample 2 head head"]:
         """How much of what a head writes hangs on an earlier head, ``[.., earlier, later]``, by what that is worth.
 
         Half of the whole for each side, nothing for one where heads hang on no other.
@@ -89,7 +97,9 @@ class _Profile:
         entries = np.einsum("rijk,rjsk->rsij", share, self._worth(weights))
         return _over(entries, 2 * entries.sum((2, 3), keepdims=True))
 
-    def _worth(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+    def _worth(
+        self, weights: Float[np.ndarray, "resample episode"]
+    ) -> Float[np.ndarray, "resample head 2 kind"]:
         """The shares that are lost, as parts of their sum: half of the whole for each side."""
         effects = self.effects(weights)
         return _over(effects, 2 * effects.sum((1, 3), keepdims=True))
@@ -130,7 +140,11 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     """
     run, model = subject.run(subject.samples.test), cast(HookedLatentTransformer, subject.model)
     config, names, rounds = model.config, model.config.head_names, _rounds(effort)
-    places, layers, n_heads = list(_kinds(run.layout).values()), range(config.n_layers), config.n_heads
+    places, layers, n_heads = (
+        list(_kinds(run.layout).values()),
+        range(config.n_layers),
+        config.n_heads,
+    )
     heads = [(layer, head) for layer in layers for head in range(n_heads)]
     ends = {run.layout.predict_position, run.layout.update_position}
     sides = Outcome("prediction"), Outcome("latents" if decode is None else "state", decode)
@@ -138,19 +152,38 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     def read(side: Outcome, of: Rollout, prediction: Tensor, carried: Tensor) -> Tensor:
         return side.values(model, run.layout, prediction, carried, of.slots[:, rounds])
 
-    def ran(of: Rollout, edits: list[Edit], watched: list[Site]) -> tuple[list[Tensor], Mapping[Site, Tensor]]:
+    def ran(
+        of: Rollout, edits: list[Edit], watched: list[Site]
+    ) -> tuple[list[Tensor], Mapping[Site, Tensor]]:
         """The prediction and the state that is left, ``[episode, round, value]``, and what is at the watched sites."""
         known = given if edits else {}
-        (found,) = batches(Experiment(model, of, {"": edits}, rounds, commit="target", watched=watched, known=known))
-        return [read(s, of, found.predictions[0, :, :, 0], found.carried[0, :, :, 0]) for s in sides], found.seen
+        (found,) = batches(
+            Experiment(
+                model, of, {"": edits}, rounds, commit="target", watched=watched, known=known
+            )
+        )
+        return [
+            read(s, of, found.predictions[0, :, :, 0], found.carried[0, :, :, 0]) for s in sides
+        ], found.seen
 
-    def by_kind(x: Float[Tensor, "episode round position head"]) -> Float[np.ndarray, "head kind episode"]:
-        return np.asarray(torch.stack([x[:, :, at].sum((1, 2)) for at in places]).permute(2, 0, 1).numpy(force=True))
+    def by_kind(
+        x: Float[Tensor, "episode round position head"],
+    ) -> Float[np.ndarray, "head kind episode"]:
+        return np.asarray(
+            torch.stack([x[:, :, at].sum((1, 2)) for at in places])
+            .permute(2, 0, 1)
+            .numpy(force=True)
+        )
 
-    def by_episode(x: Float[Tensor, "*some episode round value"]) -> Float[np.ndarray, "*some episode"]:
+    def by_episode(
+        x: Float[Tensor, "*some episode round value"],
+    ) -> Float[np.ndarray, "*some episode"]:
         return np.asarray(x.double().pow(2).sum((-1, -2)).numpy(force=True))
 
-    z, every = [Site("z", i) for i in layers], [Site(kind, i) for kind in ("pattern", "v", "z") for i in layers]
+    z, every = (
+        [Site("z", i) for i in layers],
+        [Site(kind, i) for kind in ("pattern", "v", "z") for i in layers],
+    )
     plain, kept = ran(run, [], every)
     means = [kept[site].flatten(0, 1).mean(0) for site in z]
     # Of a layer all heads are ablated at once, each in rows of its own.
@@ -167,7 +200,10 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
         return [Edit(Place(z[layer]), own.flatten(0, 1))]
 
     # Square matrices that give what each head writes its length in the residual stream.
-    factors = [torch.linalg.qr(b.attn.W_O.detach().double().transpose(1, 2))[1].transpose(1, 2) for b in model.blocks]
+    factors = [
+        torch.linalg.qr(b.attn.W_O.detach().double().transpose(1, 2))[1].transpose(1, 2)
+        for b in model.blocks
+    ]
 
     def size(of: Tensor, layer: int) -> Float[Tensor, "episode round position head"]:
         """The squared length of what heads write to the residual stream."""
@@ -178,21 +214,31 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     for layer in layers:
         own, later_layers = slice(layer * n_heads, (layer + 1) * n_heads), layers[layer + 1 :]
         for kind, at in enumerate(places):
-            if later_layers or not ends.isdisjoint(at):  # the last layer acts where outcomes are read, or not at all
+            if later_layers or not ends.isdisjoint(
+                at
+            ):  # the last layer acts where outcomes are read, or not at all
                 outcomes, _ = ran(several, without(layer, at), [])
                 gone = [by_episode(each(x - y)) for x, y in zip(outcomes, whole, strict=True)]
                 lost[own, :, kind] = np.stack(gone, 1)
-        _, seen = ran(several, without(layer, slice(None)), z[layer + 1 :]) if later_layers else ([], {})
+        _, seen = (
+            ran(several, without(layer, slice(None)), z[layer + 1 :]) if later_layers else ([], {})
+        )
         for later in later_layers:
             moved = each(size(seen[z[later]] - given[z[later]], later))
-            changed[own, later * n_heads : (later + 1) * n_heads] = [by_kind(of_head) for of_head in moved]
+            changed[own, later * n_heads : (later + 1) * n_heads] = [
+                by_kind(of_head) for of_head in moved
+            ]
     step = plain[1] - read(sides[1], run, run.predictions[:, rounds], run.latents[:, rounds])
     return _Profile(
-        tuple(f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads),
+        tuple(
+            f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads
+        ),
         run.layout.labels,
         lost,
         np.stack([by_episode(x - x.mean((0, 1))) for x in (plain[0], step)]),
-        np.array([_moved(kept, layer, head, factors[layer], run.layout, places) for layer, head in heads]),
+        np.array(
+            [_moved(kept, layer, head, factors[layer], run.layout, places) for layer, head in heads]
+        ),
         changed,
         np.concatenate([by_kind(size(kept[z[layer]] - means[layer], layer)) for layer in layers]),
         participants_of(subject.samples.test),
@@ -200,20 +246,30 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
 
 
 def _moved(
-    kept: Mapping[Site, Tensor], layer: int, head: int, factor: Tensor, layout: RoundLayout, places: list[list[int]]
+    kept: Mapping[Site, Tensor],
+    layer: int,
+    head: int,
+    factor: Tensor,
+    layout: RoundLayout,
+    places: list[list[int]],
 ) -> Float[np.ndarray, "kind key episode"]:
     """Squared deviation of what a head moves to each kind of position from every key, in the residual stream.
 
     After the positions come the kinds of positions (``places``): keys with the query's own number.
     """
-    labels, kinds = [_kind(label) for label in layout.labels], {i: k for k, at in enumerate(places) for i in at}
+    labels, kinds = (
+        [_kind(label) for label in layout.labels],
+        {i: k for k, at in enumerate(places) for i in at},
+    )
     pattern = kept[Site("pattern", layer)][:, :, head]
     values = kept[Site("v", layer)][:, :, :, head].double() @ factor[head]
     found = values.new_zeros(len(places), len(labels) + len(places), len(values))
     for query, (_, own) in enumerate(labels):
         part = pattern[:, :, query, : query + 1, None] * values[:, :, : query + 1]
         sizes = (part - part.mean((0, 1))).pow(2).sum((1, 3)).T
-        columns = [len(labels) + kinds[i] if own and own == labels[i][1] else i for i in range(query + 1)]
+        columns = [
+            len(labels) + kinds[i] if own and own == labels[i][1] else i for i in range(query + 1)
+        ]
         found[kinds[query]].index_add_(0, torch.tensor(columns, device=found.device), sizes)
     return np.asarray(found.numpy(force=True))
 
@@ -250,7 +306,9 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
         one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
         f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
     )
-    weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True, participants=one.participants)
+    weights = resample_weights(
+        one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True, participants=one.participants
+    )
     mine, theirs = one.of(weights), other.of(weights)
     handed, taken = one.composed(weights), other.composed(weights)
     # Sums of minima and of both, by outcome: of what matched heads read, and of what they hand on.
@@ -261,9 +319,19 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
         read.append((common[i, j].sum(0), a.sum((0, 2)) + b.sum((0, 2))))
         alike = np.minimum(given[:, i][:, :, i], held[:, j][:, :, j]).sum((1, 2))
         hung.append((alike, given.sum((1, 2)) + held.sum((1, 2))))
-        for m, n in zip(i, j, strict=True) if not roles else ():  # the first draw is the sample itself
+        for m, n in (
+            zip(i, j, strict=True) if not roles else ()
+        ):  # the first draw is the sample itself
             w, v = a[m].sum(), b[n].sum()
-            roles.append(_Role(one.heads[m], other.heads[n], float(w), float(v), _jaccard(common[m, n].sum(), w + v)))
+            roles.append(
+                _Role(
+                    one.heads[m],
+                    other.heads[n],
+                    float(w),
+                    float(v),
+                    _jaccard(common[m, n].sum(), w + v),
+                )
+            )
     roles.sort(key=lambda role: -role.weight - role.reference_weight)
     by_outcome = {
         f"{name} for the {outcome}": _alike(sums, [side])
@@ -271,12 +339,16 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
         for side, outcome in enumerate(_OUTCOMES)
         if sums[0][1][side] > 0
     }
-    return _Matched(_alike(read), _alike(hung) if hung[0][1].any() else NO_NUMBER, tuple(roles), by_outcome)
+    return _Matched(
+        _alike(read), _alike(hung) if hung[0][1].any() else NO_NUMBER, tuple(roles), by_outcome
+    )
 
 
 def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -> Interval:
     """The weighted Jaccard index of some outcomes, from sums of minima and of both: of all data, then of resamples."""
-    samples = [_jaccard(minima[list(sides)].sum(), both[list(sides)].sum()) for minima, both in sums]
+    samples = [
+        _jaccard(minima[list(sides)].sum(), both[list(sides)].sum()) for minima, both in sums
+    ]
     return Interval.of_samples(samples[1:], samples[0])
 
 
@@ -287,7 +359,9 @@ def _jaccard(minima: float, both: float) -> float:
 
 def _over(parts: Array, whole: Array) -> Array:
     """Parts over their whole; 0 where that is nothing."""
-    return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
+    return np.asarray(
+        np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0)
+    )
 
 
 _SHARE = 0.25  # difference of a mediated share up to which paths agree
@@ -361,16 +435,32 @@ class CircuitPart(Found):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a measurement: similarities, which decide, shares of paths, each pair of heads."""
-        rows = [{"name": name, **of.columns("number"), **_range(untrained)} for name, of, untrained in self.alike()]
-        rows += [{"name": name, **value.columns("number")} for name, value in self.matched.by_outcome.items()]
+        rows = [
+            {"name": name, **of.columns("number"), **_range(untrained)}
+            for name, of, untrained in self.alike()
+        ]
+        rows += [
+            {"name": name, **value.columns("number")}
+            for name, value in self.matched.by_outcome.items()
+        ]
         for path in self.paths:
-            row: dict[str, Any] = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
+            row: dict[str, Any] = {
+                "name": "mediated share",
+                "what": f"{path.cause} -> {path.outcome}",
+                "at": path.at,
+            }
             fresh = _range(path.untrained[0]) | _range(path.untrained[1], "reference ")
             for share, (mine, theirs) in path.shares.items():
                 numbers = mine.columns("number") | theirs.columns("reference")
-                rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
+                rows.append(
+                    {**row, "share": share, **numbers, **(fresh if share == "blocked" else {})}
+                )
         for role in self.matched.roles:
-            row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
+            row = {
+                "name": "role",
+                "what": f"{role.head} ~ {role.reference}",
+                "number": role.similarity,
+            }
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
         return pd.DataFrame(rows)
 
@@ -380,24 +470,41 @@ def _circuits(compared: Compared) -> CircuitPart:
     (subject, reference), effort = compared.pair, compared.effort
     fresh = compared.untrained, compared.reference_untrained
     task = reference.task
-    algorithm = task.explains(reference.model) if task.algorithms.hypothesis or task.algorithms.records() else None
+    algorithm = (
+        task.explains(reference.model)
+        if task.algorithms.hypothesis or task.algorithms.records()
+        else None
+    )
     state = _state(reference, algorithm)
     every = (subject, reference, *fresh[0])
-    decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
+    decoders = [
+        s.decoder(algorithm, state) if algorithm is not None and state else None for s in every
+    ]
     profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     matched = _match(profiles[0], profiles[1], effort.seed)
     null = [_match(other, profiles[1], effort.seed) for other in profiles[2:]]
-    claimed, causes = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
+    claimed, causes = (
+        [] if algorithm is None else s.causes(algorithm) for s in (reference, subject)
+    )
     inputs = [list(cause) for cause in causes if cause in claimed]
-    measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
-    controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
+    measured = [
+        _mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)
+    ]
+    controls = [
+        [_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh
+    ]
     layout = subject.run(subject.samples.test).layout
     found = []
     for i, end in enumerate([layout.predict_position, *[layout.update_position] * len(inputs)]):
         mine, theirs = (m[i] for m in measured)
-        shares = {"blocked": (mine.blocked(), theirs.blocked()), "carried": (mine.carried(), theirs.carried())}
+        shares = {
+            "blocked": (mine.blocked(), theirs.blocked()),
+            "carried": (mine.carried(), theirs.carried()),
+        }
         own, other = (tuple(m[i].blocked().estimate for m in several) for several in controls)
-        found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], shares, (own, other)))
+        found.append(
+            _Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], shares, (own, other))
+        )
     return CircuitPart(subject.name, reference.name, tuple(found), matched, tuple(null))
 
 
@@ -406,11 +513,23 @@ def _state(subject: Participant, algorithm: Algorithm | None) -> str:
     if algorithm is None or not algorithm.state:
         return ""
     values = algorithm.run(subject.samples.known)
-    return next((key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()), "")
+    return next(
+        (
+            key
+            for key in algorithm.state
+            if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()
+        ),
+        "",
+    )
 
 
 def _mediated(
-    subject: Participant, decode: Decoder | None, inputs: Sequence[list[str]], effort: Effort, *, fresh: bool = False
+    subject: Participant,
+    decode: Decoder | None,
+    inputs: Sequence[list[str]],
+    effort: Effort,
+    *,
+    fresh: bool = False,
 ) -> list[MediationResult]:
     """Latents to prediction, then each input to the state that is left, all through patterns.
 
@@ -421,7 +540,9 @@ def _mediated(
     at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
     split = Split(each=False, n_random=0, seed=effort.seed)
     left = Outcome("latents" if decode is None else "state", decode)
-    through = partial(mediate, model, run, subject.run(subject.samples.other), rounds=at, split=split)
+    through = partial(
+        mediate, model, run, subject.run(subject.samples.other), rounds=at, split=split
+    )
     read, written = (paths(model, "pattern", run.layout.labels[i]) for i in ends)
     return [through("latent", read), *(through(cause, written, outcome=left) for cause in inputs)]
 
@@ -451,7 +572,13 @@ CIRCUIT = Question(
     "divides the work of its heads differently",
     of_two=True,
     lacks=lambda machine: (
-        lacks(machine, "pattern")  # heads are compared by what they write, from which the rest of the round is run
-        or ("" if runs_from(machine) else f"{machine.name} has attention, but no residual stream to be run on from")
+        lacks(
+            machine, "pattern"
+        )  # heads are compared by what they write, from which the rest of the round is run
+        or (
+            ""
+            if runs_from(machine)
+            else f"{machine.name} has attention, but no residual stream to be run on from"
+        )
     ),
 )

@@ -68,16 +68,23 @@ class Comparison(Measured):
     def __getattr__(self, name: str) -> Any:
         if any(name == question.key for question in QUESTIONS):
             return self.parts.get(name)
-        raise AttributeError(f"a comparison has no {name!r}; its parts are {', '.join(q.key for q in QUESTIONS)}")
+        raise AttributeError(
+            f"a comparison has no {name!r}; its parts are {', '.join(q.key for q in QUESTIONS)}"
+        )
 
     @property
     def sentence(self) -> str:
         """What the measures say together; the first phrase names what the model is held against."""
         against = self.reference or self.algorithm.scores[self.algorithm.closest].name
         measures = list(self.measures)
-        decided = [i for word in ("yes", "no") for i, one in enumerate(measures) if one.word == word]
+        decided = [
+            i for word in ("yes", "no") for i, one in enumerate(measures) if one.word == word
+        ]
         for i in decided[:1]:
-            yes, no = f"{measures[i].yes.removesuffix(' likewise')} as {against}", f"{measures[i].no} than {against}"
+            yes, no = (
+                f"{measures[i].yes.removesuffix(' likewise')} as {against}",
+                f"{measures[i].no} than {against}",
+            )
             measures[i] = replace(measures[i], yes=yes, no=no)
         return sentence(self.model, measures)
 
@@ -109,7 +116,10 @@ class Comparison(Measured):
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``comparison.json``, ``measures.csv`` and a CSV for each part."""
-        tables, whole = {"measures": self.to_frame(), **self.tables}, Path(folder) / "comparison.json"
+        tables, whole = (
+            {"measures": self.to_frame(), **self.tables},
+            Path(folder) / "comparison.json",
+        )
         csv = (write_csv(whole.with_name(f"{name}.csv"), table) for name, table in tables.items())
         return [write_json(whole, self.to_dict()), *csv]
 
@@ -141,7 +151,10 @@ def run(
     started = time.process_time()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
-    require("name" not in (arguments or {}), "the reference is named by itself: leave name out of arguments=")
+    require(
+        "name" not in (arguments or {}),
+        "the reference is named by itself: leave name out of arguments=",
+    )
     other = _loaded(model, reference, dict(arguments or {}))
     models = [m for m in (model, other) if m is not None]
     placed = " and ".join(f"{one.name} on {one.device}" for one in models)
@@ -152,14 +165,20 @@ def run(
         compared = _compared(model, other, effort, sizes)
         built = {"reference_arguments": dict(arguments)} if arguments else {}
         digests = [one.digest() for one in models]
-        settings = provenance(**asdict(effort), task=task.name, sizes=sizes, digests=digests, **built)
-        finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
+        settings = provenance(
+            **asdict(effort), task=task.name, sizes=sizes, digests=digests, **built
+        )
+        finished = Finished(
+            None if folder is None else Path(folder) / ".parts", settings, task.rivals()
+        )
         asked = [question for question in QUESTIONS if other is not None or not question.of_two]
         with bar(f"comparing {compared.model.name}", len(asked)) as done:
             for question in asked:
                 if not question.lacking(compared):
                     compute = partial(question.compute, compared)
-                    compared.parts[question.key] = finished.part(question.key, question.kind, compute)
+                    compared.parts[question.key] = finished.part(
+                        question.key, question.kind, compute
+                    )
                 done(1)
         measures = tuple(question.measure(compared) for question in asked if question.claim)
     finished.clear()
@@ -172,19 +191,25 @@ def run(
     )
 
 
-def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict[str, int]) -> Compared:
+def _compared(
+    model: Machine, other: Machine | None, effort: Effort, sizes: dict[str, int]
+) -> Compared:
     """The models, their untrained copies and the episodes on which they are compared."""
     samples = Samples.draw(model, effort, sizes)
     subject, peer = Participant(model, samples), None
     if other is not None:
-        peer = Participant(other, samples, f"{subject.name} (reference)" if other.name == subject.name else "")
+        peer = Participant(
+            other, samples, f"{subject.name} (reference)" if other.name == subject.name else ""
+        )
     return Compared(
         model=subject,
         reference=peer,
         untrained=list(_controls(model, samples, effort)),
         reference_untrained=[] if other is None else list(_controls(other, samples, effort)),
         effort=effort,
-        sets=tasks.of(model).sets_for(effort.battery, effort.rounds, effort.seed, effort.scored, **sizes),
+        sets=tasks.of(model).sets_for(
+            effort.battery, effort.rounds, effort.seed, effort.scored, **sizes
+        ),
     )
 
 
@@ -194,7 +219,10 @@ def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Part
         subject = Participant(untrained(model, effort.seed + i), samples)
         for _ in range(_HALVINGS):
             runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
-            if all(run.latents.abs().max() < _GROWN and run.predictions.isfinite().all() for run in runs):
+            if all(
+                run.latents.abs().max() < _GROWN and run.predictions.isfinite().all()
+                for run in runs
+            ):
                 yield subject
                 break
             bounded = copy.deepcopy(subject.model)
@@ -204,7 +232,9 @@ def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Part
             subject = Participant(bounded, samples)
 
 
-def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]) -> Machine | None:
+def _loaded(
+    model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]
+) -> Machine | None:
     """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
 
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
@@ -226,4 +256,6 @@ def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(model.device, torch.float64)
+    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(
+        model.device, torch.float64
+    )

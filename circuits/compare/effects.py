@@ -15,7 +15,15 @@ import pandas as pd
 import torch
 
 from circuits.compare.fitting import Array
-from circuits.compare.question import Compared, Effort, Participant, Question, columns, crossed_decoder, scored
+from circuits.compare.question import (
+    Compared,
+    Effort,
+    Participant,
+    Question,
+    columns,
+    crossed_decoder,
+    scored,
+)
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import NEXT, Algorithm
@@ -29,7 +37,9 @@ from interp.interventions.sites import Place
 from interp.measure import Found, best_of
 from interp.statistics import NO_NUMBER, Interval
 
-_SAME_STATE = 0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved
+_SAME_STATE = (
+    0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved
+)
 
 
 @dataclass(frozen=True)
@@ -74,10 +84,18 @@ class EffectsPart(Found):
 
 
 def effects(
-    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
+    subject: Participant,
+    algorithms: Mapping[str, Algorithm],
+    untrained: Sequence[Participant],
+    effort: Effort,
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
-    test, own, found, copies = subject.samples.test, next(iter(algorithms.values())), list[_Effect](), untrained[:1]
+    test, own, found, copies = (
+        subject.samples.test,
+        next(iter(algorithms.values())),
+        list[_Effect](),
+        untrained[:1],
+    )
     if own.state:
         writer = subject.writer(own)
         for variable, what, change in _moves(own, writer, subject, effort):
@@ -85,17 +103,29 @@ def effects(
             for key, algorithm in algorithms.items():
                 wants = None if algorithm is own else _stated(own, algorithm, by, subject)
                 if algorithm is own or wants is not None:
-                    results[key] = move(subject.model, test, algorithm, writer, by, rounds=effort.at, wants=wants)
-            random, shapes = [] if writer.fills else [writer.placebo(effort.seed)], tuple(writer.shapes)
-            placebo = [move(subject.model, test, own, each, by, rounds=effort.at) for each in random]
-            fresh = [move(u.model, test, own, u.writer(own, shapes), by, rounds=effort.at) for u in copies]
+                    results[key] = move(
+                        subject.model, test, algorithm, writer, by, rounds=effort.at, wants=wants
+                    )
+            random, shapes = (
+                [] if writer.fills else [writer.placebo(effort.seed)],
+                tuple(writer.shapes),
+            )
+            placebo = [
+                move(subject.model, test, own, each, by, rounds=effort.at) for each in random
+            ]
+            fresh = [
+                move(u.model, test, own, u.writer(own, shapes), by, rounds=effort.at)
+                for u in copies
+            ]
             where = (variable, what, "latent", "prediction")
             found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
     found += _at_inputs(subject, algorithms, copies, effort)
     return EffectsPart(tuple(found), lacks(subject.model, "embed"))
 
 
-def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[tuple[str, str, Array]]:
+def _moves(
+    algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort
+) -> list[tuple[str, str, Array]]:
     """Each variable, which change, and by how much: states that could occur (docs/method/comparing.md)."""
     own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
     found = []
@@ -113,14 +143,19 @@ def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: E
     return found
 
 
-def _stated(own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: Participant) -> dict[str, Array] | None:
+def _stated(
+    own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: Participant
+) -> dict[str, Array] | None:
     """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
     if not rival.state:
         return {}
     mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
     shape = next(iter(by.values())).shape[:2]
     zero = {key: np.zeros((*shape, *mine[key].shape[2:])) for key in own.state}
-    x, change = (np.concatenate([flat(values[key]) for key in own.state], -1) for values in (mine, {**zero, **by}))
+    x, change = (
+        np.concatenate([flat(values[key]) for key in own.state], -1)
+        for values in (mine, {**zero, **by})
+    )
     wants = {}
     for key in rival.state:
         y = flat(theirs[key])
@@ -131,35 +166,57 @@ def _stated(own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: 
         if varies and (left**2).sum() > (1 - _SAME_STATE) * varies:
             return None
         slopes = fitted.slopes.numpy()
-        slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = 0.0  # rounding
+        slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = (
+            0.0  # rounding
+        )
         wants[key] = (change @ slopes).reshape(*shape, *theirs[key].shape[2:])
     return wants
 
 
 def _at_inputs(
-    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
+    subject: Participant,
+    algorithms: Mapping[str, Algorithm],
+    untrained: Sequence[Participant],
+    effort: Effort,
 ) -> list[_Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     # What a round writes is the carried state, also where an algorithm names something that is computed from it.
     algorithms = {
-        key: replace(a, memory=a.state[0], written=NEXT + a.state[0]) if a.state and a.memory not in a.state else a
+        key: replace(a, memory=a.state[0], written=NEXT + a.state[0])
+        if a.state and a.memory not in a.state
+        else a
         for key, a in algorithms.items()
     }
     first, found = next(iter(algorithms)), []
     own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
     for claim in subject.claims(own):
         of_state = claim.outcome == "state"
-        usable = {key: a for key, a in algorithms.items() if claim.variable in a.keys and (a.written or not of_state)}
+        usable = {
+            key: a
+            for key, a in algorithms.items()
+            if claim.variable in a.keys and (a.written or not of_state)
+        }
         if first not in usable:
             continue
-        results = {key: _interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()}
+        results = {
+            key: _interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()
+        }
         apart = [p for p in (place.placebo(width, effort.seed) for place in claim.places) if p]
         placebo = [_interchanged(subject, own, claim, apart, effort)] if apart else []
         fresh = [_interchanged(u, own, claim, claim.places, effort) for u in untrained]
-        where = (claim.variable, "input", " + ".join(str(place.site) for place in claim.places), claim.outcome)
+        where = (
+            claim.variable,
+            "input",
+            " + ".join(str(place.site) for place in claim.places),
+            claim.outcome,
+        )
         for effect in _graded(results, first, where, effort, placebo, fresh):
             key = effect.algorithm
-            score = _of_pool(subject, usable[key], claim, results[key], effort) if of_state else effect.score
+            score = (
+                _of_pool(subject, usable[key], claim, results[key], effort)
+                if of_state
+                else effect.score
+            )
             found.append(replace(effect, score=score))
     return found
 
@@ -173,13 +230,22 @@ def _of_pool(
     decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
     of_known = interchange(*of, outcome=Outcome("state", decode), rounds=effort.at)
-    effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
+    effect, wanted = (
+        np.concatenate([getattr(r, key) for r in (of_known, of_test)])
+        for key in ("effect", "wanted")
+    )
     missed, asked = (np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted))
     return scored(missed, asked, s.samples.whose)
 
 
 def _interchanged(
-    s: Participant, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
+    s: Participant,
+    algorithm: Algorithm,
+    claim: Claim,
+    places: Sequence[Place],
+    effort: Effort,
+    *,
+    exact: bool = False,
 ) -> InterchangeResult:
     """A claim's variable set to that of other episodes at ``places``.
 
@@ -187,7 +253,9 @@ def _interchanged(
     """
     decode = None
     if claim.outcome == "state" and not (exact and s.model.is_handwired):
-        decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(s.samples.known), None))
+        decode = crossed_decoder(s, algorithm, algorithm.memory).cut(
+            slice(len(s.samples.known), None)
+        )
     of = s.model, s.samples.test, s.samples.other, algorithm, claim.variable, places
     return interchange(*of, outcome=Outcome(claim.outcome, decode), rounds=effort.at)
 
@@ -205,14 +273,25 @@ def _graded(
     ``moved`` is the variable, what is done to it, where, and the outcome.
     """
     first, difference = results[own], NO_NUMBER
-    rivals = [r for key, r in results.items() if key != own and r.effect.shape == first.effect.shape]
+    rivals = [
+        r for key, r in results.items() if key != own and r.effect.shape == first.effect.shape
+    ]
     if rivals and first.wanted.any():
-        difference = min((score_difference(first, r, effort.seed) for r in rivals), key=lambda d: d.estimate)
-    other, fresh = (best_of(result.score().estimate for result in several).number for several in (placebo, untrained))
+        difference = min(
+            (score_difference(first, r, effort.seed) for r in rivals), key=lambda d: d.estimate
+        )
+    other, fresh = (
+        best_of(result.score().estimate for result in several).number
+        for several in (placebo, untrained)
+    )
     found = []
     for key, result in results.items():
         score, slope = result.score(effort.seed), result.slope(effort.seed)
-        found.append(_Effect(*moved, key, score, slope, difference if key == own else NO_NUMBER, other, fresh))
+        found.append(
+            _Effect(
+                *moved, key, score, slope, difference if key == own else NO_NUMBER, other, fresh
+            )
+        )
     return found
 
 
@@ -255,10 +334,19 @@ class WherePart(Found):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a variable and a model; then one a cell of every map."""
-        called = {"n_sites": "sites tried", "score": "number", "untrained_best": "untrained, its best site"}
+        called = {
+            "n_sites": "sites tried",
+            "score": "number",
+            "untrained_best": "untrained, its best site",
+        }
         rows = [{"name": "held", **columns(h, **called)} for h in self.held]
         for model, m in self.maps:
-            what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
+            what = {
+                "name": "effect carried",
+                "variable": " + ".join(m.cause),
+                "outcome": m.outcome,
+                "model": model,
+            }
             rows += [
                 {**what, "where": f"{point}@{label}" if label else point, "number": share}
                 for point, shares in zip(m.points, m.shares, strict=True)
@@ -284,13 +372,22 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
             for cause, key in causes.items():
                 fitted = key == "state" and not s.model.is_handwired
                 outcome = Outcome(key, s.decoder(algorithm, algorithm.memory) if fitted else None)
-                maps.append((s.name, effect_map(s.model, *samples, list(cause), outcome=outcome, rounds=rounds)))
-    bare = [s.model.name for s in compared.pair if len(s.model.points) == 1]  # effects cannot be mapped on anything
+                maps.append(
+                    (
+                        s.name,
+                        effect_map(s.model, *samples, list(cause), outcome=outcome, rounds=rounds),
+                    )
+                )
+    bare = [
+        s.model.name for s in compared.pair if len(s.model.points) == 1
+    ]  # effects cannot be mapped on anything
     missing = tuple(f"not applicable: {name} has no points but what it carries" for name in bare)
     return WherePart(tuple(held), tuple(maps), missing)
 
 
-def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[_Held]:
+def _held(
+    s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort
+) -> list[_Held]:
     """The best site of every variable that this model is claimed to hold."""
     claims: dict[tuple[str, str], list[Claim]] = {}
     # The ground truth of a circuit that can be built by name; else what the task says.
@@ -301,21 +398,31 @@ def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], ef
     found = []
     for (variable, outcome), several in claims.items():
         scores, *controls = [
-            [_interchanged(u, algorithm, c, c.places, effort, exact=True).score(effort.seed) for c in several]
+            [
+                _interchanged(u, algorithm, c, c.places, effort, exact=True).score(effort.seed)
+                for c in several
+            ]
             for u in (s, *(() if s.model.is_handwired else fresh))
         ]
         best = max(range(len(several)), key=lambda i: scores[i].estimate)
-        called, where = _STATE if variable == algorithm.memory else variable, " + ".join(map(str, several[best].places))
+        called, where = (
+            _STATE if variable == algorithm.memory else variable,
+            " + ".join(map(str, several[best].places)),
+        )
         same = max((c[best].estimate for c in controls), default=float("nan"))
         any_site = max((score.estimate for c in controls for score in c), default=float("nan"))
-        found.append(_Held(called, outcome, s.name, where, len(several), scores[best], same, any_site))
+        found.append(
+            _Held(called, outcome, s.name, where, len(several), scores[best], same, any_site)
+        )
     return found
 
 
 EFFECTS = Question(
     "effects",
     EffectsPart,
-    lambda compared: effects(compared.model, compared.candidates, compared.untrained, compared.effort),
+    lambda compared: effects(
+        compared.model, compared.candidates, compared.untrained, compared.effort
+    ),
 )
 WHERE = Question(
     "where",

@@ -19,7 +19,16 @@ from scipy import special
 from torch import Tensor
 
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values, counted_rounds
+from interp.algorithm import (
+    NEXT,
+    Algorithm,
+    Episodes,
+    Family,
+    Predicted,
+    Searched,
+    Values,
+    counted_rounds,
+)
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
@@ -41,10 +50,14 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
     if isinstance(subject, Machine):
-        return lambda episodes: distributions((run := rollout(subject, episodes)).layout, run.predictions)
+        return lambda episodes: distributions(
+            (run := rollout(subject, episodes)).layout, run.predictions
+        )
     if callable(subject):
         return subject
-    raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
+    raise InputError(
+        f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}"
+    )
 
 
 def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
@@ -63,13 +76,17 @@ def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     """Predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
     found = layout.distribution(predictions.double())
     if predictions.element_size() < 4 and layout.kind == "classes":
-        found = found / found.sum(-1, keepdim=True)  # a sum of numbers in half precision is 1 to two digits
+        found = found / found.sum(
+            -1, keepdim=True
+        )  # a sum of numbers in half precision is 1 to two digits
     return np.asarray(found.numpy(force=True))
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
     """The divergence in every round, ``[episode, round]``; of predicted means in units of the variance of ``q``."""
-    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
+    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(
+        p.shape[:2]
+    )
     return nats / max(float(np.var(q)), np.finfo(float).tiny) if kind == "mean" else nats
 
 
@@ -124,7 +141,9 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
         return asked_rounds(given, episodes)
     total = given.sum(-1, keepdims=True)
     require(
-        bool(np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()),
+        bool(
+            np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()
+        ),
         "predictions must be probabilities that sum to 1, got one of "
         f"{given.min():.4g} and a sum of {total.flat[np.abs(total - 1).argmax()]:.6g}",
     )
@@ -171,17 +190,24 @@ class Distributions:
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
-        changed = [s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]]
+        changed = [
+            s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]
+        ]
         stale = algorithm.downstream(key for s in changed for key in s.enters)
         runs = not self._values or not all(s.enters for s in changed)
         if runs or stale & {NEXT + key for key in algorithm.state}:
             start, inputs = (
                 {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
-                for values in ([of(batch) for batch in self.batches] for of in (algorithm.start, algorithm.read))
+                for values in (
+                    [of(batch) for batch in self.batches]
+                    for of in (algorithm.start, algorithm.read)
+                )
             )
             size = sum(map(len, self.batches)), self.batches[0].n_rounds
             missing = ~np.concatenate([counted_rounds(batch) for batch in self.batches])
-            unrolled = algorithm.unrolled(start, inputs, *size, missing=missing if missing.any() else None)
+            unrolled = algorithm.unrolled(
+                start, inputs, *size, missing=missing if missing.any() else None
+            )
             self._values = {**unrolled, **inputs}
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
@@ -191,24 +217,38 @@ class Distributions:
         return asked_rounds(predicted, self.batches[0])
 
 
-def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> tuple[float, dict[str, float]]:
+def fit(
+    family: Family, batches: Sequence[Any], predictions: Sequence[Array]
+) -> tuple[float, dict[str, float]]:
     """The least divergence of a family's members from predictions, nats a round, and the parameters that have it.
 
     Predictions are ``[episode, asked round, outcome]`` of each batch; batches count alike.
     """
-    first, kind = family.make(**{s.name: s.grid[0] for s in family.searched}), tasks.of(batches[0]).kind
+    first, kind = (
+        family.make(**{s.name: s.grid[0] for s in family.searched}),
+        tasks.of(batches[0]).kind,
+    )
     alike: dict[Any, list[int]] = {}
     for i, batch in enumerate(batches):
-        alike.setdefault(tuple((key, value.shape[1:]) for key, value in first.read(batch).items()), []).append(i)
+        alike.setdefault(
+            tuple((key, value.shape[1:]) for key, value in first.read(batch).items()), []
+        ).append(i)
     members = []
     for group in alike.values():
-        weights = np.concatenate([np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]) / len(batches)
+        weights = np.concatenate(
+            [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
+        ) / len(batches)
         expected = np.concatenate([predictions[i] for i in group])
         members.append((Distributions(family, [batches[i] for i in group]), expected, weights))
 
     def loss(parameters: Mapping[str, float]) -> float:
         algorithm = family.make(**parameters)
-        return float(sum(divergence(p, of(algorithm, parameters), kind) @ weights for of, p, weights in members))
+        return float(
+            sum(
+                divergence(p, of(algorithm, parameters), kind) @ weights
+                for of, p, weights in members
+            )
+        )
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
@@ -218,11 +258,15 @@ def search(
     searched: Sequence[Searched], loss: Callable[[Mapping[str, float]], float]
 ) -> tuple[float, dict[str, float]]:
     """The least loss that was found, and the parameters that have it: the grid, then between its points."""
-    tried = {point: loss(_named(searched, point)) for point in product(*(one.grid for one in searched))}
+    tried = {
+        point: loss(_named(searched, point)) for point in product(*(one.grid for one in searched))
+    }
     # The best grid point of each value of the choices; real parameters are refined from the best few of these.
     leaders: dict[tuple[float, ...], tuple[float, ...]] = {}
     for point in sorted(tried, key=tried.__getitem__):
-        leaders.setdefault(tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point)
+        leaders.setdefault(
+            tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point
+        )
     found = [(tried[point], point) for point in list(leaders.values())[:_STARTS]]
     if found[0][0] > 0:
 
@@ -233,7 +277,10 @@ def search(
         # A choice that is right can look bad between two points of a coarse grid: the others start from what was found.
         best = min(found)[1]
         others = [
-            tuple(choice if s.kind == "choice" else x for choice, x, s in zip(leader, best, searched, strict=True))
+            tuple(
+                choice if s.kind == "choice" else x
+                for choice, x, s in zip(leader, best, searched, strict=True)
+            )
             for leader in list(leaders.values())[_STARTS:]
         ]
         found += [_refined(at, searched, point) for point in sorted(others, key=at)[:_STARTS]]
@@ -246,7 +293,9 @@ def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, fl
 
 
 def _refined(
-    loss: Callable[[tuple[float, ...]], float], searched: Sequence[Searched], point: tuple[float, ...]
+    loss: Callable[[tuple[float, ...]], float],
+    searched: Sequence[Searched],
+    point: tuple[float, ...],
 ) -> tuple[float, tuple[float, ...]]:
     """The least loss that is found from a grid point, and where; what must be chosen stays as it is.
 
@@ -268,17 +317,27 @@ def _refined(
 
     corners = np.tile(start, (len(grids) + 1, 1))
     corners[1:] += np.diag(np.where(start + 0.5 <= last, 0.5, -0.5))
-    bounds, rough = [(0, end) for end in last], {"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf}
-    near = optimize.minimize(lambda x: loss(at(x)), start, method="Nelder-Mead", bounds=bounds, options=rough)
+    bounds, rough = (
+        [(0, end) for end in last],
+        {"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
+    )
+    near = optimize.minimize(
+        lambda x: loss(at(x)), start, method="Nelder-Mead", bounds=bounds, options=rough
+    )
     scale = abs(float(near.fun)) or 1.0
     exact = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7, "maxfun": _STEPS_PER_PARAMETER * len(grids)}
-    end = optimize.minimize(lambda x: loss(at(x)) / scale, near.x, method="L-BFGS-B", bounds=bounds, options=exact)
+    end = optimize.minimize(
+        lambda x: loss(at(x)) / scale, near.x, method="L-BFGS-B", bounds=bounds, options=exact
+    )
     return min((float(near.fun), at(near.x)), (float(end.fun) * scale, at(end.x)))
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
     """Key of the task of all episodes."""
-    require(bool(sets), "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}")
+    require(
+        bool(sets),
+        "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}",
+    )
     keys = {tasks.of(batch).key for pair in sets.values() for batch in pair}
     require(len(keys) == 1, f"the sets must be of one task, got {', '.join(sorted(keys))}")
     return keys.pop()

@@ -43,7 +43,9 @@ class Link:
         if self.temperature == 0:
             power = _top(p).astype(np.float64)
         else:
-            power = np.power(np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True), 1 / self.temperature)
+            power = np.power(
+                np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True), 1 / self.temperature
+            )
         q = self.lapse / p.shape[-1] + (1 - self.lapse) * power / power.sum(-1, keepdims=True)
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
@@ -52,7 +54,10 @@ class Link:
 
         With ``missed`` it allows for a parameter that is a little off, as well.
         """
-        return replace(self, lapse=max(self.lapse, 1 / (n + 2), _MISSED if missed and not self.temperature else 0.0))
+        return replace(
+            self,
+            lapse=max(self.lapse, 1 / (n + 2), _MISSED if missed and not self.temperature else 0.0),
+        )
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
         """The likeliest outcome, -1 where several are and the link prefers none."""
@@ -68,7 +73,9 @@ def _is_tied(p: Array) -> NDArray[np.bool_]:
     return np.ptp(p, axis=-1) < _TIED
 
 
-def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempered: bool) -> tuple[float, Link]:
+def fitted_link(
+    p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempered: bool
+) -> tuple[float, Link]:
     """The link of least loss, in nats a round where ``use [episode, round]``, and that loss, with what a lapse costs.
 
     ``tempered`` says that p has a temperature of its own.
@@ -90,7 +97,11 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
 
     def sharpened(lapse: float) -> float:
         options = {"bounds": _RANGE, "method": "bounded", "options": {"xatol": 2e-3}}
-        return float(np.exp(optimize.minimize_scalar(lambda log: nats(lapse, float(np.exp(log))), **options).x))
+        return float(
+            np.exp(
+                optimize.minimize_scalar(lambda log: nats(lapse, float(np.exp(log))), **options).x
+            )
+        )
 
     certain = bool((asked.max(-1, initial=0) >= 1 - _CERTAIN).all())
     found = []
@@ -101,7 +112,9 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
         found.append((nats(0.0, 0.0), 0.0, 0.0))
     least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
     sharpest = not tempered and temperature < 1.01 * np.exp(_RANGE[0])
-    if least > _CHI2 and (not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
+    if least > _CHI2 and (
+        not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0
+    ):
         grid = (1.0,) if tempered else (0.0,) if certain else _GRID
         several = np.stack([made(at) for at in grid])
         lapses = _lapses(several, n)
@@ -112,7 +125,9 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
             lapse = float(_lapses(made(temperature)[None], n)[0])
         found.append((nats(lapse, temperature) + _CHI2, lapse, temperature))
     least, lapse, temperature = min(found)
-    return (least - float(np.log(alike[chosen[tied]]).sum())) / len(chosen), Link(lapse, temperature, alike)
+    return (least - float(np.log(alike[chosen[tied]]).sum())) / len(chosen), Link(
+        lapse, temperature, alike
+    )
 
 
 def _lapses(made: Array, n: int) -> Array:
@@ -128,34 +143,50 @@ def _lapses(made: Array, n: int) -> Array:
     return np.asarray((low + high) / 2)
 
 
-def lapse_interval(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], link: Link) -> Interval:
+def lapse_interval(
+    p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], link: Link
+) -> Interval:
     """The lapse with its 95 % profile likelihood interval, the temperature held where it is."""
     lapses, whole = np.linspace(0, 1, 201), replace(link, lapse=0.0).probabilities(p)
     given = ~_is_tied(p) & use
     chance = np.take_along_axis(whole, choices[..., None], -1)[..., 0][given]
     with np.errstate(divide="ignore"):
-        lost = np.array([-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)])
+        lost = np.array(
+            [-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)]
+        )
     held = lapses[lost[1:] <= lost[0] + _CHI2]
-    return Interval(link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse)))
+    return Interval(
+        link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse))
+    )
 
 
 def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
     """The first and the last value that cost as many nats as a 95 % interval allows, between those of the grid."""
     root, most = np.sqrt(profile - profile.min()), (_STEPS if temperature == 0 else _CHI2) ** 0.5
     within, ends = np.flatnonzero(root <= most), []
-    for at, out in ((within[0], max(within[0] - 1, 0)), (within[-1], min(within[-1] + 1, len(grid) - 1))):
+    for at, out in (
+        (within[0], max(within[0] - 1, 0)),
+        (within[-1], min(within[-1] + 1, len(grid) - 1)),
+    ):
         share = (most - root[at]) / (root[out] - root[at]) if out != at else 0.0
         ends.append(float(grid[at] + share * (grid[out] - grid[at])))
     return ends[0], ends[1]
 
 
-def own_players(q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, float, float]:
+def own_players(
+    q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]
+) -> tuple[float, float, float]:
     """The mean of ``x [episode, round, outcome]`` over the choices where ``use``, and the same of players of ``q``.
 
     The first is the player's; then the mean and the standard deviation over players of ``q``. NaN where there are none.
     """
     if not use.any():
         return (np.nan,) * 3
-    seen, mean = np.take_along_axis(x, choices[..., None], -1)[..., 0][use].mean(), (q * x).sum(-1)[use]
-    spread = np.maximum((q * np.square(x)).sum(-1)[use] - np.square(mean), 0).sum() ** 0.5 / use.sum()
+    seen, mean = (
+        np.take_along_axis(x, choices[..., None], -1)[..., 0][use].mean(),
+        (q * x).sum(-1)[use],
+    )
+    spread = (
+        np.maximum((q * np.square(x)).sum(-1)[use] - np.square(mean), 0).sum() ** 0.5 / use.sum()
+    )
     return float(seen), float(mean.mean()), float(spread)

@@ -51,11 +51,18 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         family: with 1 to 3 parameters that are real.
         choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
     """
-    chosen, wanted = array_of("choices", choices).astype(np.float64), (len(episodes), episodes.n_rounds)
-    require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
+    chosen, wanted = (
+        array_of("choices", choices).astype(np.float64),
+        (len(episodes), episodes.n_rounds),
+    )
+    require(
+        chosen.shape == wanted,
+        f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}",
+    )
     searched = sorted(family.searched, key=lambda one: bool(one.enters))
     require(
-        len(searched) in _VALUES, f"{family.name} has {len(searched)} parameters; participants are fitted by 1 to 3"
+        len(searched) in _VALUES,
+        f"{family.name} has {len(searched)} parameters; participants are fitted by 1 to 3",
     )
     first = tasks.of(episodes).data.first_asked
     known = (~np.isnan(chosen) & episodes.counted)[:, first:]
@@ -64,8 +71,12 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     people, rows = np.unique(whose, return_inverse=True)
     grids = [np.array(one.grid) for one in searched]
     for i, (one, grid) in enumerate(zip(searched, grids, strict=True)):
-        if one.kind == "real" and len(grid) > 1:  # as many values between any two of the family's own
-            grids[i] = np.interp(np.linspace(0, len(grid) - 1, _VALUES[len(searched)]), np.arange(len(grid)), grid)
+        if (
+            one.kind == "real" and len(grid) > 1
+        ):  # as many values between any two of the family's own
+            grids[i] = np.interp(
+                np.linspace(0, len(grid) - 1, _VALUES[len(searched)]), np.arange(len(grid)), grid
+            )
     members, lost = Distributions(family, [episodes]), []
     for point in product(*grids):
         parameters = {one.name: float(value) for one, value in zip(searched, point, strict=True)}
@@ -78,7 +89,9 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     for axis, (one, grid) in enumerate(zip(searched, grids, strict=True)):
         profile = nats.min(tuple(i + 1 for i in range(len(grids)) if i != axis))
         frame[one.name] = grid[profile.argmin(1)]
-        frame[[f"{one.name}_low", f"{one.name}_high"]] = np.array([profile_ends(grid, each) for each in profile])
+        frame[[f"{one.name}_low", f"{one.name}_high"]] = np.array(
+            [profile_ends(grid, each) for each in profile]
+        )
     return frame
 
 
@@ -104,8 +117,16 @@ class _EachParticipant(Found):
         """A row for each participant: closest family, word, nats beside the floor, parameters with their intervals."""
         rows = []
         for name, one in self.found.items():
-            row: dict[str, Any] = {"participant": name, "closest": one.closest, "word": one.measure.word}
-            row |= {"nats": one.nats.estimate, "floor_nats": one.floor_nats.estimate, **one.over_floor.columns("saved")}
+            row: dict[str, Any] = {
+                "participant": name,
+                "closest": one.closest,
+                "word": one.measure.word,
+            }
+            row |= {
+                "nats": one.nats.estimate,
+                "floor_nats": one.floor_nats.estimate,
+                **one.over_floor.columns("saved"),
+            }
             for key, value in one.parameters.items():
                 row |= one.intervals[key].columns(key) if key in one.intervals else {key: value}
             rows.append(row)
@@ -120,9 +141,19 @@ class _EachParticipant(Found):
         for key in dict.fromkeys(one.closest for one in self.found.values()):
             members = [one for one in self.found.values() if one.closest == key]
             for name in members[0].parameters:
-                values = np.array([one.parameters[name] for one in members if name in one.parameters])
-                row: dict[str, Any] = {"family": key, "participants": len(members), "parameter": name}
-                rows.append(row | mean_interval(values, seed=self.seed).columns("mean") | {"spread": values.std()})
+                values = np.array(
+                    [one.parameters[name] for one in members if name in one.parameters]
+                )
+                row: dict[str, Any] = {
+                    "family": key,
+                    "participants": len(members),
+                    "parameter": name,
+                }
+                rows.append(
+                    row
+                    | mean_interval(values, seed=self.seed).columns("mean")
+                    | {"spread": values.std()}
+                )
         return pd.DataFrame(rows)
 
     def _draw(self, figures: Any) -> Any:
@@ -130,7 +161,9 @@ class _EachParticipant(Found):
         names = table["participant"].astype(str) + ", " + table["closest"]
         drawn = pd.DataFrame({"name": names, "estimate": table["saved"]})
         drawn = drawn.assign(low=table["saved_low"], high=table["saved_high"])
-        return figures.intervals(drawn, xlabel="nats a round saved beside the best guess without a memory")
+        return figures.intervals(
+            drawn, xlabel="nats a round saved beside the best guess without a memory"
+        )
 
 
 @checked
@@ -145,13 +178,21 @@ def explain_each(
         families: those that are asked; all of the task's when None.
         seed: of the bootstraps.
     """
-    require(episodes.participants is not None, "the episodes name no participants; give participants, one an episode")
+    require(
+        episodes.participants is not None,
+        "the episodes name no participants; give participants, one an episode",
+    )
     chosen, whose = array_of("choices", choices), np.asarray(episodes.participants)
-    require(len(chosen) == len(episodes), f"choices must be of {len(episodes)} episodes, got {len(chosen)}")
+    require(
+        len(chosen) == len(episodes),
+        f"choices must be of {len(episodes)} episodes, got {len(chosen)}",
+    )
     found = {}
     for name in np.unique(whose):
         rows = np.flatnonzero(whose == name)
-        found[str(name)] = explain_choices(episodes.select(rows), chosen[rows], families=families, seed=seed)
+        found[str(name)] = explain_choices(
+            episodes.select(rows), chosen[rows], families=families, seed=seed
+        )
     return _EachParticipant(found, seed)
 
 
@@ -169,12 +210,20 @@ class _Recovery(Found):
         own, named = table["family"] == table["closest"], table["word"] == "yes"
         told = f"Of {len(table)} simulated players, {own.sum()} are closest to their own family; "
         told += f"{named.sum()} are named, {(named & ~own).sum()} of them wrongly"
-        worth = [f"{row.r:.2f} ({row.family} {row.parameter})" for row in self.correlations().itertuples()]
-        return told + (f". True and fitted parameters correlate by {listed(worth)}." if worth else ".")
+        worth = [
+            f"{row.r:.2f} ({row.family} {row.parameter})"
+            for row in self.correlations().itertuples()
+        ]
+        return told + (
+            f". True and fitted parameters correlate by {listed(worth)}." if worth else "."
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each player: its ``family``, its parameters (``true_rate``, ...), and what was found of it."""
-        truth = [{"family": one.key, **{f"true_{k}": v for k, v in one.parameters.items()}} for one in self.truth]
+        truth = [
+            {"family": one.key, **{f"true_{k}": v for k, v in one.parameters.items()}}
+            for one in self.truth
+        ]
         return pd.concat([pd.DataFrame(truth), self.each.to_frame()], axis=1)
 
     def confusion(self) -> pd.DataFrame:
@@ -182,7 +231,9 @@ class _Recovery(Found):
         table = self.to_frame()
         counts = pd.crosstab(table["family"], table["closest"])
         rows = list(dict.fromkeys(table["family"]))
-        return counts.reindex(index=rows, columns=[*rows, *counts.columns.difference(rows)], fill_value=0)
+        return counts.reindex(
+            index=rows, columns=[*rows, *counts.columns.difference(rows)], fill_value=0
+        )
 
     def correlations(self) -> pd.DataFrame:
         """A row for each family and parameter: ``n`` players that are closest to their own, and Pearson's ``r``.
@@ -213,8 +264,12 @@ class _Recovery(Found):
         most = int(counts.to_numpy().max())
         figures.painted(matrix, counts.to_numpy(float), Normalize(0, most))
         for (i, j), n in np.ndenumerate(counts.to_numpy()):
-            matrix.annotate(str(n), (j, i), ha="center", va="center", color=LIGHT_TEXT if 2 * n > most else INK)
-        matrix.set_xticks(range(counts.shape[1]), [str(key).replace("_", "\n") for key in counts.columns])
+            matrix.annotate(
+                str(n), (j, i), ha="center", va="center", color=LIGHT_TEXT if 2 * n > most else INK
+            )
+        matrix.set_xticks(
+            range(counts.shape[1]), [str(key).replace("_", "\n") for key in counts.columns]
+        )
         matrix.set_yticks(range(len(counts)), [str(key).replace("_", " ") for key in counts.index])
         matrix.set(xlabel="closest family", ylabel="family of the player")
         for at, name in enumerate(names):
@@ -224,7 +279,9 @@ class _Recovery(Found):
                 if true is not None and true.notna().any():
                     axes.plot(true, part[name], "o", markersize=4, color=hue, label=label)
             axes.axline((0, 0), slope=1, **figures.REFERENCE)
-            axes.set(xlabel=f"true {name.replace('_', ' ')}", ylabel="fitted" if at % 3 == 0 else "")
+            axes.set(
+                xlabel=f"true {name.replace('_', ' ')}", ylabel="fitted" if at % 3 == 0 else ""
+            )
             axes.legend(fontsize=7)
         return figure
 
@@ -258,10 +315,14 @@ def recovery(
         found.confusion(), found.correlations(), found.plot()
     """
     rng, truth, bounds = np.random.default_rng(seed), list[Algorithm](), dict(within or {})
-    require(bool(players), "no player to simulate; give families, or algorithms at their parameters")
+    require(
+        bool(players), "no player to simulate; give families, or algorithms at their parameters"
+    )
     drawn = [one for one in players if isinstance(one, Family)]
     for name in bounds:
-        require_known("parameter that is drawn", name, {s.name for one in drawn for s in one.searched})
+        require_known(
+            "parameter that is drawn", name, {s.name for one in drawn for s in one.searched}
+        )
     for one in players:
         if isinstance(one, Algorithm):
             truth.append(one)
@@ -277,13 +338,20 @@ def recovery(
     seeds = rng.integers(2**31, size=len(truth)).tolist()
     games = [sample(**how, seed=own, player=one) for own, one in zip(seeds, truth, strict=True)]
     arrays = games[0].round_arrays
-    whole: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in games]) for name in arrays}
+    whole: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in games]) for name in arrays
+    }
     whose = np.repeat([f"{i:04}" for i in range(len(truth))], [len(one) for one in games])
     episodes = replace(games[0], **whole, participants=whose)
-    return _Recovery(tuple(truth), explain_each(episodes, episodes.choices, families=families, seed=seed))
+    return _Recovery(
+        tuple(truth), explain_each(episodes, episodes.choices, families=families, seed=seed)
+    )
 
 
-_LEVELS, _CERTAIN = 4, 1e-9  # rewards that are told apart; where there are more, those above the median from the others
+_LEVELS, _CERTAIN = (
+    4,
+    1e-9,
+)  # rewards that are told apart; where there are more, those above the median from the others
 
 
 def _moved(bins: pd.DataFrame, arm: str) -> str:
@@ -291,7 +359,11 @@ def _moved(bins: pd.DataFrame, arm: str) -> str:
     own, told = bins[bins["choice"] == arm], []
     ends = list(dict.fromkeys((own["reward"].iloc[-1], own["reward"].iloc[0])))
     for source, part in own.groupby("source", sort=False):
-        moved = [np.average(one["change"], weights=one["n"]) for end in ends if len(one := part[part["reward"] == end])]
+        moved = [
+            np.average(one["change"], weights=one["n"])
+            for end in ends
+            if len(one := part[part["reward"] == end])
+        ]
         told.append(f"{source} {' or '.join(f'{change:+.2f}' for change in moved)}")
     return f"After a choice of {arm} that paid {' or '.join(ends)}, its logit moves by: {'; '.join(told)}."
 
@@ -303,8 +375,14 @@ def _portrait(bins: pd.DataFrame, arm: str) -> Any:
 
     sources = list(dict.fromkeys(bins["source"]))
     figure = Figure(figsize=(4.5, 3.2 * -(-len(sources) // 2)))  # whole on a phone
-    panels = figure.subplots(-(-len(sources) // 2), min(2, len(sources)), squeeze=False, sharey=True).flat
-    hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
+    panels = figure.subplots(
+        -(-len(sources) // 2), min(2, len(sources)), squeeze=False, sharey=True
+    ).flat
+    hues = dict(
+        zip(
+            dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False
+        )
+    )
     for axes, source in zip(panels, sources, strict=False):
         for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
             look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
@@ -320,7 +398,9 @@ def _portrait(bins: pd.DataFrame, arm: str) -> Any:
 
 
 @checked
-def phase_portrait(sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8) -> Tabulated:
+def phase_portrait(
+    sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
+) -> Tabulated:
     """The phase portrait of several sources, side by side: how a round moves the logit of an arm.
 
     The table has a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean
@@ -335,20 +415,29 @@ def phase_portrait(sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm:
     """
     integer("arm", arm, 0, episodes.n_arms - 1), integer("n_bins", n_bins, 1)
     require(bool(sources), "no source to draw; give {name: an algorithm, a machine or a function}")
-    require(episodes.n_rounds > 1, "a round moves the logit of the next one, so episodes need 2 rounds or more")
+    require(
+        episodes.n_rounds > 1,
+        "a round moves the logit of the next one, so episodes need 2 rounds or more",
+    )
     names = [f"arm_{i + 1}" for i in range(episodes.n_arms)]
     paid: NDArray[Any] = episodes.rewards
     levels = np.unique(paid[episodes.counted])
     words = [f"{level:g}" for level in levels]
     if len(levels) > _LEVELS:
         middle = float(np.median(paid[episodes.counted]))
-        paid, levels, words = (paid > middle) * 1.0, np.array([0.0, 1.0]), [f"to {middle:g}", f"above {middle:g}"]
+        paid, levels, words = (
+            (paid > middle) * 1.0,
+            np.array([0.0, 1.0]),
+            [f"to {middle:g}", f"above {middle:g}"],
+        )
     counted, rows = episodes.counted[:, :-1] & episodes.counted[:, 1:], []
     for source, subject in sources.items():
         given = np.array(predictor(subject)(episodes), np.float64)
         if given.shape[:2] == episodes.counted.shape:
             given[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
-        logit = special.logit(np.clip(checked_distributions(given, episodes)[..., arm], _CERTAIN, 1 - _CERTAIN))
+        logit = special.logit(
+            np.clip(checked_distributions(given, episodes)[..., arm], _CERTAIN, 1 - _CERTAIN)
+        )
         for choice, (level, word) in product(range(len(names)), zip(levels, words, strict=True)):
             use = counted & (episodes.choices[:, :-1] == choice) & (paid[:, :-1] == level)
             before, moved = logit[:, :-1][use], np.diff(logit, axis=1)[use]
@@ -360,4 +449,6 @@ def phase_portrait(sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm:
                 rows.append(row | {"change": y.mean(), "spread": left.std(), "n": len(x)})
     require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
     table, label = pd.DataFrame(rows), names[arm]
-    return Tabulated(sentence=_moved(table, label), table=table, picture=lambda figures: _portrait(table, label))
+    return Tabulated(
+        sentence=_moved(table, label), table=table, picture=lambda figures: _portrait(table, label)
+    )

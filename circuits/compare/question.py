@@ -35,7 +35,9 @@ from interp.statistics import NO_NUMBER, Interval, of_each
 from interp.task import Task
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
-_ALLOWANCE = sqrt(2)  # widens intervals as though the luck of the fit were as large as that of the episodes scored
+_ALLOWANCE = sqrt(
+    2
+)  # widens intervals as though the luck of the fit were as large as that of the episodes scored
 _ONE = "the two are one machine: their digests are the same"
 
 
@@ -64,7 +66,12 @@ class Effort:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        least = {"known": 8, "test": 8, "scored": 2, "seed": None}  # intervals over episodes need several of them
+        least = {
+            "known": 8,
+            "test": 8,
+            "scored": 2,
+            "seed": None,
+        }  # intervals over episodes need several of them
         for name, value in vars(self).items():
             integer(name, value, least.get(name, 1))
         require(
@@ -94,11 +101,15 @@ class Effort:
         [5, 8, 10, 13, 16, 19, 21, 24]
         """
         first, last = self.rounds // 6, self.rounds - 1 - self.horizon
-        return [first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)]
+        return [
+            first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)
+        ]
 
 
 FULL = Effort()
-QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=240, untrained=2)
+QUICK = Effort(
+    known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=240, untrained=2
+)
 
 
 @dataclass(frozen=True)
@@ -114,9 +125,13 @@ class Samples:
         """Episodes of a model's task and rates, of ``sizes``."""
         task, sizes = tasks.of(model), {**tasks.of(model).data.sample_options(model), **sizes}
         asked = {1000: (0, effort.known), 1001: (1, effort.test), 1002: (0, effort.test)}
-        draws = {i: partial(task.half(half).sample, n, effort.rounds) for i, (half, n) in asked.items()}
+        draws = {
+            i: partial(task.half(half).sample, n, effort.rounds) for i, (half, n) in asked.items()
+        }
         known, *others = (draw(seed=3 * effort.seed + i, **sizes) for i, draw in draws.items())
-        n = min(map(len, others))  # they pair up; halves of what was recorded need not be of one size
+        n = min(
+            map(len, others)
+        )  # they pair up; halves of what was recorded need not be of one size
         return cls(known, *(episodes.select(slice(n)) for episodes in others))
 
     @property
@@ -149,7 +164,9 @@ class Participant:
     @property
     def names_algorithm(self) -> bool:
         """Whether the machine says which algorithm it computes, as handwired ones do."""
-        return self.model.is_handwired or isinstance(getattr(self.model, "algorithm", None), Algorithm)
+        return self.model.is_handwired or isinstance(
+            getattr(self.model, "algorithm", None), Algorithm
+        )
 
     @remembered
     def run(self, episodes: Any) -> Rollout:
@@ -160,7 +177,9 @@ class Participant:
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
         """Latents to a variable of the algorithm's state, fitted on the known episodes."""
         known = self.samples.known
-        return Decoder.fit(self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
+        return Decoder.fit(
+            self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE
+        )
 
     @remembered
     def writer(self, algorithm: Algorithm, keys: tuple[str, ...] = ()) -> Writer:
@@ -178,12 +197,17 @@ class Participant:
 
         Of an algorithm: what it claims of its inputs, at the tokens that say them.
         """
-        at = {*self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)}
+        at = {
+            *self.run(self.samples.test).layout.labels,
+            *(channel.name for channel in self.model.channels),
+        }
         found = []
         for claim in Claim.of(self.model):
             places = tuple(place for place in claim.places if place.site.position in {None, *at})
             if algorithm is not None:
-                places = tuple(p for p in places if p.site.component == "embed" and p.site.position is not None)
+                places = tuple(
+                    p for p in places if p.site.component == "embed" and p.site.position is not None
+                )
                 if claim.control or claim.variable not in algorithm.of_the_inputs:
                     continue
             if places:
@@ -192,7 +216,11 @@ class Participant:
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
         """The tokens at which the task says that an input acts on the state, each once."""
-        sites = [tuple(str(p.site) for p in c.places) for c in self.claims(algorithm) if c.outcome == "state"]
+        sites = [
+            tuple(str(p.site) for p in c.places)
+            for c in self.claims(algorithm)
+            if c.outcome == "state"
+        ]
         return list(dict.fromkeys(sites))
 
 
@@ -208,13 +236,17 @@ def scored(missed: ArrayLike, asked: ArrayLike, whose: Any = None) -> Interval:
     missed, asked = of_each(missed, whose), of_each(asked, whose)
     if not np.isfinite([np.sum(missed), np.sum(asked)]).all():
         return NO_NUMBER
-    return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(missed) - 1, 0.975)))
+    return refit.interval(
+        missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(missed) - 1, 0.975))
+    )
 
 
 @remembered
 def pooled(subject: Participant) -> Rollout:
     """The subject's rollouts of the known episodes and of the test episodes as one."""
-    return Rollout.joined([subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)])
+    return Rollout.joined(
+        [subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)]
+    )
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
@@ -252,7 +284,10 @@ class CrossFitted(Decoder):
 
     def _each(self, apply: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
         """What each fit makes of the episodes of its fold, in the order of the episodes."""
-        rows = [torch.from_numpy(np.flatnonzero(np.array(self.fold) == k)) for k in range(len(self.fits))]
+        rows = [
+            torch.from_numpy(np.flatnonzero(np.array(self.fold) == k))
+            for k in range(len(self.fits))
+        ]
         parts = torch.cat([apply(fit, own) for fit, own in zip(self.fits, rows, strict=True)])
         return parts[torch.cat(rows).argsort().to(parts.device)]
 
@@ -260,10 +295,15 @@ class CrossFitted(Decoder):
 @remembered
 def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
     """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
-    latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
+    latents, values = (
+        pooled(subject).latents[:, :-1],
+        pooled_values(algorithm, subject.samples)[variable],
+    )
     fold = subject.samples.whose % N_FOLDS
     others = [fold != k for k in range(N_FOLDS)]
-    fits = [Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others]
+    fits = [
+        Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others
+    ]
     return CrossFitted.of(fits, fold)
 
 
@@ -275,7 +315,9 @@ def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, 
     for k in range(N_FOLDS):
         others = fold != k
         held = {key: values[key][others] for key in keys}
-        writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
+        writers.append(
+            Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE)
+        )
     return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], fold))
 
 
@@ -335,14 +377,21 @@ class Compared:
     @cached_property
     def is_one(self) -> bool:
         """Whether the two are one machine."""
-        return self.reference is not None and self.reference.model.digest() == self.model.model.digest()
+        return (
+            self.reference is not None
+            and self.reference.model.digest() == self.model.model.digest()
+        )
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
         """Algorithms whose state is looked for: the closest one where it carries a state, then the reference's."""
         closest = self.parts["algorithm"].algorithm
         expected = self.model.task.explains((self.reference or self.model).model)
-        first = {} if closest is None or not closest.state or closest.key == expected.key else {closest.key: closest}
+        first = (
+            {}
+            if closest is None or not closest.state or closest.key == expected.key
+            else {closest.key: closest}
+        )
         return {**first, expected.key: expected}
 
 
@@ -400,5 +449,15 @@ class Question:
         else:
             found = self.judge(compared) if self.judge else compared.parts[self.key].measure
         if compared.is_one and not lacking:
-            found = Measure(self.key, "", _CERTAIN, found.threshold, unit=found.unit, needs_control=False, note=_ONE)
-        return replace(found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,))
+            found = Measure(
+                self.key,
+                "",
+                _CERTAIN,
+                found.threshold,
+                unit=found.unit,
+                needs_control=False,
+                note=_ONE,
+            )
+        return replace(
+            found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,)
+        )

@@ -18,7 +18,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from circuits.compare.fitting import Array, Predict, distributions, predictor
-from circuits.compare.question import Compared, Participant, Question, columns, pooled, pooled_values
+from circuits.compare.question import (
+    Compared,
+    Participant,
+    Question,
+    columns,
+    pooled,
+    pooled_values,
+)
 from interp import tasks
 from interp.algorithm import Algorithm, Episodes, participants_of
 from interp.interventions.experiment import Edit, Experiment, run, run_on
@@ -34,7 +41,9 @@ from interp.task import Task
 _NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
 _LAGS = (0, 1, 2, 3, 5, 9, 17)  # lags are taken together from each of these to the next
-_THERE = 0.95  # level of intervals of responses against moves of the state, which need only be there
+_THERE = (
+    0.95  # level of intervals of responses against moves of the state, which need only be there
+)
 RESPONDS = 0.5
 """Response against a move of the state, worst cell (why: docs/method/naming-an-algorithm.md)."""
 _MORE = 4  # so many times as many inputs are changed where a cell's interval spans that
@@ -72,7 +81,9 @@ class Edits:
     @property
     def of_each(self) -> Int[np.ndarray, "edit 3"]:
         """Kind, round and episode of every change, in order."""
-        return np.array([(kind, t, row) for kind, t, rows, _ in self.parts for row in rows], np.int64).reshape(-1, 3)
+        return np.array(
+            [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows], np.int64
+        ).reshape(-1, 3)
 
 
 @remembered
@@ -82,7 +93,9 @@ def edits_of(compared: Compared, times: int) -> Edits:
     return Edits.of(subject.task, subject.samples.test, times * compared.effort.edits)
 
 
-def responses(subject: Machine | Algorithm | Predict, edits: Edits) -> Float[np.ndarray, "edit round outcome"]:
+def responses(
+    subject: Machine | Algorithm | Predict, edits: Edits
+) -> Float[np.ndarray, "edit round outcome"]:
     """How much the prediction of every round changes with each edit; 0 before it.
 
     ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever
@@ -95,7 +108,9 @@ def responses(subject: Machine | Algorithm | Predict, edits: Edits) -> Float[np.
     predict = predictor(subject)
     clean = predict(edits.episodes)
     if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on the others
-        return np.concatenate([predict(changed.select(rows)) - clean[rows] for _, _, rows, changed in edits.parts])
+        return np.concatenate(
+            [predict(changed.select(rows)) - clean[rows] for _, _, rows, changed in edits.parts]
+        )
     return np.concatenate([(predict(changed) - clean)[rows] for _, _, rows, changed in edits.parts])
 
 
@@ -108,7 +123,11 @@ def _of_machine(edits: Edits, model: Machine) -> Array:
         changed = [batch.select(rows) for _, u, rows, batch in edits.parts if u == t]
         fed = EncodedRounds.joined([model.prepare(base.layout.encode(batch)) for batch in changed])
         on: dict[str, Any] = {"horizon": base.n_rounds - 1 - t, "reads": "each", "update": False}
-        found = run(Experiment(model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on))
+        found = run(
+            Experiment(
+                model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on
+            )
+        )
         change.append(np.pad(found.effects[0].numpy(force=True), ((0, 0), (t, 0), (0, 0))))
     return np.concatenate(change)
 
@@ -123,7 +142,9 @@ def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits:
     values, changes = algorithm.run(edits.episodes), []
     for _, _, rows, changed in edits.parts:
         theirs = algorithm.run(changed.select(rows))
-        changes.append({key: np.asarray(theirs[key] - values[key][rows], np.float64) for key in writer.shapes})
+        changes.append(
+            {key: np.asarray(theirs[key] - values[key][rows], np.float64) for key in writer.shapes}
+        )
     change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
     _, at, episode = edits.of_each.T
     result = np.full((len(at), *distributions(base.layout, base.predictions).shape[1:]), np.nan)
@@ -134,12 +155,25 @@ def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits:
             continue
         own = base.select(episode[edit])
         clean = own.latents[:, t : t + 1]
-        step = writer.step({key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1)).to(clean)
-        shake = _JITTER * (clean + step).square().mean().sqrt() * torch.randn(clean.shape, generator=draws).to(clean)
+        step = writer.step(
+            {key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1)
+        ).to(clean)
+        shake = (
+            _JITTER
+            * (clean + step).square().mean().sqrt()
+            * torch.randn(clean.shape, generator=draws).to(clean)
+        )
         tried = enumerate((step, step + shake, step - shake, shake, -shake))
         edits_here = {str(i): [Edit.of("latent", clean + by, model)] for i, by in tried}
-        found = run(Experiment(model, own, edits_here, [t], update=False)).effects[:, :, 0].numpy(force=True)
-        moved, tied = found[0], np.abs([*(found[1:3] - found[0]), *found[3:]]).max((0, -1))[:, None] > _NOTICED
+        found = (
+            run(Experiment(model, own, edits_here, [t], update=False))
+            .effects[:, :, 0]
+            .numpy(force=True)
+        )
+        moved, tied = (
+            found[0],
+            np.abs([*(found[1:3] - found[0]), *found[3:]]).max((0, -1))[:, None] > _NOTICED,
+        )
         result[edit, t] = np.where(tied, np.nan, moved)
     return result
 
@@ -181,9 +215,15 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     lag, asked = np.arange(n_rounds) - told[:, 1:2], ~np.isnan(ours + theirs).any(-1)
     asked &= (lag >= 0) & (np.arange(n_rounds) >= tasks.of(edits.episodes).data.first_asked)
     sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
-    unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
+    unit = (
+        1.0
+        if tasks.of(edits.episodes).kind == "classes"
+        else (sums[1] + sums[2]).sum() / (2 * asked.sum())
+    )
     notices = _NOTICED**2 * unit
-    weights = resample_weights(n, seed=0, plain_first=True, participants=participants_of(edits.episodes))
+    weights = resample_weights(
+        n, seed=0, plain_first=True, participants=participants_of(edits.episodes)
+    )
     found = []
     for what, when, mask in _cells_of(edits, lag):
         chosen = mask & asked
@@ -199,14 +239,18 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     return tuple(sorted(found, key=lambda cell: cell.alike.low))
 
 
-def _cells_of(edits: Edits, lag: Int[np.ndarray, "edit round"]) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+def _cells_of(
+    edits: Edits, lag: Int[np.ndarray, "edit round"]
+) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Every input at every band of lags, and every round with all its inputs: both in words, and which responses."""
     told, n_rounds = edits.of_each, lag.shape[1]
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
         if low >= n_rounds:
             break
         last = min(high, n_rounds) - 1
-        when = {0: "in the same round", 1: "one round later"}.get(last, f"{low} to {last} rounds later")
+        when = {0: "in the same round", 1: "one round later"}.get(
+            last, f"{low} to {last} rounds later"
+        )
         when = when if low < last or last < 2 else f"{low} rounds later"
         for kind, name in enumerate(edits.kinds):
             yield name, when, (lag >= low) & (lag < high) & (told[:, :1] == kind)
@@ -232,7 +276,9 @@ class ResponsePart(Found):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cell."""
-        return pd.DataFrame([{"name": "response through the state", **cell.row()} for cell in self.cells])
+        return pd.DataFrame(
+            [{"name": "response through the state", **cell.row()} for cell in self.cells]
+        )
 
 
 def _through_state(compared: Compared) -> ResponsePart:
@@ -244,7 +290,10 @@ def _through_state(compared: Compared) -> ResponsePart:
         edits = edits_of(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
-        two = responses(subject.model, edits), _mediated(subject, algorithm, subject.writer(algorithm), edits)
+        two = (
+            responses(subject.model, edits),
+            _mediated(subject, algorithm, subject.writer(algorithm), edits),
+        )
         found = cells(edits, *two, _THERE)
         if not any(cell.alike.low < RESPONDS <= cell.alike.high for cell in found):
             break
@@ -252,24 +301,33 @@ def _through_state(compared: Compared) -> ResponsePart:
     ours, theirs = (x[np.arange(len(kind)), t + 1] for x in two)
     known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
     sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(algorithm.key, found, ratio_interval(*sums, participants=participants_of(edits.episodes)))
+    return ResponsePart(
+        algorithm.key, found, ratio_interval(*sums, participants=participants_of(edits.episodes))
+    )
 
 
 def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
     """The correlation of two changes of predictions where rounds read the state of the round after: the model's and the
     algorithm's, in the worst band of rounds.
     """
-    run, values, found = pooled(subject), pooled_values(algorithm, subject.samples), list[Interval]()
+    run, values, found = (
+        pooled(subject),
+        pooled_values(algorithm, subject.samples),
+        list[Interval](),
+    )
     rounds = range(subject.task.data.first_asked, run.n_rounds - 1)
     now, later = slice(rounds.start, rounds.stop), slice(rounds.start + 1, rounds.stop + 1)
     ran = run_on(subject.model, run, rounds, 1, run.latents[:, later]).predictions[0, :, :, 0]
     asked = algorithm.step(algorithm.at(values, later)[0], algorithm.at(values, now)[1])[1]
     ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, now]
     theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, now]
-    weights = resample_weights(run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose)
+    weights = resample_weights(
+        run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose
+    )
     for band in np.array_split(np.arange(len(rounds)), min(_BANDS, len(rounds))):
         both, mine, other = (
-            (x[:, band] * y[:, band]).sum((1, 2)) for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))
+            (x[:, band] * y[:, band]).sum((1, 2))
+            for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))
         )
         if (other > 0).sum() >= _FEWEST:
             size = np.sqrt((weights @ mine) * (weights @ other))

@@ -34,7 +34,9 @@ _STITCHED = 0.95
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
 _BANDS = 3  # starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out
-_ROUNDING = 1e-6  # of a coordinate's standard deviation: so much, more or less, no state should hang on
+_ROUNDING = (
+    1e-6  # of a coordinate's standard deviation: so much, more or less, no state should hang on
+)
 _HARD, _CERTAIN = 0.9, 0.99
 """A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
 
@@ -87,7 +89,9 @@ class StatePart(Found):
 
     def best(self, source: str, target: str) -> Stitching:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
-        both = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
+        both = [
+            s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")
+        ]
         plain, helped = sorted(both, key=lambda s: len(s.supplied))
         return helped if helped.score.estimate >= plain.score.estimate + 0.01 else plain
 
@@ -97,7 +101,9 @@ class StatePart(Found):
         copies: dict[str, list[float]] = {}
         for s in self.stitchings:
             if s.control == UNTRAINED:
-                copies.setdefault(s.target if s.source == self.reference else s.source, []).append(s.score.estimate)
+                copies.setdefault(s.target if s.source == self.reference else s.source, []).append(
+                    s.score.estimate
+                )
         return tuple(float(np.fmin.reduce(scores)) for scores in copies.values())
 
     @property
@@ -107,7 +113,11 @@ class StatePart(Found):
         worst = min(ways, key=lambda s: (s.score.low, s.source))
         helped = [s.target for s in ways if s.supplied]
         little = [worth for worth in self.worth.values() if worth.low < _WORTH]
-        doubt = f"{NOTHING}: a memory is" if any(worth.high < _WORTH for worth in little) else f"{FEW}: a memory may be"
+        doubt = (
+            f"{NOTHING}: a memory is"
+            if any(worth.high < _WORTH for worth in little)
+            else f"{FEW}: a memory may be"
+        )
         return Measure(
             "state",
             "",
@@ -131,17 +141,23 @@ class StatePart(Found):
             name = "control of stitching" if s.control else "stitching"
             rows.append({"name": name, **ends, **place, **s.score.columns("number")})
         for name, worth in self.worth.items():
-            rows.append({"name": "worth of memory, nats", "target": name, **worth.columns("number")})
+            rows.append(
+                {"name": "worth of memory, nats", "target": name, **worth.columns("number")}
+            )
         return pd.DataFrame(rows)
 
 
-def stitch(model: Participant, reference: Participant, untrained: Sequence[Participant], effort: Effort) -> StatePart:
+def stitch(
+    model: Participant, reference: Participant, untrained: Sequence[Participant], effort: Effort
+) -> StatePart:
     """Both directions, with and without the round, beside shuffled maps and untrained copies of the model."""
     found, worth, ways, generator = [], {}, [], torch.Generator().manual_seed(0)
     everything, test = slice(None), slice(len(model.samples.known), None)
     for source, target in ((model, reference), (reference, model)):
         own = _own(target, effort)
-        scale = float(np.var(own)) if _kind(target) == "mean" else 1.0  # a mean has units: a share of its variance
+        scale = (
+            float(np.var(own)) if _kind(target) == "mean" else 1.0
+        )  # a mean has units: a share of its variance
         clean = pooled(target).latents[:, effort.at]
         moved = _ROUNDING * clean.std(0) * torch.randn(clean.shape, generator=generator).to(clean)
         shaken = (_missed(target, clean + by, own, effort, everything) for by in (moved, -moved))
@@ -151,10 +167,17 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
         whose = target.samples.whose
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
         band = partial(
-            _worst, effort, "carried values" if is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
+            _worst,
+            effort,
+            "carried values" if is_hard(target) else "predictions",
+            cut.mean(0) >= scale * _WORTH,
         )
         ridge = _penalty(source, target, own, cut, effort)
-        for helped, control, episodes in ((False, "", everything), (True, "", everything), (True, "shuffled", test)):
+        for helped, control, episodes in (
+            (False, "", everything),
+            (True, "", everything),
+            (True, "shuffled", test),
+        ):
             mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes) * steady[episodes]
             worst, supplied = band(missed, cut[episodes], whose[episodes]), _HELP if helped else ()
@@ -166,8 +189,14 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             mapped = _stitched(giver, taker, effort, True, ridge)[test]
             without = cut[test] if taker is target else _cut(copy, effort, test) * steady[test]
             missed = _missed(taker, mapped, _own(taker, effort), effort, test) * steady[test]
-            names = (f"{giver.name} {i}", taker.name) if giver is copy else (giver.name, f"{taker.name} {i}")
-            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without, whose[test])))
+            names = (
+                (f"{giver.name} {i}", taker.name)
+                if giver is copy
+                else (giver.name, f"{taker.name} {i}")
+            )
+            found.append(
+                Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without, whose[test]))
+            )
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
@@ -177,14 +206,18 @@ def _cut(target: Participant, effort: Effort, episodes: slice) -> Array:
     return _missed(target, initial, _own(target, effort), effort, episodes)
 
 
-def _penalty(source: Participant, target: Participant, own: Array, cut: Array, effort: Effort) -> float:
+def _penalty(
+    source: Participant, target: Participant, own: Array, cut: Array, effort: Effort
+) -> float:
     """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
     lost = {
-        ridge: _missed(target, _stitched(source, target, effort, True, ridge), own, effort, slice(None)).sum()
+        ridge: _missed(
+            target, _stitched(source, target, effort, True, ridge), own, effort, slice(None)
+        ).sum()
         for ridge in (RIDGE, 0.0)
     }
     return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
@@ -211,7 +244,9 @@ def _seen(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
     """Distributions of the rounds run on, ``[episode, start, horizon, outcome]``, or the values after the last one."""
     if not is_hard(target):
         return _distribution(target, predictions)
-    return np.asarray(target.model.read_state(carried).flatten(2).unsqueeze(2).double().numpy(force=True))
+    return np.asarray(
+        target.model.read_state(carried).flatten(2).unsqueeze(2).double().numpy(force=True)
+    )
 
 
 def _own(target: Participant, effort: Effort) -> Array:
@@ -221,7 +256,9 @@ def _own(target: Participant, effort: Effort) -> Array:
     return _seen(target, predictions, run.latents[:, [t + horizon for t in effort.at]])
 
 
-def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
+def _missed(
+    target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice
+) -> Array:
     """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``.
 
     The mean over the rounds run on.
@@ -233,18 +270,30 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
 
 def _worst(
-    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array, whose: Any = None
+    effort: Effort,
+    seen: str,
+    counts: NDArray[np.bool_],
+    missed: Array,
+    asked: Array,
+    whose: Any = None,
 ) -> tuple[Interval, tuple[int, int], str]:
     """The worst score of a band of those starts that count, the band, and what was seen; of all starts if none does."""
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
     bands = np.array_split(starts, min(_BANDS, len(starts)))
     scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1), whose) for band in bands]
-    worst = int(np.argmin([score.low for score in scores]))  # the first that is no number, where one is none
+    worst = int(
+        np.argmin([score.low for score in scores])
+    )  # the first that is no number, where one is none
     return scores[worst], (effort.at[bands[worst][0]], effort.at[bands[worst][-1]]), seen
 
 
 def _stitched(
-    source: Participant, target: Participant, effort: Effort, helped: bool, ridge: float, shuffled: bool = False
+    source: Participant,
+    target: Participant,
+    effort: Effort,
+    helped: bool,
+    ridge: float,
+    shuffled: bool = False,
 ) -> Tensor:
     """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``, by maps of other folds.
 
@@ -281,7 +330,9 @@ def _products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]
     return {}
 
 
-def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> _Trajectory:
+def _trajectory(
+    source: Participant, target: Participant, mapped: Tensor, effort: Effort
+) -> _Trajectory:
     """The first test episode, from the first start to its end."""
     run, first, at = pooled(target), effort.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
@@ -307,6 +358,10 @@ STATE = Question(
     "state",
     StatePart,
     lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
-    *("It holds the same state as {}, by affine maps", "holds the same state", "holds another state"),
+    *(
+        "It holds the same state as {}, by affine maps",
+        "holds the same state",
+        "holds another state",
+    ),
     of_two=True,
 )

@@ -40,12 +40,25 @@ from circuits.compare.state import is_hard
 from interp.algorithm import Algorithm, Family, Values, in_words
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, flat, transition
-from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Found, Measure, Word, best_of, decisive
+from interp.measure import (
+    AS_WELL,
+    NOTHING,
+    SPANS,
+    UNTRAINED,
+    Found,
+    Measure,
+    Word,
+    best_of,
+    decisive,
+)
 from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
-_STEPPED, _STRAYED = 0.975, 0.95  # step R2 of a yes, and below which it is a no (why: docs/method/comparing.md)
+_STEPPED, _STRAYED = (
+    0.975,
+    0.95,
+)  # step R2 of a yes, and below which it is a no (why: docs/method/comparing.md)
 _EXACT = 1 - 1e-4  # step R2 from which what is left is rounding
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
@@ -109,19 +122,31 @@ class UpdatePart(Found):
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate, a manifold and a horizon; then one a family of updates."""
         rows: list[dict[str, Any]] = []
-        called = {"missing": "not decodable", "decoded": "decoded R2", "bent": "non-linear R2", "r2": "number"}
+        called = {
+            "missing": "not decodable",
+            "decoded": "decoded R2",
+            "bent": "non-linear R2",
+            "r2": "number",
+        }
         for u in self.updates:
             row = {"name": "step R2", **columns(u, **called, untrained="")}
             rows.append({**row, "untrained": best_of(u.untrained).number})
         for rule in self.rules:
-            row = {"name": "fitted update", "algorithm": rule.key, "parameters": in_words(rule.parameters)}
+            row = {
+                "name": "fitted update",
+                "algorithm": rule.key,
+                "parameters": in_words(rule.parameters),
+            }
             held = {"state": " + ".join(rule.state), "manifold": _ON, "horizon": 1}
             rows.append({**row, **held, **rule.r2.columns("number"), **rule.left.columns("left")})
         return pd.DataFrame(rows)
 
 
 def updates(
-    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
+    subject: Participant,
+    algorithms: Mapping[str, Algorithm],
+    untrained: Sequence[Participant],
+    effort: Effort,
 ) -> UpdatePart:
     """Step R2 of the state of every algorithm that carries one, and the updates that fit the last one's state."""
     found = []
@@ -139,7 +164,20 @@ def updates(
             n = len(subject.samples.known)
             fresh = (scored(*_missed_steps(u, *about, known=False), whose[n:]) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
-            found.append(_Update(subject.name, name, keys, missing, decoded, bent, manifold, horizon, r2, controls))
+            found.append(
+                _Update(
+                    subject.name,
+                    name,
+                    keys,
+                    missing,
+                    decoded,
+                    bent,
+                    manifold,
+                    horizon,
+                    r2,
+                    controls,
+                )
+            )
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
     return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)))
 
@@ -147,7 +185,9 @@ def updates(
 def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
-    fits, scores = (transition(subject.model, episodes, writer, rounds=effort.at) for episodes in (other, test))
+    fits, scores = (
+        transition(subject.model, episodes, writer, rounds=effort.at) for episodes in (other, test)
+    )
     own, families = scores.under(algorithm), subject.task.update_families()
     found = [
         _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
@@ -157,7 +197,12 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         if set(writer.shapes) <= set(_made(family, {}).state)
     ]
     left = {rule.key: missed for missed, rule in found}
-    return [r for m, r in sorted(found, key=lambda one: _rank(one[0], left.get(families[one[1].key].extends, np.inf)))]
+    return [
+        r
+        for m, r in sorted(
+            found, key=lambda one: _rank(one[0], left.get(families[one[1].key].extends, np.inf))
+        )
+    ]
 
 
 def _rank(missed: float, base: float) -> tuple[float, float]:
@@ -165,14 +210,18 @@ def _rank(missed: float, base: float) -> tuple[float, float]:
     return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
 
-def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
+def _fitted(
+    family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int
+) -> tuple[float, _Rule]:
     """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
     searched = [parameter for parameter in family.searched if not parameter.enters]
     left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
     return left, _rule(family, found, scores, own, seed)
 
 
-def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:
+def _rule(
+    family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int
+) -> _Rule:
     made = steps.under(_made(family, found))
     sums = (of.missed.sum(1) / of.varied.sum() for of in (made, own))
     missed = ratio_interval(*sums, seed=seed, participants=own.participants)
@@ -180,14 +229,23 @@ def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: St
 
 
 def _extended(
-    subject: Participant, family: Family, algorithm: Algorithm, keys: tuple[str, ...], own: StepResult, effort: Effort
+    subject: Participant,
+    family: Family,
+    algorithm: Algorithm,
+    keys: tuple[str, ...],
+    own: StepResult,
+    effort: Effort,
 ) -> tuple[float, _Rule]:
     """An extension of ``algorithm``, at the point of its grid that says most of the steps of its own state.
 
     A machine that keeps a trace holds another table than the algorithm's, so each point has a decoder of its own.
     """
     free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
-    known = {s.name: algorithm.parameters[s.name] for s in family.searched if s.name in algorithm.parameters}
+    known = {
+        s.name: algorithm.parameters[s.name]
+        for s in family.searched
+        if s.name in algorithm.parameters
+    }
     found: list[tuple[float, dict[str, float], Algorithm]] = []
 
     def steps(made: Algorithm, episodes: Any) -> Transition:
@@ -218,7 +276,9 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     fitted = Affine.fit(known, torch.from_numpy(held[:n].reshape(len(known), -1)), RIDGE)
     decoded = fitted(test).numpy().reshape(held[n:].shape)
     ends = np.cumsum([part.shape[-1] for part in parts])[:-1]
-    for made, true in zip(*(np.split(np.diff(of, axis=1), ends, -1) for of in (decoded, held[n:])), strict=True):
+    for made, true in zip(
+        *(np.split(np.diff(of, axis=1), ends, -1) for of in (decoded, held[n:])), strict=True
+    ):
         about = ((true - true.mean(0)) ** 2).sum()
         scores.append(1 - ((made - true) ** 2).sum() / about if about else 1.0)
     return float(min(scores))
@@ -231,8 +291,12 @@ def _features(subject: Participant) -> tuple[Tensor, Tensor]:
     x = np.nan_to_num(pooled(subject).latents[:, :-1].flatten(2).double().numpy(force=True))
     x = np.concatenate([x, np.broadcast_to(np.arange(x.shape[1])[:, None], (*x.shape[:2], 1))], -1)
     features = RBFSampler(gamma=_NARROW / x.shape[-1], n_components=_FEATURES, random_state=0)
-    straight = make_pipeline(StandardScaler(), FeatureUnion([("plain", "passthrough"), ("bent", features)]))
-    unbent = PowerTransformer() if x.shape[-1] <= _FEATURES else "drop"  # of each coordinate alone, such as a logarithm
+    straight = make_pipeline(
+        StandardScaler(), FeatureUnion([("plain", "passthrough"), ("bent", features)])
+    )
+    unbent = (
+        PowerTransformer() if x.shape[-1] <= _FEATURES else "drop"
+    )  # of each coordinate alone, such as a logarithm
     read = FeatureUnion([("straight", straight), ("unbent", unbent)])
     known, test = (part.reshape(-1, x.shape[-1]) for part in (x[:n], x[n:]))
     known, test = read.fit_transform(known), read.transform(test)
@@ -264,7 +328,9 @@ def _missed_steps(
     for episodes, rows in [(samples.known, slice(n))] * known + [(samples.test, slice(n, None))]:
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {key: change[rows] for key, change in by.items()}
-        found = transition(subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved).under(algorithm)
+        found = transition(
+            subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved
+        ).under(algorithm)
         sums.append((found.missed.sum(1), found.varied.sum(1)))
     missed, varied = (np.concatenate(parts) for parts in zip(*sums, strict=True))
     return missed, varied
@@ -285,7 +351,9 @@ def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Ar
         spread = here.std(0, keepdims=True)
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)
-        changes[key] = np.clip(here + _STRANGE * spread * rng.standard_normal(here.shape), low, high) - here
+        changes[key] = (
+            np.clip(here + _STRANGE * spread * rng.standard_normal(here.shape), low, high) - here
+        )
     return changes
 
 
@@ -300,26 +368,49 @@ def _decoded(writer: Writer, subject: Participant, algorithm: Algorithm) -> floa
     return float(min(scores))
 
 
-def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Measure:
+def judge(
+    part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart
+) -> Measure:
     """By the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
     claims = [_of_steps(part, part.of(algorithm))]
-    graded = [e for e in effects.effects if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state")]
+    graded = [
+        e
+        for e in effects.effects
+        if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state")
+    ]
     graded = [e for e in graded if not isnan(e.score.estimate)]
     if graded:
         weakest = min(graded, key=lambda e: e.score.low)
-        about, controls = f"{weakest.variable} in what a round writes", {UNTRAINED: best_of([weakest.untrained])}
-        claims.append(Measure("update", "", weakest.score, _GRADED, unit="score", controls=controls, about=about))
-    free = Measure("update", "", threshold=RESPONDS, unit="likeness of responses", needs_control=False)
+        about, controls = (
+            f"{weakest.variable} in what a round writes",
+            {UNTRAINED: best_of([weakest.untrained])},
+        )
+        claims.append(
+            Measure(
+                "update", "", weakest.score, _GRADED, unit="score", controls=controls, about=about
+            )
+        )
+    free = Measure(
+        "update", "", threshold=RESPONDS, unit="likeness of responses", needs_control=False
+    )
     about = "response to {}, against the move of the state"
-    claims += [replace(free, number=cell.alike, about=about.format(cell.where)) for cell in response.cells]
-    if response.later.low < RESPONDS:  # a search from both ends holds the state, too, and answers from more than it
+    claims += [
+        replace(free, number=cell.alike, about=about.format(cell.where)) for cell in response.cells
+    ]
+    if (
+        response.later.low < RESPONDS
+    ):  # a search from both ends holds the state, too, and answers from more than it
         about, unit = "prediction from the state of the round after", "correlation of changes"
-        claims.append(Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about))
+        claims.append(
+            Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about)
+        )
     if response.arrives.high < _ARRIVES:
         about = "response one round later, as a share of the move of the state"
         claims.append(Measure("update", "", response.arrives, _ARRIVES, unit="share", about=about))
     hidden = claims[0].unless.get("no", "")
-    if hidden.startswith(NOTHING) and part.of(algorithm)[0].decoded < _STRAYED:  # affine maps do not move it either
+    if (
+        hidden.startswith(NOTHING) and part.of(algorithm)[0].decoded < _STRAYED
+    ):  # affine maps do not move it either
         claims = [replace(claim, unless={**claim.unless, "no": hidden}) for claim in claims]
     return decisive(claims)
 
@@ -330,7 +421,9 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     plain = next(u for u in steps if u.manifold == _ON and u.horizon == 1)
     unless: dict[Word, str] = {}
     if 1 - plain.bent <= RATIO * (1 - plain.r2.estimate):
-        unless["no"] = f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
+        unless["no"] = (
+            f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
+        )
     on = min(u.r2.low for u in steps if u.manifold == _ON)
     only = f"{SPANS}: only states that no episode reaches are updated differently"
     if on >= _STRAYED:
@@ -341,11 +434,20 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
         if part.rules and (rival := part.rules[0]).left.high <= EXTENDED:
             other = f"{rival.name} ({in_words(rival.parameters)})"
             unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of what steps miss"
-        others = [u for u in part.updates if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest]
+        others = [
+            u
+            for u in part.updates
+            if (u.manifold, u.horizon) == (_ON, 1) and 1 - u.r2.low <= RATIO * rest
+        ]
         if others:  # the state of another algorithm, which is not this one's
-            missed = f"{1 - others[0].r2.estimate:.2g} of its steps is missed, and {rest:.2g} of these"
+            missed = (
+                f"{1 - others[0].r2.estimate:.2g} of its steps is missed, and {rest:.2g} of these"
+            )
             unless["yes"] = f"{others[0].algorithm} {AS_WELL}: {missed}"
-    state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
+    state, far = (
+        " + ".join(worst.state),
+        "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on",
+    )
     return Measure(
         "update",
         "",
@@ -370,25 +472,41 @@ def _judged(compared: Compared) -> Measure:
     reference = compared.reference
     if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
-    measure = judge(compared.parts["update"], compared.parts["effects"], algorithm, compared.parts["response"])
+    measure = judge(
+        compared.parts["update"], compared.parts["effects"], algorithm, compared.parts["response"]
+    )
     closest, unless = found.scores[found.closest], dict(measure.unless)
     if found.family and closest.group == algorithm != closest.key:
         unless.setdefault("yes", f"{closest.name} {AS_WELL}: it explains the predictions")
     if found.left and not found.family and closest.group == algorithm:
-        unless.setdefault("yes", f"a small change of it {AS_WELL}: it leaves {found.left} of what predictions miss")
+        unless.setdefault(
+            "yes",
+            f"a small change of it {AS_WELL}: it leaves {found.left} of what predictions miss",
+        )
     unread = compared.parts["update"].of(algorithm)[0].decoded < _STRAYED
     if reference and (
         (unread and compared.parts["state"].measure.word == "yes")
-        or (compared.parts["behaviour"].measure.number.low >= NEARLY_ALL and (unread or not is_hard(reference)))
+        or (
+            compared.parts["behaviour"].measure.number.low >= NEARLY_ALL
+            and (unread or not is_hard(reference))
+        )
     ):
-        unless.setdefault("no", f"{NOTHING}: it is {reference.name} in a code that affine maps misread")
+        unless.setdefault(
+            "no", f"{NOTHING}: it is {reference.name} in a code that affine maps misread"
+        )
     return replace(measure, unless=unless)
 
 
 UPDATE = Question(
     "update",
     UpdatePart,
-    lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
-    *("It updates its state as {} does", "updates its state likewise", "updates its state differently"),
+    lambda compared: updates(
+        compared.model, compared.candidates, compared.untrained, compared.effort
+    ),
+    *(
+        "It updates its state as {} does",
+        "updates its state likewise",
+        "updates its state differently",
+    ),
     judge=_judged,
 )

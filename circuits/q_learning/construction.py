@@ -43,7 +43,9 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
     message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
     with theirs(message, of=(TypeError, ValueError)):
         values = [float(reward) for reward in rewards]
-    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
+    require(
+        len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message
+    )
     largest = max(map(abs, values)) / (1 - gamma)
     return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
 
@@ -94,11 +96,27 @@ def q_learning(
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
-    require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps")
-    require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")
-    for name, value in {"relative_tau": relative_tau, "hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
-        require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
-    require(beta is None or bool(np.isfinite(beta) and beta > 0), f"beta must be a number > 0 or None, got {beta!r}")
+    require(
+        0 <= gamma < 1,
+        f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps",
+    )
+    require(
+        tau is None or bool(np.isfinite(tau) and tau >= 0),
+        f"tau must be a number >= 0 or None, got {tau!r}",
+    )
+    for name, value in {
+        "relative_tau": relative_tau,
+        "hardness": hardness,
+        "heavy": heavy,
+        "epsilon": epsilon,
+    }.items():
+        require(
+            bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}"
+        )
+    require(
+        beta is None or bool(np.isfinite(beta) and beta > 0),
+        f"beta must be a number > 0 or None, got {beta!r}",
+    )
     bound = value_bound(rewards, gamma)
     arguments["rewards"] = [float(reward) for reward in rewards]
     require(
@@ -120,16 +138,37 @@ def q_learning(
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
     labels = wire.numbered("s", n_states), wire.numbered("a", n_actions)
-    wiring = _Wiring(basis, *labels, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness, layout.draws)
+    wiring = _Wiring(
+        basis,
+        *labels,
+        variant,
+        alpha,
+        gamma,
+        bound,
+        signed,
+        slope,
+        beta,
+        eta and hardness,
+        layout.draws,
+    )
     last = _fetching_heads(wiring) if variant == "softmlp" else _adding_heads(wiring)
     exact = (*_routing_heads(wiring), *_evaluating_heads(wiring), *_selecting_heads(wiring), *last)
-    exact = wire.in_words(exact, wire.stated(_FOLDER / "heads.csv", {variant, *["boltzmann"] * bool(beta)}))
-    heads = wire.softmax_only(exact, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy))
+    exact = wire.in_words(
+        exact, wire.stated(_FOLDER / "heads.csv", {variant, *["boltzmann"] * bool(beta)})
+    )
+    heads = wire.softmax_only(
+        exact, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy)
+    )
     neurons = () if variant == "lin" else _evaluating_neurons(wiring)
     neurons = (*neurons, *(_adding_neurons(wiring) if variant == "softmlp" else ()))
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     greedy = eta is None and beta is None and not noise
-    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent", *["greedy"] * greedy}
+    form = {
+        variant,
+        "softmax" if eta else "exact",
+        "noise" if noise else "silent",
+        *["greedy"] * greedy,
+    }
     every = layout.labels
     groups = {
         "ALL": every,
@@ -148,7 +187,9 @@ def q_learning(
     algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
     fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(labels[0]), "fetched": fetched, "current": -buf2["Qcurr"]}
-    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha})
+    sites = located(
+        wire.stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha}
+    )
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -166,11 +207,16 @@ def q_learning(
         state=tuple(buf1[state] for state in wiring.states),
         # From a table of zeros, whatever table the episodes began with.
         algorithm=replace(
-            algorithm, initial=lambda of: {key: np.zeros_like(start) for key, start in algorithm.initial(of).items()}
+            algorithm,
+            initial=lambda of: {
+                key: np.zeros_like(start) for key, start in algorithm.initial(of).items()
+            },
         ),
         sites=sites,
         **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups),
+        edges=table(
+            wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups
+        ),
         float64_only=_float64_only(variant, eta, slope, bound),
     )
 
@@ -226,7 +272,9 @@ class _Wiring:
         """What Update finds the action in phase Qcurr by."""
         return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
 
-    def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[wire.Term, ...]:
+    def move(
+        self, labels: Sequence[str], source: str, target: str, scale: float = 1.0
+    ) -> tuple[wire.Term, ...]:
         """Terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
         return wire.copy(self.basis, labels, source, target, scale)
 
@@ -237,20 +285,34 @@ def _routing_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     sink, states, lin = wiring.sink, wiring.states, wiring.variant == "lin"
     only_actions = one - acting + ids["Update"]  # c_a is an action and an Update: it must not fire.
     copies = wiring.move(states, "id", "id")
-    both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
+    both = (
+        tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states)
+        if lin
+        else ()
+    )
     same = wire.match(wiring.basis, wiring.actions, "id", "id")
     extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
     move, fetched = wiring.move, "buf3" if lin else "buf1"
     drawn = ((ids["Select"], ids.sum(wiring.draws)),)
-    told = wire.content_chooser("1.7 draw to Select", 0, drawn, move(wiring.draws, "id", "buf2"), sink)
+    told = wire.content_chooser(
+        "1.7 draw to Select", 0, drawn, move(wiring.draws, "id", "buf2"), sink
+    )
     following = move(states, "id", "buf2") if lin else copies
     return (
         wire.fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
         wire.fixed_offset("1.2 state to Select", 0, 2, following, one - ids["Select"], sink),
-        wire.fixed_offset("1.3 state to reward", 0, 2, both if lin else copies, one - ids["r"], sink),
-        wire.fixed_offset("1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink),
-        wire.content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink),
-        wire.content_chooser("1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5),
+        wire.fixed_offset(
+            "1.3 state to reward", 0, 2, both if lin else copies, one - ids["r"], sink
+        ),
+        wire.fixed_offset(
+            "1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink
+        ),
+        wire.content_chooser(
+            "1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink
+        ),
+        wire.content_chooser(
+            "1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5
+        ),
         *([told] if wiring.draws else ()),
     )
 
@@ -259,21 +321,30 @@ def _evaluating_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 2: s_t to Select; in "lin", rows of Q from the columns."""
     ids, states, sink = wiring.basis["id"], wiring.states, wiring.sink
     asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
-    fetch = wire.content_chooser("2.1 Select fetches s_t", 1, asks, wiring.move(states, "id", "buf1"), sink, theta=1.5)
+    fetch = wire.content_chooser(
+        "2.1 Select fetches s_t", 1, asks, wiring.move(states, "id", "buf1"), sink, theta=1.5
+    )
     if wiring.variant != "lin":
         return (fetch,)
-    scored, moved = wire.match(wiring.basis, states, "buf2", "buf1"), wiring.move(states, "buf2", "buf2")
+    scored, moved = (
+        wire.match(wiring.basis, states, "buf2", "buf1"),
+        wiring.move(states, "buf2", "buf2"),
+    )
     return (
         fetch,
         wire.Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2")),
-        wire.fixed_offset("2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink),
+        wire.fixed_offset(
+            "2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink
+        ),
     )
 
 
 def _selecting_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 3: choose, take the maximum, inherit the visited column."""
     buf2, lin = wiring.basis["buf2"], wiring.variant == "lin"
-    best = _selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
+    best = _selection(
+        wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau
+    )
     choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
     if wiring.draws:
         choice = _exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
@@ -284,8 +355,15 @@ def _selecting_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     )
     return (
         wire.Head("3.1 action selection", 2, *choice, wiring.move(wiring.actions, "id", "id")),
-        wire.Head("3.2 max extraction", 2, *best, wiring.move(wiring.states, "buf3", "buf3") if lin else maximum),
-        wire.content_chooser("3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5),
+        wire.Head(
+            "3.2 max extraction",
+            2,
+            *best,
+            wiring.move(wiring.states, "buf3", "buf3") if lin else maximum,
+        ),
+        wire.content_chooser(
+            "3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5
+        ),
     )
 
 
@@ -300,7 +378,9 @@ def _selection(
     if wiring.variant == "lin":
         # There the gate stands beside values of either size in one sum: it must not drown in their rounding.
         gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
-    order = sum((float(k) * ids[action] for k, action in enumerate(wiring.actions)), wiring.basis.zero)
+    order = sum(
+        (float(k) * ids[action] for k, action in enumerate(wiring.actions)), wiring.basis.zero
+    )
     common: tuple[wire.Term, ...] = (
         (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * one)),
         (gate * (one - select), wiring.sink),
@@ -309,7 +389,10 @@ def _selection(
         return rule, ((sharpness * select, wiring.basis["buf2"]["Qnext"] - tau * order), *common)
     rows = wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
     silent = (gate + 2.0 * sharpness * wiring.bound) * (one - select)
-    centred = ((-sharpness / len(wiring.actions)) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
+    centred = (
+        (-sharpness / len(wiring.actions)) * wiring.basis["buf2"].sum(wiring.actions),
+        wiring.acting,
+    )
     ordered = () if not tau else ((-sharpness * tau * select, order),)
     return rule, (*rows, centred, *ordered, common[0], (silent, wiring.sink))
 
@@ -323,13 +406,21 @@ def _exploring(
     """
     ids, told, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
     most = (1.0 if rule == "hard" else 100.0) + 2.0 * sharpness * wiring.bound
-    drawn = tuple((most * told[draw], ids[a]) for draw, a in zip(wiring.draws[1:], wiring.actions, strict=True))
+    drawn = tuple(
+        (most * told[draw], ids[a])
+        for draw, a in zip(wiring.draws[1:], wiring.actions, strict=True)
+    )
     return rule, (*scores, *drawn, (most * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * one))
 
 
 def _evaluating_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
     """``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are there, else 0."""
-    ids, buf1, buf2, M = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.bound
+    ids, buf1, buf2, M = (
+        wiring.basis["id"],
+        wiring.basis["buf1"],
+        wiring.basis["buf2"],
+        wiring.bound,
+    )
     # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
     silenced = ids["Select"] if M < 1 else wiring.basis.zero
     out = []
@@ -343,31 +434,58 @@ def _evaluating_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
 
 def _adding_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 4, "mlp" and "lin": linear heads add the three TD terms."""
-    ids, buf1, buf2, lin = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.variant == "lin"
+    ids, buf1, buf2, lin = (
+        wiring.basis["id"],
+        wiring.basis["buf1"],
+        wiring.basis["buf2"],
+        wiring.variant == "lin",
+    )
     update, states, alpha = ids["Update"], wiring.states, wiring.alpha
     move, linear = wiring.move, functools.partial(wire.Head, layer=3, rule="linear")
-    current = wire.match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),)
+    current = (
+        wire.match(wiring.basis, wiring.actions, "id", "buf2")
+        if lin
+        else ((update, buf2["Qcurr"]),)
+    )
     best = wire.match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),)
     minus = -alpha if lin else alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
     adding = (
-        linear("4.1 subtract current value", scores=current, moves=move(states, "id", "buf1", minus)),
-        linear("4.2 add reward", scores=((update, buf1["r"]),), moves=move(states, "id", "buf1", alpha)),
-        linear("4.3 add discounted max", scores=best, moves=move(states, "buf1", "buf1", alpha * wiring.gamma)),
+        linear(
+            "4.1 subtract current value", scores=current, moves=move(states, "id", "buf1", minus)
+        ),
+        linear(
+            "4.2 add reward", scores=((update, buf1["r"]),), moves=move(states, "id", "buf1", alpha)
+        ),
+        linear(
+            "4.3 add discounted max",
+            scores=best,
+            moves=move(states, "buf1", "buf1", alpha * wiring.gamma),
+        ),
     )
     if not lin:
         return adding
     cleared = move(states, "buf2", "buf2", -1.0)
-    return (*adding, wire.fixed_offset("4.4 clean up", 3, 0, cleared, wiring.basis.one - update, wiring.sink))
+    return (
+        *adding,
+        wire.fixed_offset("4.4 clean up", 3, 0, cleared, wiring.basis.one - update, wiring.sink),
+    )
 
 
 def _fetching_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 4, "softmlp": fetch the three values and s_t; the MLP multiplies."""
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
-    update, current = ids["Update"], (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
+    update, current = (
+        ids["Update"],
+        (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2")),
+    )
     return (
         wire.content_chooser("4.1 fetch current value", 3, wiring.taken, current, sink, theta=1.5),
-        wire.content_chooser("4.2 fetch reward", 3, ((update, ids["r"]),), move(("r",), "buf1", "buf2"), sink),
-        wire.content_chooser("4.3 fetch max", 3, ((update, ids["Select"]),), move(("Select",), "buf2", "buf2"), sink),
+        wire.content_chooser(
+            "4.2 fetch reward", 3, ((update, ids["r"]),), move(("r",), "buf1", "buf2"), sink
+        ),
+        wire.content_chooser(
+            "4.3 fetch max", 3, ((update, ids["Select"]),), move(("Select",), "buf2", "buf2"), sink
+        ),
     )
 
 
@@ -381,15 +499,25 @@ def _adding_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
         for state in wiring.states
         for sign in (1.0, -1.0)
     ]
-    signs = [*((state, 1.0) for state in wiring.states), ("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
+    signs = [
+        *((state, 1.0) for state in wiring.states),
+        ("Qcurr", -1.0),
+        ("r", 1.0),
+        ("Select", 1.0),
+    ]
     if wiring.signed:
         signs += [("Qcurr", 1.0), ("r", -1.0), ("Select", -1.0)]
-    clear = [wire.Neuron("4.5 clean up", 3, sign * buf2[label], 0.0, -sign * buf2[label]) for label, sign in signs]
+    clear = [
+        wire.Neuron("4.5 clean up", 3, sign * buf2[label], 0.0, -sign * buf2[label])
+        for label, sign in signs
+    ]
     return (*add, *clear)
 
 
 _KINDS = ("grid", "deterministic", "sparse")
-_TIE_WIDTH = 1e-5  # values closer than this share of the largest are ties that float32 does not decide
+_TIE_WIDTH = (
+    1e-5  # values closer than this share of the largest are ties that float32 does not decide
+)
 _HARD = 1e4
 """A softmax of more than this inverse temperature is meant as a maximum; of less, as a policy, compared as it is."""
 
@@ -398,7 +526,13 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MD
     """Equal shares of the grid, of deterministic transitions and of sparse rewards, in the circuit's range."""
     shares = [len(range(k, n_episodes, len(_KINDS))) for k in range(len(_KINDS))]
     parts = [
-        mdp.sample_mdps(share, circuit.arguments["n_states"], circuit.arguments["n_actions"], seed=seed, regime=kind)
+        mdp.sample_mdps(
+            share,
+            circuit.arguments["n_states"],
+            circuit.arguments["n_actions"],
+            seed=seed,
+            regime=kind,
+        )
         for share, kind in zip(shares, _KINDS, strict=True)
         if share
     ]
@@ -419,7 +553,9 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     """Values and rewards count against the largest of them, one-hot variables and probabilities against 1."""
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
-    return max(_scale(values), value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"]) / 16)
+    return max(
+        _scale(values), value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"]) / 16
+    )
 
 
 def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
@@ -446,7 +582,10 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         return 0.0, ""
     n, rounds, layers = len(circuit.layout.labels), values["next_table"].shape[1], circuit.n_layers
     once, why = layers * n * lost, f"{layers} layers x {n} positions x e^(-eta/2)"
-    if key not in ("carried_state", "residue") and circuit.algorithm.variable(key).units != "reward":
+    if (
+        key not in ("carried_state", "residue")
+        and circuit.algorithm.variable(key).units != "reward"
+    ):
         return once, why
     total, why = 16 * rounds * once, f"16 x {rounds} rounds x {why}"
     if circuit.arguments["variant"] == "softmlp":
@@ -455,7 +594,9 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     else:
         missed = float(circuit.pair_error(np.asarray(_scale(values))))
         why = f"{why} + (epsilon^2 x^3 / 6 + rounding / epsilon) / (1 - gamma)"
-    return total + missed / (1 - circuit.arguments["gamma"]) / _unit(circuit, values, "carried_state"), why
+    return total + missed / (1 - circuit.arguments["gamma"]) / _unit(
+        circuit, values, "carried_state"
+    ), why
 
 
 PLAN = VerificationPlan(

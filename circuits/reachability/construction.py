@@ -23,7 +23,9 @@ from interp.tasks.reachability.layout import ReachabilityRound
 _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
-_ANSWER = 60.0  # score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it
+_ANSWER = (
+    60.0  # score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it
+)
 _SINK = 400.0  # score that sends every query but p? to the sink in head 2.2
 
 
@@ -74,7 +76,9 @@ def reachability(
     neurons = _neurons(basis, nodes, n_edges if mean else 1)
     ids = basis["id"]
     one_hot, every = coordinates.one_hot, layout.labels
-    sources, targets, bound = (wire.numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t"))
+    sources, targets, bound = (
+        wire.numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t")
+    )
     groups = {
         "ALL": every,
         "NAMES": nodes,
@@ -90,7 +94,12 @@ def reachability(
         "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
         "AT_C": ["c_1", "c_2"] if one_hot else every,
     }
-    form = {"marks" if marks else "unmarked", *["mean"] * mean, *["sinusoidal"] * (not one_hot), *["exact"] * (not eta)}
+    form = {
+        "marks" if marks else "unmarked",
+        *["mean"] * mean,
+        *["sinusoidal"] * (not one_hot),
+        *["exact"] * (not eta),
+    }
     sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
     return Circuit(
         name=_NAME,
@@ -106,7 +115,9 @@ def reachability(
         algorithm=breadth_first(),
         sites=sites,
         **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups),
+        edges=table(
+            wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups
+        ),
     )
 
 
@@ -121,11 +132,17 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
     binding = ids["e"] if layout.marks else pos.sum(f"t_{i}" for i in range(1, layout.n_edges + 1))
     looking = one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one)
     near = wire.fixed_offset("1.1 near", 0, 1, wire.copy(basis, nodes, "id", "near"), looking, sink)
-    source = wire.fixed_offset("1.2 source", 0, back, wire.copy(basis, nodes, "id", "far"), one - binding, sink)
-    fetch = wire.content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), wire.copy(basis, nodes, "id", "near"), sink)
+    source = wire.fixed_offset(
+        "1.2 source", 0, back, wire.copy(basis, nodes, "id", "far"), one - binding, sink
+    )
+    fetch = wire.content_chooser(
+        "1.3 fetch z", 0, ((ids["w?"], z),), wire.copy(basis, nodes, "id", "near"), sink
+    )
     wanted = (*wire.match(basis, nodes, "id", "id"), (one, z))
     mark = ((z - shared * sink, out["in"]),)
-    member = wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2)
+    member = wire.content_chooser(
+        "1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2
+    )
     matches = wire.match(basis, nodes, "near", "far")
     moves = wire.copy(basis, nodes, "near" if layout.marks else "id", "near")
     expand = (
@@ -133,18 +150,27 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.He
         if mean
         else wire.Head("2.1 expand", 1, "linear", matches, moves)
     )
-    candidates = 2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2"))) + out["in"]
+    candidates = (
+        2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2")))
+        + out["in"]
+    )
     scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
     answer = wire.Head("2.2 answer", 1, "softmax", scores, wire.copy(basis, nodes, "id", "out"))
     form = {"marks" if layout.marks else "unmarked", *["mean"] * mean}
-    return wire.in_words((near, source, fetch, member, expand, answer), wire.stated(_FOLDER / "heads.csv", form))
+    return wire.in_words(
+        (near, source, fetch, member, expand, answer), wire.stated(_FOLDER / "heads.csv", form)
+    )
 
 
 def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
     """By how much the candidates' codes overlap with both of them more than those of all positions before p?."""
     candidates = layout.position("c_1"), layout.position("c_2")
-    alike = [sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)]
-    apart = min(alike[c] for c in candidates) - max(value for j, value in enumerate(alike) if j not in candidates)
+    alike = [
+        sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)
+    ]
+    apart = min(alike[c] for c in candidates) - max(
+        value for j, value in enumerate(alike) if j not in candidates
+    )
     require(
         apart > MIN_MARGIN,
         f"{len(codes.lines)} lines do not tell the candidates from all other positions (margin {apart:.2g}, "
@@ -173,7 +199,10 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
     rounds = min(n_rounds, n_nodes + 1)
     regimes = ("uniform", "path")
-    parts = [sample(max(1, n_episodes // 2), rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
+    parts = [
+        sample(max(1, n_episodes // 2), rounds, n_nodes, n_edges, regime, seed)
+        for regime in regimes
+    ]
     return joined(parts, " and ".join(regimes))
 
 

@@ -55,11 +55,21 @@ def weighted_majority(
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
-    for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
-        require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
+    for name, value in {
+        "log_gamma": log_gamma,
+        "heavy": heavy,
+        "match_logit": match_logit,
+        "epsilon": epsilon,
+    }.items():
+        require(
+            bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}"
+        )
     amplified = _AMPLIFIED * float(np.exp(heavy) * np.finfo(np.float64).eps)
     require(
-        variant == "P" or eta is None or coordinates.rotation is None or amplified <= _MOST_AMPLIFIED,
+        variant == "P"
+        or eta is None
+        or coordinates.rotation is None
+        or amplified <= _MOST_AMPLIFIED,
         f"in a rotated basis the heavy sink e^{heavy:g} makes up to {amplified:.1g} of a rounding of 2e-16, in every "
         f"prediction, and at most {_MOST_AMPLIFIED:g} may stand there; give heavy=20 or less, no rotation, or no eta",
     )
@@ -85,7 +95,9 @@ def weighted_majority(
         "BEFORE": every[:-1] if coordinates.one_hot else every,
         "AFTER": every[1:] if coordinates.one_hot else every,
     }
-    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma})
+    sites = located(
+        wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma}
+    )
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -120,7 +132,9 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     """Sections 1-3 of the round, layer by layer."""
     ids, buf1 = basis["id"], basis["buf1"]
     experts, votes, sink, one = wire.numbered("e", n), ("q0", "q1"), ids["w"], basis.one
-    tagged: Direction = buf1["w"] - sink  # The tag is on w too (it sees only itself): subtract it there.
+    tagged: Direction = (
+        buf1["w"] - sink
+    )  # The tag is on w too (it sees only itself): subtract it there.
     ask_z = ids["p?"] + ids["w?"] if variant == "P" else ids["p?"]
     prediction: tuple[wire.Term, ...] = (
         *wire.match(basis, experts, "buf2", "buf1"),
@@ -130,21 +144,44 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
     matches = wire.match(basis, votes, "buf3", "id", log_gamma)
     r = variant == "R"
     scored = matches if r else (*wire.match(basis, experts, "buf2", "buf1"), *matches)
-    cleared = (*wire.copy(basis, ("w?",), "id", "id", -1.0), *wire.copy(basis, votes, "buf3", "buf3", -1.0))
+    cleared = (
+        *wire.copy(basis, ("w?",), "id", "id", -1.0),
+        *wire.copy(basis, votes, "buf3", "buf3", -1.0),
+    )
     if not r:
         cleared = (*cleared, *wire.copy(basis, experts, "buf2", "buf2", -1.0))
     bind = wire.copy(basis, (*experts, "p?"), "id", "buf1")
-    carry = wire.content_chooser("2.3 carry z", 1, ((ids["w?"], tagged),), wire.copy(basis, experts, "id", "id"), sink)
+    carry = wire.content_chooser(
+        "2.3 carry z", 1, ((ids["w?"], tagged),), wire.copy(basis, experts, "id", "id"), sink
+    )
     heads = (
         wire.fixed_offset("1.1 bind", 0, 1, bind, one - ids.sum(votes), sink),
-        wire.Head("1.2 state tag", 0, "hard", wire.shift_terms(basis, 1), wire.copy(basis, ("w",), "id", "buf1")),
-        wire.content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), wire.copy(basis, experts, "id", "buf2"), sink),
-        wire.content_chooser("2.2 fetch y", 1, ((ids["w?"], buf1["p?"]),), wire.copy(basis, votes, "id", "buf3"), sink),
+        wire.Head(
+            "1.2 state tag",
+            0,
+            "hard",
+            wire.shift_terms(basis, 1),
+            wire.copy(basis, ("w",), "id", "buf1"),
+        ),
+        wire.content_chooser(
+            "2.1 fetch z", 1, ((ask_z, tagged),), wire.copy(basis, experts, "id", "buf2"), sink
+        ),
+        wire.content_chooser(
+            "2.2 fetch y",
+            1,
+            ((ids["w?"], buf1["p?"]),),
+            wire.copy(basis, votes, "id", "buf3"),
+            sink,
+        ),
         *((carry,) if r else ()),
         wire.Head("3.1 predict", 2, "softmax", prediction, wire.copy(basis, votes, "id", "buf3")),
         wire.Head("3.2 update", 2, "linear", scored, wire.copy(basis, experts, "buf1", "id")),
         wire.content_chooser(
-            "3.3 clean up" if r else "4.1 clean up", 2 if r else 3, ((ids["w?"], ids["w?"]),), cleared, sink
+            "3.3 clean up" if r else "4.1 clean up",
+            2 if r else 3,
+            ((ids["w?"], ids["w?"]),),
+            cleared,
+            sink,
         ),
     )
     return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", {variant}))
@@ -157,7 +194,11 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     """Log-weights count in gains; a prediction loses the digits that log-weights beyond 500 take."""
     if key in _STATE:
         return float(circuit.arguments["log_gamma"])
-    return max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500) if key == "prediction" else 1.0
+    return (
+        max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500)
+        if key == "prediction"
+        else 1.0
+    )
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
@@ -172,13 +213,21 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
         return once, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2)"
     size = float(largest[-1])
     if key == "residue":
-        return once * size, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2) x log-weights of {size:.0f}"
-    total, why = rounds * once * size, f"{rounds} rounds x {circuit.n_layers} x {n} x e^(-eta/2) x {size:.0f}"
+        return (
+            once * size,
+            f"{circuit.n_layers} layers x {n} positions x e^(-eta/2) x log-weights of {size:.0f}",
+        )
+    total, why = (
+        rounds * once * size,
+        f"{rounds} rounds x {circuit.n_layers} x {n} x e^(-eta/2) x {size:.0f}",
+    )
     if circuit.arguments["variant"] == "P":
         total += float(circuit.pair_error(largest).sum())
         why = f"{why} + sum of epsilon^2 x^3 / 6 + rounding / epsilon"
     else:
-        heavy = float(np.exp(-circuit.arguments["heavy"]) + np.exp(-circuit.arguments["match_logit"]))
+        heavy = float(
+            np.exp(-circuit.arguments["heavy"]) + np.exp(-circuit.arguments["match_logit"])
+        )
         total += rounds * circuit.arguments["n_experts"] * heavy * circuit.arguments["log_gamma"]
         why = f"{why} + {rounds} x experts x e^-heavy"
     return (total / _unit(circuit, values, "log_weights"), why) if key in _STATE else (total, why)
@@ -186,7 +235,9 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
 
 PLAN = VerificationPlan(
     sizes=(2, 4, 8, 32),
-    episodes=lambda circuit, rounds, n, seed: sample(n, rounds, circuit.arguments["n_experts"], seed=seed),
+    episodes=lambda circuit, rounds, n, seed: sample(
+        n, rounds, circuit.arguments["n_experts"], seed=seed
+    ),
     output="prediction",
     # Log-weights grow with time, so they are held to a relative error.
     tolerance=lambda key, dtype: (

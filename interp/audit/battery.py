@@ -68,20 +68,34 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         n = min(effort.away, len(others))  # others are taken from the last one on, evenly spaced
         names = [home, *(others[len(others) - 1 - i * len(others) // n] for i in range(n))]
         keys = ["", *names[1:]]  # the sampler's default regime has no key
-        longer = {name: Trial.of(model, effort, keys[i], _SEED + i, rounds) for i, name in enumerate(names)}
-        watched = Trial.of(model, effort, "", _SEED, rounds_for(model, effort, 4))  # what reads the truth late, too
+        longer = {
+            name: Trial.of(model, effort, keys[i], _SEED + i, rounds)
+            for i, name in enumerate(names)
+        }
+        watched = Trial.of(
+            model, effort, "", _SEED, rounds_for(model, effort, 4)
+        )  # what reads the truth late, too
         truth = timing.unseen(watched, is_used)
         measures[2:2] = [shortcuts.side(trial, is_used), truth]
         done(1)
-        measures += [timing.in_time(trial, truth.word == "no"), timing.longer(longer[home], trial.shape[1])]
+        measures += [
+            timing.in_time(trial, truth.word == "no"),
+            timing.longer(longer[home], trial.shape[1]),
+        ]
         measures.append(timing.stays(longer))
         done(1)
         measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
         done(1)
         narrow = not trial.grows and int(carried_mask(model).sum()) <= effort.solved
-        points = dynamics.fixed_points(model, trial.episodes, starts=8, seed=effort.seed) if narrow else None
-        presence = [used.presence(of).assign(regime=name) for name, of in {**longer, home: trial}.items()]
+        points = (
+            dynamics.fixed_points(model, trial.episodes, starts=8, seed=effort.seed)
+            if narrow
+            else None
+        )
+        presence = [
+            used.presence(of).assign(regime=name) for name, of in {**longer, home: trial}.items()
+        ]
         tables = {
             "without": used.without(trial),
             "used": used.table(trial),
@@ -102,5 +116,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         }
         done(1)
     about = {**vars(effort), "episodes": trial.shape[0]}
-    settings = provenance(model, **about, thresholds={name: of.value for name, of in THRESHOLDS.items()})
+    settings = provenance(
+        model, **about, thresholds={name: of.value for name, of in THRESHOLDS.items()}
+    )
     return AuditResult(model.name, tuple(measures), tables, points, settings)

@@ -34,7 +34,16 @@ from interp.session import remembered
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
-_RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)  # numbers of directions; the last stands for all that there are
+_RANKS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    10**9,
+)  # numbers of directions; the last stands for all that there are
 _RANK = 1e-8  # directions that vary less than this share of the widest one do not vary
 _RESAMPLES = 40
 _MORE_SEED = 40
@@ -43,7 +52,9 @@ _FEW = 4  # so many directions are few, or as many as the memory of the algorith
 
 def _directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:
     """The principal directions in which states of episodes vary, widest first."""
-    _, spread, axes = torch.linalg.svd((state - state.mean(0)).flatten(1).double(), full_matrices=False)
+    _, spread, axes = torch.linalg.svd(
+        (state - state.mean(0)).flatten(1).double(), full_matrices=False
+    )
     return axes[spread > _RANK * spread[:1].clamp_min(torch.finfo(torch.float64).tiny)]
 
 
@@ -62,7 +73,9 @@ def _by_rank(trial: Trial, round: int) -> tuple[list[int], Array, Array, Array]:
     gap = (limited(trial, [round], Change.DONOR)[0] - own).flatten(1).double()
     axes = _directions(own)
     ranks = sorted({min(k, len(axes)) for k in _RANKS})
-    drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)).double()
+    drawn = torch.randn(
+        gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)
+    ).double()
     random = torch.linalg.qr(drawn).Q.T.to(gap)
     chosen = [axes[:k] for k in ranks] + [random[:k] for k in ranks]
     parts = [own + (gap @ of.T @ of).to(own).unflatten(1, own.shape[1:]) for of in chosen]
@@ -76,8 +89,12 @@ def table(trial: Trial) -> pd.DataFrame:
     for t in sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]}):
         ranks, effects, random, whole = _by_rank(trial, t)
         for k, part, control in zip(ranks, effects, random, strict=True):
-            share, other = (ratio_interval(of, whole, participants=trial.whose) for of in (part, control))
-            rows.append({"round": t, "directions": k, **share.columns("share"), "random": other.estimate})
+            share, other = (
+                ratio_interval(of, whole, participants=trial.whose) for of in (part, control)
+            )
+            rows.append(
+                {"round": t, "directions": k, **share.columns("share"), "random": other.estimate}
+            )
     return pd.DataFrame(rows)
 
 
@@ -88,7 +105,11 @@ def doses(trial: Trial) -> pd.DataFrame:
     effects = _effects(trial, t, [own + dose * (other - own) for dose in _DOSES])
     whole = effects[_DOSES.index(1.0)]
     return pd.DataFrame(
-        {"round": t, "dose": dose, **ratio_interval(part, whole, participants=trial.whose).columns("share")}
+        {
+            "round": t,
+            "dose": dose,
+            **ratio_interval(part, whole, participants=trial.whose).columns("share"),
+        }
         for dose, part in zip(_DOSES, effects, strict=True)
     )
 
@@ -102,7 +123,10 @@ def repeated(trial: Trial) -> pd.DataFrame:
     first = trial.writes[0]
     ranks, effects, _, whole = _by_rank(trial, trial.writes[-1])
     shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
-    enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
+    enough = next(
+        (k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value),
+        ranks[-1],
+    )
     few = _directions(trial.read([trial.writes[-1]])[0])[:enough]
 
     rows = []
@@ -111,7 +135,11 @@ def repeated(trial: Trial) -> pd.DataFrame:
             said = replaced(trial, Change.DONOR, axes=axes, again=again)
             effect = trial.distance(trial.distribution(said), trial.plain)
             for t in range(first, trial.shape[1]):
-                row = {"directions": n, "written": "in every round" if again else "once", "from_round": first}
+                row = {
+                    "directions": n,
+                    "written": "in every round" if again else "once",
+                    "from_round": first,
+                }
                 moved = mean_interval(effect[:, t], participants=trial.whose)
                 rows.append({**row, "round": t, **moved.columns("effect")})
     return pd.DataFrame(rows)
@@ -137,7 +165,9 @@ def turning(trial: Trial, k: int = 4) -> pd.DataFrame:
         samples = []
         for weights in resample_weights(len(one), _RESAMPLES, seed, participants=trial.whose):
             rows_drawn = torch.from_numpy(rng.choice(len(one), len(one), p=weights))
-            samples.append(_overlap(_directions(one[rows_drawn])[:k], _directions(other[rows_drawn])[:k]))
+            samples.append(
+                _overlap(_directions(one[rows_drawn])[:k], _directions(other[rows_drawn])[:k])
+            )
         found = _overlap(_directions(one)[:k], _directions(other)[:k])
         half = torch.from_numpy(rng.permutation(len(one)))
         cut = len(half) // 2
@@ -146,7 +176,9 @@ def turning(trial: Trial, k: int = 4) -> pd.DataFrame:
         mixed = torch.where(swapped, other, one), torch.where(swapped, one, other)
         null = _overlap(*(_directions(part)[:k] for part in mixed))
         number = Interval.of_samples(np.array(samples), found).columns("overlap")
-        rows.append({"round": t, "and": later, "directions": k, **number, "same": same, "null": null})
+        rows.append(
+            {"round": t, "and": later, "directions": k, **number, "same": same, "null": null}
+        )
     return pd.DataFrame(rows)
 
 
@@ -157,7 +189,9 @@ def few(trial: Trial, is_used: bool) -> Measure:
     """
     n, algorithm = _FEW, trial.algorithm
     if not is_used:
-        return claimed("directions", lacking="no use of what its state says, as far as this audit shows")
+        return claimed(
+            "directions", lacking="no use of what its state says, as far as this audit shows"
+        )
     if algorithm is not None and algorithm.memory:
         n = int(np.prod(np.shape(algorithm.run(trial.episodes)[algorithm.memory])[2:]))
     own, other, kept, random = _with_few(trial, n)
@@ -178,15 +212,28 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
     The last is another's but for as many random directions.
     """
     rounds = list(range(1, trial.shape[1]))
-    own, other = trial.read(rounds).flatten(2).double(), limited(trial, rounds, Change.DONOR).flatten(2).double()
-    drawn = torch.randn(own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)).double()
+    own, other = (
+        trial.read(rounds).flatten(2).double(),
+        limited(trial, rounds, Change.DONOR).flatten(2).double(),
+    )
+    drawn = torch.randn(
+        own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)
+    ).double()
     random = torch.linalg.qr(drawn).Q.T.to(own)
     losses = [trial.losses(trial.run.predictions)[:, 1:].sum(1)]
-    for axes in (None, [_directions(part)[:n] for part in trial.read(rounds)], [random] * len(rounds)):
+    for axes in (
+        None,
+        [_directions(part)[:n] for part in trial.read(rounds)],
+        [random] * len(rounds),
+    ):
         state = other
         if axes is not None:
-            state = other + torch.stack([(x - y) @ of.T @ of for x, y, of in zip(own, other, axes, strict=True)])
-        said = trial.continued(state.to(trial.run.latents).unflatten(2, trial.run.latents.shape[2:]), rounds, horizon=1)
+            state = other + torch.stack(
+                [(x - y) @ of.T @ of for x, y, of in zip(own, other, axes, strict=True)]
+            )
+        said = trial.continued(
+            state.to(trial.run.latents).unflatten(2, trial.run.latents.shape[2:]), rounds, horizon=1
+        )
         losses.append(sum(trial.losses(said[i])[:, t] for i, t in enumerate(rounds)))
     return tuple(losses)
 
@@ -208,11 +255,18 @@ def decoded(trial: Trial) -> Measure:
         return claimed("decoded", lacking="no state that differs between episodes")
     n, people, n_rounds = len(trial.whose), int(trial.whose.max()) + 1, trial.shape[1]
     if people < N_FOLDS:
-        return claimed("decoded", lacking=f"no {N_FOLDS} participants, of whom one part after the other is read")
+        return claimed(
+            "decoded",
+            lacking=f"no {N_FOLDS} participants, of whom one part after the other is read",
+        )
     wide = trial
     if n < PLATEAU:
-        wide = Trial.of(trial.model, replace(trial.effort, episodes=PLATEAU), seed=_MORE_SEED, n_rounds=n_rounds)
-    memory, more = (flat(algorithm.run(of.episodes)[algorithm.memory])[:, 1:] for of in (trial, wide))
+        wide = Trial.of(
+            trial.model, replace(trial.effort, episodes=PLATEAU), seed=_MORE_SEED, n_rounds=n_rounds
+        )
+    memory, more = (
+        flat(algorithm.run(of.episodes)[algorithm.memory])[:, 1:] for of in (trial, wide)
+    )
     number = _r2(trial, memory)
     half = _r2(trial, memory, trial.first_half).estimate if people >= 2 * N_FOLDS else np.nan
     unless: dict[Word, str] = {}
@@ -223,16 +277,24 @@ def decoded(trial: Trial) -> Measure:
         number,
         unit=f"R2 of {algorithm.memory}",
         controls={
-            **wide.untrained(lambda copy: _r2(copy, more) if copy.run.latents[:, 1:].std(0).any() else None),
-            "the memory of other episodes": Control(_r2(trial, memory[donors(n, trial.effort.seed)]).estimate),
+            **wide.untrained(
+                lambda copy: _r2(copy, more) if copy.run.latents[:, 1:].std(0).any() else None
+            ),
+            "the memory of other episodes": Control(
+                _r2(trial, memory[donors(n, trial.effort.seed)]).estimate
+            ),
         },
         unless=unless,
     )
 
 
-def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)) -> Interval:
+def _r2(
+    trial: Trial, memory: Float[np.ndarray, "episode round k"], rows: Array | slice = slice(None)
+) -> Interval:
     features, memory = trial.run.latents[rows, 1:-1].flatten(2).unsqueeze(2), memory[rows]
     whose, seed = trial.whose[rows], trial.effort.seed
-    read = cross_fitted(features, memory, ridge=RIDGE, seed=seed, participants=whose).numpy(force=True)
+    read = cross_fitted(features, memory, ridge=RIDGE, seed=seed, participants=whose).numpy(
+        force=True
+    )
     missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
     return ratio_interval(missed, varied, participants=whose).complement

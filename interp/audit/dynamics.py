@@ -64,7 +64,9 @@ class _Orbit:
     def size(self, of: Array) -> Interval:
         """The root mean square of vectors ``[episode, number]``, with its interval over episodes."""
         square = ratio_interval((of**2).sum(-1), np.ones(len(of)), participants=self.whose)
-        return Interval(*(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high)))
+        return Interval(
+            *(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high))
+        )
 
 
 @remembered
@@ -75,15 +77,24 @@ def orbit(trial: Trial, inputs_of: int | None = None) -> _Orbit:
     """
     run, t, most = trial.run, trial.shape[1] // 2, trial.effort.held
     own = list(range(min(_ORBITS, trial.shape[0])))
-    held, start = trial.held(t, own if inputs_of is None else [inputs_of] * len(own), most + 1), run.latents[own, t]
+    held, start = (
+        trial.held(t, own if inputs_of is None else [inputs_of] * len(own), most + 1),
+        run.latents[own, t],
+    )
     edit = Edit(Place.of("latent", model=trial.model), start.unsqueeze(1))
     (ran,) = batches(Experiment(trial.model, held, {"state": [edit]}, [0], most, "each"))
     states = torch.cat([start.unsqueeze(1), ran.carried[0, :, 0, :most]], 1).transpose(0, 1)
     answers = run.layout.choose(ran.predictions[0, :, 0, most]).numpy(force=True)
     flat = states.double().flatten(2).numpy(force=True)
     every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
-    with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
-        units = [np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()), np.sqrt((every**2).sum(-1).mean()), 1.0]
+    with np.errstate(
+        over="ignore"
+    ):  # untrained copies of handwired machines can grow without bound
+        units = [
+            np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()),
+            np.sqrt((every**2).sum(-1).mean()),
+            1.0,
+        ]
     unit = next(float(unit) for unit in units if 0 < unit < np.inf)
     return _Orbit(flat / unit, unit, answers, trial.whose[own])
 
@@ -103,16 +114,29 @@ def kind(found: _Orbit) -> tuple[str, Interval, str]:
             return "cycles", last, f"Period {period}: it comes back to within {back.estimate:.1e}."
     if last.low > bound:
         whole = float((steps[-1] ** 2).sum(-1).mean())
-        shared = float((steps[-1].mean(0) ** 2).sum()) / whole if whole else 0.0  # 1 where all episodes move alike
+        shared = (
+            float((steps[-1].mean(0) ** 2).sum()) / whole if whole else 0.0
+        )  # 1 where all episodes move alike
         if last.low > _GROWS * middle.high:
             return "expands", last, f"Steps were {middle.estimate:.3g} half-way."
         one, two = steps[-2], steps[-1]
         size = np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
-        if float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean()) > _AGAIN:
+        if (
+            float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean())
+            > _AGAIN
+        ):
             if last.low <= middle.high / _GROWS:
                 return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
-            how = "all episodes step alike" if shared > THRESHOLDS["common"].value else "each episode steps its own way"
-            return "drifts", last, f"Every step repeats the one before, and {how} ({shared:.2f} of steps is shared)."
+            how = (
+                "all episodes step alike"
+                if shared > THRESHOLDS["common"].value
+                else "each episode steps its own way"
+            )
+            return (
+                "drifts",
+                last,
+                f"Every step repeats the one before, and {how} ({shared:.2f} of steps is shared).",
+            )
         return "wanders", last, f"Episodes share {shared:.2f} of their steps."
     return "", last, ""
 
@@ -133,7 +157,9 @@ def ends(trial: Trial) -> pd.DataFrame:
                 "ends": len(np.unique(points)),
                 "largest_share": float(np.bincount(points).max() / len(points)),
                 "apart": float(np.abs(found.states[-1][:, None] - found.states[-1][None]).max()),
-                "answers": len(set(found.answers.tolist())) if trial.run.layout.kind == "classes" else 0,
+                "answers": len(set(found.answers.tolist()))
+                if trial.run.layout.kind == "classes"
+                else 0,
             }
         rows.append(row)
     return pd.DataFrame(rows)
@@ -184,7 +210,11 @@ def stretch(trial: Trial) -> pd.DataFrame:
         row: dict[str, float] = {"number": i + 1}
         for name, of in (("singular", singular), ("exponents", exponents)):
             values = [part[i] for part in of]
-            row |= {name: float(np.mean(values)), f"{name}_low": min(values), f"{name}_high": max(values)}
+            row |= {
+                name: float(np.mean(values)),
+                f"{name}_low": min(values),
+                f"{name}_high": max(values),
+            }
         rows.append({**row, "floor": float(np.log(floor))})
     return pd.DataFrame(rows)
 
@@ -195,11 +225,15 @@ def _precisely(trial: Trial, round: int, e: int) -> tuple[Machine, Rollout, floa
     with suppress(Exception):  # a machine that cannot be copied is looked at as it is
         precise = copy.deepcopy(trial.model).to(torch.float64)
         held = replace(held, fed=precise.prepare(held.fed))
-    held = replace(held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype))
+    held = replace(
+        held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype)
+    )
     return precise, held, (1e-5 if precise.dtype == torch.float64 else 1e-3) * orbit(trial).unit
 
 
-def _left(model: Machine, held: Rollout, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
+def _left(
+    model: Machine, held: Rollout, states: Float[Tensor, "state row width"]
+) -> Float[Tensor, "state row width"]:
     """What the only round of one episode leaves of each of several states."""
     edit = Edit(Place.of("latent", model=model), states.unsqueeze(0))
     experiment = Experiment(model, held, {"state": [edit]}, [0] * len(states), commit="target")
@@ -238,11 +272,16 @@ def settles(trial: Trial) -> Measure:
     )
 
 
-_FIXED, _SLOW = 1e-6, 0.05  # speeds up to which a point is fixed, and slow; states of episodes lie 1 apart
+_FIXED, _SLOW = (
+    1e-6,
+    0.05,
+)  # speeds up to which a point is fixed, and slow; states of episodes lie 1 apart
 _ALIKE = 0.01  # points that lie no farther apart are one
 _MARGINAL = 0.01  # a modulus that differs from 1 by no more is 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
-_WIDEST_SOLVED = 512  # a state of more numbers is refused: a step takes twice as many rounds for each start
+_WIDEST_SOLVED = (
+    512  # a state of more numbers is refused: a step takes twice as many rounds for each start
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -266,7 +305,13 @@ class FixedPoints(Tabulated):
 
 @checked
 def fixed_points(
-    model: Machine, episodes: Episodes, round: int | None = None, *, episode: int = 0, starts: int = 32, seed: int = 0
+    model: Machine,
+    episodes: Episodes,
+    round: int | None = None,
+    *,
+    episode: int = 0,
+    starts: int = 32,
+    seed: int = 0,
 ) -> FixedPoints:
     """Fixed and slow points of a machine's state, with the inputs of one round held.
 
@@ -285,9 +330,14 @@ def fixed_points(
     (at,) = select_rounds(trial.shape[1] // 2 if round is None else round, trial.shape[1])
     require(0 <= episode < trial.shape[0], f"episode is 0 to {trial.shape[0] - 1}, got {episode}")
     live = carried_mask(model).flatten()
-    require(not trial.grows, f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round")
+    require(
+        not trial.grows,
+        f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round",
+    )
     n = int(live.sum())
-    require(n <= _WIDEST_SOLVED, f"fixed points take states of up to {_WIDEST_SOLVED} numbers, got {n}")
+    require(
+        n <= _WIDEST_SOLVED, f"fixed points take states of up to {_WIDEST_SOLVED} numbers, got {n}"
+    )
     unit = orbit(trial).unit
     precise, held, delta = _precisely(trial, at, episode)
     states = trial.run.latents[:, 1:].flatten(0, 1).to(precise.dtype)
@@ -301,7 +351,11 @@ def fixed_points(
 
     def moved(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
         state = placed(x)[None]
-        return ((_left(precise, held, state) - state).flatten(1)[0, live] / unit).double().numpy(force=True)
+        return (
+            ((_left(precise, held, state) - state).flatten(1)[0, live] / unit)
+            .double()
+            .numpy(force=True)
+        )
 
     def slope(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
         return _jacobian(precise, held, placed(x), live, delta).double().numpy(force=True)
@@ -309,7 +363,9 @@ def fixed_points(
     visited = states.flatten(1)[:, live].double().numpy(force=True)
     points, speed = [], []
     for start in visited[drawn] / unit:
-        found = least_squares(moved, start, lambda x: slope(x) - np.eye(len(x)), method="lm", **_TOLERANCES)
+        found = least_squares(
+            moved, start, lambda x: slope(x) - np.eye(len(x)), method="lm", **_TOLERANCES
+        )
         if (size := float(np.linalg.norm(found.fun))) <= _SLOW:
             points.append(found.x)
             speed.append(size)
@@ -320,8 +376,14 @@ def fixed_points(
     most = np.argsort(-reached, kind="stable")
     kept = every[first[most]]
     values = [np.linalg.eigvals(slope(x)) for x in kept]
-    eigenvalues = np.array([v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex).reshape(kept.shape)
-    modulus, speeds, n_starts = np.abs(eigenvalues), np.array(speed)[order][first[most]], max(reached.sum(), 1)
+    eigenvalues = np.array(
+        [v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex
+    ).reshape(kept.shape)
+    modulus, speeds, n_starts = (
+        np.abs(eigenvalues),
+        np.array(speed)[order][first[most]],
+        max(reached.sum(), 1),
+    )
     columns = {
         "kind": np.where(speeds <= _FIXED, "fixed", "slow"),
         "speed": speeds,
@@ -330,7 +392,8 @@ def fixed_points(
         "marginal": (np.abs(modulus - 1) <= _MARGINAL).sum(-1),
         "modulus": modulus.max(-1, initial=0),
         "turn": np.abs(np.angle(eigenvalues[:, :1])).sum(-1),
-        "nearest": np.linalg.norm((kept * unit)[:, None] - visited, axis=-1).min(-1, initial=np.inf) / unit,
+        "nearest": np.linalg.norm((kept * unit)[:, None] - visited, axis=-1).min(-1, initial=np.inf)
+        / unit,
     }
     table, said = pd.DataFrame(columns), f"{model.name}, with the inputs of round {at} held"
     stays, leaves, count = table["marginal"] > 0, table["leaving"] > 0, table["kind"].value_counts()
@@ -341,7 +404,9 @@ def fixed_points(
     shown = (visited - middle) @ plane, (kept * unit - middle) @ plane
     kinds = np.where(leaves, "states leave", np.where(stays, "states stay", "stable")).tolist()
     return FixedPoints(
-        sentence=f"{said}, has no fixed or slow point where the search started." if table.empty else text,
+        sentence=f"{said}, has no fixed or slow point where the search started."
+        if table.empty
+        else text,
         table=table,
         picture=lambda figures: figures.plane(*shown, kinds),
         points=kept * unit,

@@ -57,18 +57,28 @@ class _Adversarial:
     def side(self, model: Machine | None = None) -> Interval:
         """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
         of = model or self.trials[0].model
-        fed = EncodedRounds.joined([of.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials])
-        said = sequential(of, fed, self.trials[0].layout, "own").predictions  # few episodes of each: run as one
+        fed = EncodedRounds.joined(
+            [of.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
+        )
+        said = sequential(
+            of, fed, self.trials[0].layout, "own"
+        ).predictions  # few episodes of each: run as one
         parts = said.split([len(trial.episodes) for trial in self.trials])
-        losses = np.concatenate([one.losses(part)[:, -1] for one, part in zip(self.trials, parts, strict=True)])
+        losses = np.concatenate(
+            [one.losses(part)[:, -1] for one, part in zip(self.trials, parts, strict=True)]
+        )
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
         nearest = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
-        return mean_interval(nearest, participants=participants_of(*(trial.episodes for trial in self.trials)))
+        return mean_interval(
+            nearest, participants=participants_of(*(trial.episodes for trial in self.trials))
+        )
 
 
 def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
     """The losses of an algorithm in the last round."""
-    return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[:, -1]
+    return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[
+        :, -1
+    ]
 
 
 def _answers(
@@ -95,7 +105,9 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
     chosen: list[Trial] = []
     drawn, found, wanted = 0, 0, min(_WANTED, trial.effort.episodes)
     for regime in regimes:
-        for draw in range(1 if trial.task.data.halves else _DRAWS):  # what was recorded is drawn once
+        for draw in range(
+            1 if trial.task.data.halves else _DRAWS
+        ):  # what was recorded is drawn once
             if found >= wanted:
                 break
             more = _drawn_for(trial, regime, draw)
@@ -108,7 +120,9 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
                 break  # a regime in which the heuristic is never wrong
     if found < _FEW:
         return None
-    losses = [np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)]
+    losses = [
+        np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)
+    ]
     return _Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
 
 
@@ -121,7 +135,11 @@ def _drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
 @remembered
 def _found_for(trial: Trial) -> dict[str, _Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
-    return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
+    return (
+        {}
+        if trial.algorithm is None
+        else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
+    )
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -162,14 +180,20 @@ def side(trial: Trial, is_used: bool) -> Measure:
     bound = THRESHOLDS["side"].value
     known = {key: found for key, found in _found_for(trial).items() if found is not None}
     if not known:
-        return claimed("side", lacking="no heuristic of its task whose answers differ from the algorithm's")
+        return claimed(
+            "side", lacking="no heuristic of its task whose answers differ from the algorithm's"
+        )
     numbers = {key: found.side() for key, found in known.items()}
     key = min(numbers, key=lambda name: numbers[name].estimate)
     worst = known[key]
-    note = f"The heuristic is {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
+    note = (
+        f"The heuristic is {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
+    )
     if not is_used and numbers[key].low >= bound:
         note += " It shows no use of what is carried: it finds another way through the inputs."
-    others = "; ".join(f"{known[name].name} {value}" for name, value in numbers.items() if name != key)
+    others = "; ".join(
+        f"{known[name].name} {value}" for name, value in numbers.items() if name != key
+    )
     return claimed(
         "side",
         numbers[key],
@@ -203,7 +227,10 @@ def group_table(trial: Trial) -> pd.DataFrame:
     for name, mask in groups(trial).items():
         at = mask[:, list(trial.writes)].T
         for change in (Change.DONOR, Change.INITIAL) if at.any() else ():
-            effect, cost = (mean(trial, np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
+            effect, cost = (
+                mean(trial, np.where(at, of[..., 0], np.nan))
+                for of in influence(trial, ALL, change)
+            )
             numbers = {**effect.columns("effect"), **cost.columns("cost")}
             rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
     return pd.DataFrame(rows)

@@ -32,7 +32,10 @@ _SPAN = 0.05
 """A gain over the rounds that is a smaller share of the loss at first is none that could be early, late or lost."""
 _REST = 1e-9
 _LEAST = 8  # fewer episodes after rest say nothing
-_INNER = ("cycle", "slow")  # components that run several times in a round, each time on what it left
+_INNER = (
+    "cycle",
+    "slow",
+)  # components that run several times in a round, each time on what it left
 
 
 def _readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:
@@ -59,7 +62,14 @@ def cycles(trial: Trial) -> pd.DataFrame:
     round's own question, and ``next`` of that of the following round, which reads what was left; where a machine
     answers before its cycles, only ``next`` can change. "0" is a round that left what it had read.
     """
-    component = next((found for key, found in trial.model.points.items() if key in _INNER and found.n_layers > 1), None)
+    component = next(
+        (
+            found
+            for key, found in trial.model.points.items()
+            if key in _INNER and found.n_layers > 1
+        ),
+        None,
+    )
     if component is None:
         return pd.DataFrame()
     run, n = trial.run, component.n_layers
@@ -69,10 +79,15 @@ def cycles(trial: Trial) -> pd.DataFrame:
     edits = {str(i + 1): [Edit(Place(sites[-1]), plain.seen[sites[i]])] for i in range(n - 1)}
     unread = run_on(trial.model, run, [t + 1 for t in rounds], 1, run.latents[:, rounds])
     rows = []
-    for cycle, ran in enumerate([unread, *batches(Experiment(trial.model, run, {**edits, str(n): []}, rounds, 1))]):
+    for cycle, ran in enumerate(
+        [unread, *batches(Experiment(trial.model, run, {**edits, str(n): []}, rounds, 1))]
+    ):
         numbers: dict[str, float] = {}
         for name, lag in (("loss", 0), ("next", 1)) if cycle else (("next", 0),):
-            predictions, t_read = ran.predictions[0, :, :, lag], [t + (name == "next") for t in rounds]
+            predictions, t_read = (
+                ran.predictions[0, :, :, lag],
+                [t + (name == "next") for t in rounds],
+            )
             losses = [_loss_in(trial, predictions[:, i], t) for i, t in enumerate(t_read)]
             if np.isfinite(losses).all():
                 numbers |= mean_interval(np.mean(losses, 0), participants=trial.whose).columns(name)
@@ -92,7 +107,11 @@ def table(trial: Trial) -> pd.DataFrame:
     if trial.algorithm is not None:
         of[trial.algorithm.name] = of_algorithm(trial, trial.algorithm)
     return pd.DataFrame(
-        {"of": name, "state_of_round": s, **mean_interval(part, participants=trial.whose).columns("loss")}
+        {
+            "of": name,
+            "state_of_round": s,
+            **mean_interval(part, participants=trial.whose).columns("loss"),
+        }
         for name, losses in of.items()
         for s, part in enumerate(losses)
     )
@@ -109,26 +128,38 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
     span = float(known[0].mean() - known[-1].mean())
     if span <= _SPAN * float(known[0].mean()):
         return claimed("in time", lacking="no rounds in which the algorithm gains anything")
-    (s, late), (early_at, early) = (_worst(of, span, trial.whose) for of in (losses - known, known - losses))
+    (s, late), (early_at, early) = (
+        _worst(of, span, trial.whose) for of in (losses - known, known - losses)
+    )
     unless: dict[Word, str] = {}
     note = f"It is farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
         note += f" It is ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
-        unless = {"yes": f"the truth {AS_WELL}: a leak, by which it is ahead by {early}"} if leaks else {}
+        unless = (
+            {"yes": f"the truth {AS_WELL}: a leak, by which it is ahead by {early}"}
+            if leaks
+            else {}
+        )
     return claimed(
         "in time",
         late,
         unless=unless,
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
-        controls=trial.untrained(lambda copy: _worst(_readouts(copy) - known, span, trial.whose)[1], "below"),
+        controls=trial.untrained(
+            lambda copy: _worst(_readouts(copy) - known, span, trial.whose)[1], "below"
+        ),
         note=note,
     )
 
 
-def _worst(differences: Array, span: float, whose: Int[np.ndarray, " episode"]) -> tuple[int, Interval]:
+def _worst(
+    differences: Array, span: float, whose: Int[np.ndarray, " episode"]
+) -> tuple[int, Interval]:
     """The state, after the first, at which a difference is largest, and the difference as a share of the gain."""
     s = 1 + int(differences[1:].mean(1).argmax())
-    return s, ratio_interval(differences[s], np.full(differences.shape[1], span), participants=whose)
+    return s, ratio_interval(
+        differences[s], np.full(differences.shape[1], span), participants=whose
+    )
 
 
 def unseen(trial: Trial, is_used: bool) -> Measure:
@@ -141,7 +172,9 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     moved = _exchanged(trial, range(trial.shape[1]), 0)
     before = float(_exchanged(trial, trial.writes, 1).mean(0).max())
     t = int(moved.mean(0).argmax())
-    unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
+    unless: dict[Word, str] = (
+        {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
+    )
     controls = {"the truth of the round before": Control(before)}
     note = f"It moves most in round {t} of {trial.shape[1]}."
     number = mean_interval(moved[:, t], participants=trial.whose)
@@ -157,8 +190,12 @@ def _exchanged(trial: Trial, rounds: Sequence[int], lag: int) -> Float[np.ndarra
     for name, own in (("tokens", fed.tokens), ("values", fed.values)):
         parts[name] = torch.cat([own[..., :behind], own[others][..., behind:]], -1)
     edits = {"truth": [Edit(None, replace(fed, **parts))]}
-    (ran,) = batches(Experiment(trial.model, run, edits, [t - lag for t in rounds], lag, commit="target"))
-    return trial.distance(trial.distribution(ran.predictions[0, :, :, lag]), trial.plain[:, list(rounds)])
+    (ran,) = batches(
+        Experiment(trial.model, run, edits, [t - lag for t in rounds], lag, commit="target")
+    )
+    return trial.distance(
+        trial.distribution(ran.predictions[0, :, :, lag]), trial.plain[:, list(rounds)]
+    )
 
 
 def _at_rest(algorithm: Algorithm, values: Values) -> Array:
@@ -177,7 +214,9 @@ def _after_rest(trial: Trial) -> pd.DataFrame | None:
     parts, asked = [], trial.task.data.first_asked
     for e in np.flatnonzero(rest < trial.shape[1] - 1):
         first, plain = max(int(rest[e]), asked), trial.plain[e]
-        moved, apart = (trial.distance(plain[first:], other) for other in (plain[first], given[e, first:]))
+        moved, apart = (
+            trial.distance(plain[first:], other) for other in (plain[first], given[e, first:])
+        )
         before = float(trial.distance(plain[first], plain[asked]))
         rounds = {"episode": int(e), "whose": trial.whose[e], "rounds_since": np.arange(len(moved))}
         parts.append(pd.DataFrame({**rounds, "moved": moved, "apart": apart, "before": before}))
@@ -198,13 +237,21 @@ def rest_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
 
 def stays(trials: Mapping[str, Trial]) -> Measure:
     """Does the model come to rest when the algorithm has? In the regime in which it goes on most."""
-    found = {regime: number for regime, trial in trials.items() if (number := _goes_on(trial)) is not None}
+    found = {
+        regime: number
+        for regime, trial in trials.items()
+        if (number := _goes_on(trial)) is not None
+    }
     if not found:
-        return claimed("stays", lacking="no predictions that move until the algorithm comes to rest")
+        return claimed(
+            "stays", lacking="no predictions that move until the algorithm comes to rest"
+        )
     regime = max(found, key=lambda name: found[name].estimate)
     others = "; ".join(f"{name} {of}" for name, of in found.items() if name != regime)
     note = f"Regime {regime!r}." + (f" Elsewhere: {others}." if others else "")
-    return claimed("stays", found[regime], controls=trials[regime].untrained(_goes_on, "below"), note=note)
+    return claimed(
+        "stays", found[regime], controls=trials[regime].untrained(_goes_on, "below"), note=note
+    )
 
 
 def _goes_on(trial: Trial) -> Interval | None:
@@ -218,7 +265,9 @@ def _goes_on(trial: Trial) -> Interval | None:
     last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()].query("rounds_since >= 2")
     if len(last) < _LEAST or last["before"].mean() <= THRESHOLDS["stays"].value:
         return None
-    return ratio_interval(last["moved"], np.full(len(last), last["before"].mean()), participants=last["whose"])
+    return ratio_interval(
+        last["moved"], np.full(len(last), last["before"].mean()), participants=last["whose"]
+    )
 
 
 def longer(trial: Trial, n_rounds: int) -> Measure:
@@ -229,7 +278,9 @@ def longer(trial: Trial, n_rounds: int) -> Measure:
     if kept is None:
         return claimed("longer", lacking="no gain in the rounds before that is clear of 0")
     unit = f"share of the gain by round {n_rounds - 1} that is there in round {trial.shape[1] - 1}"
-    return claimed("longer", kept, unit=unit, controls=trial.untrained(lambda copy: _kept(copy, n_rounds)))
+    return claimed(
+        "longer", kept, unit=unit, controls=trial.untrained(lambda copy: _kept(copy, n_rounds))
+    )
 
 
 def _kept(trial: Trial, n_rounds: int) -> Interval | None:

@@ -56,7 +56,12 @@ THRESHOLDS = {name: _Threshold(*of) for name, of in _FIXED["thresholds"].items()
 judged once they stood."""
 
 
-claimed = claims({k: {**of, "threshold": THRESHOLDS[of["threshold"]].value} for k, of in _FIXED["claims"].items()})
+claimed = claims(
+    {
+        k: {**of, "threshold": THRESHOLDS[of["threshold"]].value}
+        for k, of in _FIXED["claims"].items()
+    }
+)
 """The measure of a claim: its number, with what ``claims.json`` says of every machine, and changes to that."""
 
 
@@ -130,22 +135,37 @@ class Trial:
             rows[channel.name] = list(range(at, at + channel.rows))
             at += channel.rows
         # How far a cache is written belongs to the cache.
-        for name in [name for name in rows if name.endswith("_length") and name.removesuffix("_length") in rows]:
+        for name in [
+            name
+            for name in rows
+            if name.endswith("_length") and name.removesuffix("_length") in rows
+        ]:
             rows[name.removesuffix("_length")] += rows.pop(name)
         self.grows = next((channel.name for channel in self.model.channels if channel.grows), "")
         self.channels = {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
         algorithms = self.task.algorithms
-        known = algorithms.records() or algorithms.hypothesis is not None or getattr(self.model, "algorithm", None)
+        known = (
+            algorithms.records()
+            or algorithms.hypothesis is not None
+            or getattr(self.model, "algorithm", None)
+        )
         self.algorithm: Algorithm | None = self.task.explains(self.model) if known else None
 
     @classmethod
-    def of(cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Trial:
+    def of(
+        cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0
+    ) -> Trial:
         """On new episodes of a regime, of the sampler's default one where none is named."""
         task = catalog.of(model)
         n_rounds = n_rounds or rounds_for(model, effort)
-        require(n_rounds >= 2, f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}")
+        require(
+            n_rounds >= 2,
+            f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}",
+        )
         n_episodes = max(effort.episodes, task.recorded.get("participants", 0))
-        return cls(model, task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime), effort)
+        return cls(
+            model, task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime), effort
+        )
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
@@ -187,14 +207,22 @@ class Trial:
         """How far distributions ``[..., outcome]`` lie apart, from 0 to 1."""
         if self.run.layout.kind == "classes":
             return np.asarray(0.5 * np.abs(one - other).sum(-1))
-        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / (2 * float(self.plain[..., 0].std()) or 1.0), 1.0)
+        return np.minimum(
+            np.abs(one[..., 0] - other[..., 0]) / (2 * float(self.plain[..., 0].std()) or 1.0), 1.0
+        )
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
         """The task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
-        return np.asarray(self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True))
+        return np.asarray(
+            self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
+        )
 
     def continued(
-        self, changed: Tensor, rounds: Sequence[int], horizon: int | None = None, again: Again | None = None
+        self,
+        changed: Tensor,
+        rounds: Sequence[int],
+        horizon: int | None = None,
+        again: Again | None = None,
     ) -> Tensor:
         """Predictions ``[written, episode, round, ...]`` where each of ``rounds``, apart from the others, reads
         ``changed``, ``[written, episode, row, width]``.
@@ -226,16 +254,23 @@ class Trial:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
         seeds = range(self.effort.seed, self.effort.seed + self.effort.copies + _SPARE)
         copies = (replace(self, model=untrained(self.model, seed)) for seed in seeds)
-        runs = (copy for copy in copies if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all())
+        runs = (
+            copy
+            for copy in copies
+            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all()
+        )
         return tuple(islice(runs, self.effort.copies))
 
-    def untrained(self, number: Callable[[Trial], Interval | None], side: Side = "above") -> dict[str, Control]:
+    def untrained(
+        self, number: Callable[[Trial], Interval | None], side: Side = "above"
+    ) -> dict[str, Control]:
         """The control of a claim: its number with untrained copies in the model's place; empty where none runs.
 
         A copy that has nothing to which the claim applies counts as far from it: 0, or 1 for a claim of little.
         """
         numbers = [
-            Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of for copy in self.copies
+            Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of
+            for copy in self.copies
         ]
         return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
 

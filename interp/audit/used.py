@@ -71,7 +71,9 @@ def limited(
         answers = trial.run.choices.numpy(force=True)
         rows = (torch.from_numpy(alike(answers[:, t], seed)[0]) for t in rounds)
         new = torch.stack([state[of] for state, of in zip(own, rows, strict=True)])
-    elif change == Change.NOISE:  # the mean, and a Gaussian combination of deviations: their covariance at any rank
+    elif (
+        change == Change.NOISE
+    ):  # the mean, and a Gaussian combination of deviations: their covariance at any rank
         draws = torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).to(own)
         new = mean + torch.einsum("ij,sjrw->sirw", draws, own - mean) / max(n - 1, 1) ** 0.5
     elif change == Change.LATE:
@@ -105,7 +107,11 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
     rounds, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == Change.SAME:  # where another episode gives the same answer
         classes, answers = trial.run.layout.kind == "classes", trial.run.choices.numpy(force=True)
-        there = np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in rounds]) if classes else ~there
+        there = (
+            np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in rounds])
+            if classes
+            else ~there
+        )
     said = trial.continued(limited(trial, rounds, change, channel), rounds)
     moved, parts = trial.distance(trial.distribution(said), trial.plain), []
     for of in (moved, trial.losses(said) - trial.losses(trial.run.predictions)):
@@ -118,7 +124,9 @@ def influence(trial: Trial, channel: str, change: str) -> _Influence:
 
 def mean(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
     """The mean over writes, of those that there are, with its 95 % interval over episodes."""
-    return ratio_interval(np.nansum(values, 0), np.isfinite(values).sum(0), participants=trial.whose)
+    return ratio_interval(
+        np.nansum(values, 0), np.isfinite(values).sum(0), participants=trial.whose
+    )
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -129,17 +137,28 @@ def table(trial: Trial) -> pd.DataFrame:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
-                    numbers = {**mean(trial, effect).columns("effect"), **mean(trial, cost).columns("cost")}
-                    rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n})
+                    numbers = {
+                        **mean(trial, effect).columns("effect"),
+                        **mean(trial, cost).columns("cost"),
+                    }
+                    rows.append(
+                        {"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n}
+                    )
     return pd.DataFrame(rows)
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
     """Effect of another episode's state on the prediction of the same round, by channel and round."""
     return pd.DataFrame(
-        {"channel": channel, "round": t, **mean_interval(part[:, 0], participants=trial.whose).columns("effect")}
+        {
+            "channel": channel,
+            "round": t,
+            **mean_interval(part[:, 0], participants=trial.whose).columns("effect"),
+        }
         for channel in trial.channels
-        for t, part in zip(trial.writes, influence(trial, channel, Change.DONOR).effect, strict=True)
+        for t, part in zip(
+            trial.writes, influence(trial, channel, Change.DONOR).effect, strict=True
+        )
     )
 
 
@@ -152,14 +171,22 @@ def replaced(
     """
 
     def write(t: int, state: Tensor) -> Tensor:
-        new, rows, after = limited(trial, [t], change, channel)[0], trial.channels[channel], state.clone()
+        new, rows, after = (
+            limited(trial, [t], change, channel)[0],
+            trial.channels[channel],
+            state.clone(),
+        )
         if axes is not None:
-            return state + ((new - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(1, state.shape[1:])
+            return state + ((new - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(
+                1, state.shape[1:]
+            )
         after[:, rows] = new[:, rows]
         return after
 
     first = write(1, trial.read([1])[0]).unsqueeze(0)
-    return trial.continued(first, [1], again=(lambda _, t, state: write(t, state)) if again else None)[0]
+    return trial.continued(
+        first, [1], again=(lambda _, t, state: write(t, state)) if again else None
+    )[0]
 
 
 def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Interval, float]:
@@ -177,7 +204,9 @@ def _best(found: list[tuple[Interval, float]]) -> tuple[Interval, float]:
 
 @remembered
 def _worth(trial: Trial, change: str, channel: str) -> tuple[Interval, float]:
-    return shares(trial, replaced(trial, change, channel), slice(max(1, trial.task.data.first_asked), None))
+    return shares(
+        trial, replaced(trial, change, channel), slice(max(1, trial.task.data.first_asked), None)
+    )
 
 
 def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, float]:
@@ -206,16 +235,27 @@ def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
     (none, _), (other, _) = worth(trial, [Change.INITIAL]), worth(trial, CONTENT)
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
-    note = "It is a pause: the initial state costs answers, another episode's does not." if pauses else ""
-    return replace(_rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
+    note = (
+        "It is a pause: the initial state costs answers, another episode's does not."
+        if pauses
+        else ""
+    )
+    return replace(
+        _rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note
+    )
 
 
-def _rests(key: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str) -> Measure:
+def _rests(
+    key: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
+) -> Measure:
     number, chance = worth(trial, changes, channel)
     return claimed(
         key,
         number,
-        controls={**trial.untrained(lambda copy: worth(copy, changes, channel)[0]), _CHANCE: Control(chance)},
+        controls={
+            **trial.untrained(lambda copy: worth(copy, changes, channel)[0]),
+            _CHANCE: Control(chance),
+        },
         about="" if channel == ALL else channel,
         yes=f"{verb}s {what}",
         no=f"does not {verb} {what}",
@@ -254,7 +294,9 @@ def without(trial: Trial) -> pd.DataFrame:
     for channel in trial.channels:
         for change in (*_OF_EACH, Change.MEAN):
             number, chance = worth(trial, [change], channel)
-            rows.append({"channel": channel, "change": change, **number.columns("worth"), "chance": chance})
+            rows.append(
+                {"channel": channel, "change": change, **number.columns("worth"), "chance": chance}
+            )
     return pd.DataFrame(rows)
 
 
@@ -272,8 +314,14 @@ def presence(trial: Trial) -> pd.DataFrame:
         ("own", "no"): state - mean + initial,
         ("none", "no"): initial,
     }
-    losses = {cell: trial.losses(trial.continued(read, last))[0, :, -1] for cell, read in cells.items()}
+    losses = {
+        cell: trial.losses(trial.continued(read, last))[0, :, -1] for cell, read in cells.items()
+    }
     return pd.DataFrame(
-        {"content": said, "presence": there, **mean_interval(loss, participants=trial.whose).columns("loss")}
+        {
+            "content": said,
+            "presence": there,
+            **mean_interval(loss, participants=trial.whose).columns("loss"),
+        }
         for (said, there), loss in losses.items()
     )

@@ -31,11 +31,16 @@ _subject_names = options.completing(lambda: named("circuits.benchmark:builders")
 def _benchmark(
     say: Say,
     out: Path = Path("output/benchmark"),
-    quick: Annotated[bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")] = False,
-    method: Annotated[list[str] | None, typer.Option(help="Only these methods, beside the bounds.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")
+    ] = False,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only these methods, beside the bounds.")
+    ] = None,
     question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
     subject: Annotated[
-        list[str] | None, typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names)
+        list[str] | None,
+        typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names),
     ] = None,
     seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
@@ -48,8 +53,15 @@ def _benchmark(
     from circuits.benchmark.questions import QUESTIONS
 
     effort, place = room.QUICK if quick else room.FULL, folder_to_write(out)
-    asked: dict[str, Any] = {"questions": question or (), "seeds": range(seeds), "effort": effort, "out": place}
-    found = room.run(subject or (), method or (), n_jobs=jobs, scheduler=scheduler, shard=shard, **asked)
+    asked: dict[str, Any] = {
+        "questions": question or (),
+        "seeds": range(seeds),
+        "effort": effort,
+        "out": place,
+    }
+    found = room.run(
+        subject or (), method or (), n_jobs=jobs, scheduler=scheduler, shard=shard, **asked
+    )
     if shard:
         say.line(f"{shard}: {len(found.rows)} rows are in {out / 'parts'}")
         return

@@ -46,7 +46,9 @@ from interp.workers import one_thread
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
 _TAKES = {
-    row["command"]: "interp {command} takes about {takes}, on one core at its default size.".format(**row)
+    row["command"]: "interp {command} takes about {takes}, on one core at its default size.".format(
+        **row
+    )
     for row in read_rows(Path(__file__).with_name("durations.csv"))
 }
 """Command, and the option that changes it -> how long it takes, of those that were measured."""
@@ -63,12 +65,24 @@ class Commands(TyperGroup):
         except InputError as error:
             why, code = str(error), 2
         except OSError as error:
-            why, code = f"the system refuses {error.filename or 'a file'}: {error.strerror or error}", 2
+            why, code = (
+                f"the system refuses {error.filename or 'a file'}: {error.strerror or error}",
+                2,
+            )
         except KeyboardInterrupt as stop:
-            why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
+            why, code = (
+                str(stop) or "stopped; the same command goes on where finished work was kept",
+                130,
+            )
         except Exception as error:
-            said = getattr(error, "format_message", None)  # the parser's: an option that is none; it is printed by it
-            if said is not None and "--json" in words and not hasattr(self.commands.get(words[0]), "commands"):
+            said = getattr(
+                error, "format_message", None
+            )  # the parser's: an option that is none; it is printed by it
+            if (
+                said is not None
+                and "--json" in words
+                and not hasattr(self.commands.get(words[0]), "commands")
+            ):
                 _refuse(ctx, words, said())
             raise
         typer.echo(f"interp: {plain(why)}", err=True)
@@ -80,7 +94,9 @@ class Commands(TyperGroup):
 def _refuse(ctx: Any, words: Sequence[str], why: str) -> None:
     """The JSON object of a command that refuses what it was given."""
     command = f"{ctx.info_name} {words[0]}" if ctx.parent else words[0]
-    typer.echo(json.dumps({"command": command, "version": interp.__version__, "error": why}, indent=2))
+    typer.echo(
+        json.dumps({"command": command, "version": interp.__version__, "error": why}, indent=2)
+    )
 
 
 app = typer.Typer(
@@ -90,7 +106,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 llm_app = typer.Typer(
-    name="llm", cls=Commands, help="Language models as online learners: play, score, report.", no_args_is_help=True
+    name="llm",
+    cls=Commands,
+    help="Language models as online learners: play, score, report.",
+    no_args_is_help=True,
 )
 
 
@@ -103,16 +122,26 @@ def _version(asked: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print the log on standard error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print the log on standard error.")
+    ] = False,
     modules: Annotated[
         list[str] | None,
-        typer.Option("--import", help="A module of your own to import first, that registers tasks or machines."),
+        typer.Option(
+            "--import",
+            help="A module of your own to import first, that registers tasks or machines.",
+        ),
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(help="A machine whose --scheduler may be used: what it sends is unpickled, and can run code."),
+        typer.Option(
+            help="A machine whose --scheduler may be used: what it sends is unpickled, and can run code."
+        ),
     ] = None,
 ) -> None:
     """Mechanistic interpretability for transformers that carry latents from round to round."""
@@ -157,7 +186,11 @@ class _Command(TyperCommand):
         spread: list[str] = []
         current = None
         for before, arg in pairwise(["", *args]):
-            named = before if arg == "" and before.startswith("--") else arg.partition("=")[0] or "an argument"
+            named = (
+                before
+                if arg == "" and before.startswith("--")
+                else arg.partition("=")[0] or "an argument"
+            )
             bare = arg == "" or (arg.startswith("--") and arg.endswith("="))
             require(not bare, f"{named} is empty; give it a value, or leave it out")
             if arg.startswith("--"):
@@ -170,7 +203,9 @@ class _Command(TyperCommand):
 
 def _filled(text: str) -> str:
     """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
-    return re.sub(r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text)
+    return re.sub(
+        r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text
+    )
 
 
 def command(
@@ -196,9 +231,16 @@ def command(
         called = key if group is app else f"{group.info.name} {key}"
         takes = [said for name, said in _TAKES.items() if name.partition(" --")[0] == called]
         own = inspect.signature(function, eval_str=True).parameters
-        passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
-        for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
-            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), _VOCABULARY | _described(one)
+        passed: dict[str, Mapping[str, inspect.Parameter]] = (
+            {} if sizes == "none" else {"sizes": _sizes(sizes)}
+        )
+        for holder, one in (
+            of or {}
+        ).items():  # an option for each parameter that has a default and is not its own
+            of_one, texts = (
+                inspect.signature(one, eval_str=True).parameters.values(),
+                _VOCABULARY | _described(one),
+            )
             left = [p for p in of_one if p.default is not p.empty and p.name not in own]
             passed[holder] = {p.name: _as_option(p, texts) for p in left}
 
@@ -212,7 +254,9 @@ def command(
                 given[holder] = {one: value for one, value in values.items() if value is not None}
             with (
                 say.until_done,
-                workers.saying(lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet),
+                workers.saying(
+                    lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
+                ),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
                 warnings.showwarning = lambda message, *_, **__: typer.echo(
@@ -261,7 +305,13 @@ def _described(function: Callable[..., Any]) -> dict[str, str]:
     for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):
         names, _, text = entry.partition(": ")
         sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()).replace("``", ""))[0]
-        found.update({name: f"{sentence[:1].upper()}{sentence[1:]}." for name in names.split(", ") if sentence})
+        found.update(
+            {
+                name: f"{sentence[:1].upper()}{sentence[1:]}."
+                for name in names.split(", ")
+                if sentence
+            }
+        )
     return found
 
 
@@ -278,11 +328,15 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
     made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
     if parameter.default is parameter.empty:
         made = typer.Argument(help=says)
-    return parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made])
+    return parameter.replace(
+        name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made]
+    )
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
 
 
 def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
@@ -292,7 +346,9 @@ def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
     for task in interp.tasks.every():
         for size in task.sizes:
             what = f"{size.what[0].upper()}{size.what[1:]} ({task.name})"
-            found.setdefault(size.option, []).append(f"{what}, at least {size.minimum}; {size.default} by default")
+            found.setdefault(size.option, []).append(
+                f"{what}, at least {size.minimum}; {size.default} by default"
+            )
     return {
         option: _option(option, kind, None, typer.Option(help=f"{'; '.join(texts)}."))
         for option, texts in found.items()
@@ -300,8 +356,15 @@ def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
 
 
 _SHARED = (
-    _option("as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")),
-    _option("quiet", bool, False, typer.Option("--quiet", help="Print nothing but the paths of files written.")),
+    _option(
+        "as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")
+    ),
+    _option(
+        "quiet",
+        bool,
+        False,
+        typer.Option("--quiet", help="Print nothing but the paths of files written."),
+    ),
 )
 
 
@@ -345,7 +408,11 @@ class Say:
             terminal = Console()
             if not terminal.is_terminal:
                 terminal = Console(width=240)  # wide enough that no table wraps
-            for table in [rich_table(title, frame.head(_MOST_ROWS), title_justify="left")] if drawn is None else drawn:
+            for table in (
+                [rich_table(title, frame.head(_MOST_ROWS), title_justify="left")]
+                if drawn is None
+                else drawn
+            ):
                 terminal.print(table)
             if drawn is None and len(frame) > _MOST_ROWS:
                 self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
@@ -360,4 +427,6 @@ class Say:
     def close(self) -> None:
         """Print the JSON object, where it was asked for."""
         if self.as_json:
-            typer.echo(json.dumps(json_values({**self._told, "files": self._files}), indent=2, default=str))
+            typer.echo(
+                json.dumps(json_values({**self._told, "files": self._files}), indent=2, default=str)
+            )

@@ -25,7 +25,9 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
     reading = read(traces)
     for sentence in reading.sentences[1:]:
         say.aside(sentence)
-    folder = folder_to_write(out / f"{traces.name}-against-{machines[0].name if machines else 'none'}")
+    folder = folder_to_write(
+        out / f"{traces.name}-against-{machines[0].name if machines else 'none'}"
+    )
     acts = behaviour(reading.runs, seed, machines)
     for one in acts:
         say.line(str(one))
@@ -38,7 +40,10 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
 
 
 @command(
-    example="interp compare wma-learned wma-handwired --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS
+    example="interp compare wma-learned wma-handwired --quick",
+    sizes="one",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
 )
 def _compare(
     say: Say,
@@ -52,12 +57,19 @@ def _compare(
             autocompletion=options.model_names,
         ),
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")
+    ] = False,
     report: bool = False,
     episodes: Annotated[
-        int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
+        int | None,
+        options.number(
+            "Episodes that are scored; maps are fitted on two or three times as many", 8
+        ),
     ] = None,
-    rounds: Annotated[int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)] = None,
+    rounds: Annotated[
+        int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)
+    ] = None,
     recorded: list[str] | None = None,
     hypothesis: list[str] | None = None,
     arguments: options.Set = None,
@@ -75,8 +87,15 @@ def _compare(
     from interp.llm.loading import holds_runs
 
     if holds_runs(model):
-        require(not (recorded or hypothesis), "traces are recorded already: leave --recorded and --hypothesis out")
-        held_against = [] if reference in ("", "none") else [options.load(reference, sizes, arguments, device).model]
+        require(
+            not (recorded or hypothesis),
+            "traces are recorded already: leave --recorded and --hypothesis out",
+        )
+        held_against = (
+            []
+            if reference in ("", "none")
+            else [options.load(reference, sizes, arguments, device).model]
+        )
         _players(say, Path(model), held_against, seed, out)
         return
     is_built = any(record.name == model and record.kind != "learned" for record in models())
@@ -97,7 +116,9 @@ def _compare(
     say.measures(found)
     say.line(f"{found.model}: {found.algorithm.sentence}")
     if of_reference:
-        say.line(f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}")
+        say.line(
+            f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}"
+        )
     kept = ("model", "reference", "sentence", "algorithm", "settings")
     say.facts(**{key: value for key, value in found.to_dict().items() if key in kept})
     written = found.save(folder)

@@ -25,7 +25,9 @@ def _audit(
     sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
-    quick: Annotated[bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")
+    ] = False,
     report: bool = False,
     seed: int = 0,
     out: Path = Path("output/audits"),
@@ -40,25 +42,46 @@ def _audit(
     say.measures(found)
     say.facts(model=found.model, settings=dict(found.settings))
     frames = {"measures": found.to_frame(), **found.tables}
-    written = [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)]
-    written.append(write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)}))
+    written = [
+        write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)
+    ]
+    written.append(
+        write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)})
+    )
     if report:
         from reports.build import write
         from reports.parts import audit as part
 
-        page = write(machine, folder, n_episodes=16, seed=seed, parts=[part.part(found)], source=model, quick=quick)
+        page = write(
+            machine,
+            folder,
+            n_episodes=16,
+            seed=seed,
+            parts=[part.part(found)],
+            source=model,
+            quick=quick,
+        )
         written.append(page.path)
     say.wrote(written)
 
 
-@command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+@command(
+    example="interp evaluate wma-learned --episodes 32",
+    sizes="one",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
+)
 def _evaluate(
     say: Say,
     sizes: Mapping[str, int],
     model: options.ModelName,
-    episodes: Annotated[int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)] = None,
+    episodes: Annotated[
+        int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)
+    ] = None,
     quick: bool = False,
-    theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Add the checks of the task's theory.")
+    ] = False,
     arguments: options.Set = None,
     seed: int = 0,
     device: str = "cpu",
@@ -78,7 +101,13 @@ def _evaluate(
     with bar(f"evaluating {loaded.name}", len(suite.plan_of(loaded).parts(loaded))) as done:
         n_episodes = episodes or (32 if quick else 128)
         result = suite.evaluate(
-            loaded, n_episodes=n_episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler
+            loaded,
+            n_episodes=n_episodes,
+            seed=seed,
+            with_theory=theory,
+            done=done,
+            n_jobs=jobs,
+            scheduler=scheduler,
         )
     result.write(folder)
     from reports.evaluation import save
@@ -110,6 +139,11 @@ def _models(say: Say) -> None:
 
 def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
-    bounded = {name: of for name, of in tables.items() if {"estimate", "low", "high"} <= set(of.columns)}
+    bounded = {
+        name: of for name, of in tables.items() if {"estimate", "low", "high"} <= set(of.columns)
+    }
     own = {name: of[of["key"] == "model"] if "key" in of else of for name, of in bounded.items()}
-    return {name: of.rename(columns={"estimate": "value"}).to_dict("records") for name, of in own.items()}
+    return {
+        name: of.rename(columns={"estimate": "value"}).to_dict("records")
+        for name, of in own.items()
+    }

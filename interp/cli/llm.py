@@ -44,9 +44,15 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
         )
     needs = "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1"
     if backend == "server":
-        require(base_url is not None, f"{needs}; for a model in this process give --backend transformers")
+        require(
+            base_url is not None,
+            f"{needs}; for a model in this process give --backend transformers",
+        )
     else:
-        require(base_url is None, f"--backend {backend} runs the model in this process: leave --base-url out")
+        require(
+            base_url is None,
+            f"--backend {backend} runs the model in this process: leave --base-url out",
+        )
     return model
 
 
@@ -60,7 +66,9 @@ def _open(
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
     condition: str = "online-no-note",
     every: Annotated[int, options.number("Look after every so many blocks")] = 1,
-    expert: Annotated[int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)] = 2,
+    expert: Annotated[
+        int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)
+    ] = 2,
     device: str = "cpu",
     batch: Annotated[int, options.number("Episodes at a time")] = 8,
     seed: int = 0,
@@ -86,7 +94,9 @@ def _open(
         if opened.condition.has_note:
             patches.append(opened.patch("count", played, expert, rounds - 1, names, batch))
         run = opened.play(played, names, batch)
-        blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
+        blank = Opened.load(model, device, untrained=seed, condition=condition).play(
+            played, names, batch
+        )
         fitted, record = [], probes.targets.get("counts")(played, "before")
         for name in names:
             for at in (ANSWER, *run.positions[1 + played.n_experts :]):
@@ -109,22 +119,30 @@ def _run(
     say: Say,
     settings: Mapping[str, Any],
     connection: Mapping[str, Any],
-    model: Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="The model: its name on the server, or its folder.")
+    ] = None,
     base_url: str | None = None,
     agent: str | None = None,
     backend: str = "server",
     out: Path = Path("output/llm"),
     conditions: list[str] | None = None,
     regime: list[str] | None = None,
-    episodes: Annotated[int, options.number("Episodes (instances) of each regime; more add to a run")] = 30,
+    episodes: Annotated[
+        int, options.number("Episodes (instances) of each regime; more add to a run")
+    ] = 30,
     rounds: Annotated[int, options.number("Rounds per episode; more extend a run")] = 100,
     experts: Annotated[int, options.number("Number of experts")] = 4,
     seed: int = 0,
     prompts: Path | None = None,
     temperature: str = "0",
-    max_tokens: Annotated[str, typer.Option(help="Longest answer, in tokens; none sends none.")] = "2048",
+    max_tokens: Annotated[
+        str, typer.Option(help="Longest answer, in tokens; none sends none.")
+    ] = "2048",
     extra_body: str = "{}",
-    malformed_limit: Annotated[int, options.number("Stop if the first N are all malformed, 0 for never", 0)] = 20,
+    malformed_limit: Annotated[
+        int, options.number("Stop if the first N are all malformed, 0 for never", 0)
+    ] = 20,
     device: str = "cpu",
     prices: list[float] | None = None,
     budget: float | None = None,
@@ -164,7 +182,9 @@ def _run(
     usual = {"device": "cpu"} | vars(Settings(chosen.model)) | vars(Connection("http://localhost"))
     given = {"device": device, **connection, **vars(chosen)}.items()
     idle = [name for name, value in given if name not in used and value != usual[name]]
-    called = [name.removeprefix("max_") if name in {**settings, **connection} else name for name in idle]
+    called = [
+        name.removeprefix("max_") if name in {**settings, **connection} else name for name in idle
+    ]
     unused = ", ".join(f"--{name.replace('_', '-')}" for name in called)
     require(not idle, f"{unused} does nothing for {agent or f'--backend {backend}'}: leave it out")
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
@@ -173,13 +193,17 @@ def _run(
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
     price = plan.Prices(*(prices or ()))
     texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
-    parsed = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
+    parsed = (
+        [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
+    )
     drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
     jobs = plan.plan(chosen, texts, drawn, parsed)
     expected = plan.estimate(jobs, price)
     say.line(expected.sentence)
     if dry_run:
-        say.table(expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected")
+        say.table(
+            expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected"
+        )
         return
     where: Connection | Backend | None = server
     if agent is not None:
@@ -229,7 +253,9 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
         acts = behaviour(runs, seed)
         scores, written = write_tables(runs, out / "scores", seed=seed, more=behaviour_tables(acts))
         page = write(traces, (), out=out, seed=seed, acts=acts)
-    say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
+    say.table(
+        readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
+    )
     say.wrote([*written, page])
 
 
@@ -268,7 +294,9 @@ def _score(
     written.append(write_csv(out / "read.csv", reading.table))
     for one in acts:
         say.line(str(one))
-    say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
+    say.table(
+        readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
+    )
     say.wrote(written)
 
 
@@ -280,7 +308,9 @@ def _notes(
     regime: str | None = None,
     duplicates: str = "refuse",
     test: bool = False,
-    rounds: Annotated[int | None, options.number("With --test: rounds played after an edit, 2 by default")] = None,
+    rounds: Annotated[
+        int | None, options.number("With --test: rounds played after an edit, 2 by default")
+    ] = None,
     against: list[str] | None = None,
     base_url: str | None = None,
     key_env: str | None = None,
@@ -302,10 +332,21 @@ def _notes(
     """
     from interp.llm.scores import note_table, write_notes
 
-    asking: dict[str, Any] = {"--rounds": rounds, "--against": against, "--base-url": base_url, "--key-env": key_env}
-    asking |= {"--concurrency": concurrency - 4 or None, "--device": None if device == "cpu" else device}
+    asking: dict[str, Any] = {
+        "--rounds": rounds,
+        "--against": against,
+        "--base-url": base_url,
+        "--key-env": key_env,
+    }
+    asking |= {
+        "--concurrency": concurrency - 4 or None,
+        "--device": None if device == "cpu" else device,
+    }
     for option, value in asking.items():
-        require(test or value is None, f"{option} is of a test of notes: give --test, too, or leave it out")
+        require(
+            test or value is None,
+            f"{option} is of a test of notes: give --test, too, or leave it out",
+        )
     if test:
         import pandas as pd
 
@@ -314,9 +355,14 @@ def _notes(
         folder_to_write(out)
         asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
         with working("asking with edited notes"):
-            found = note_tests.try_edits(path, out / "traces", rounds or 2, against or note_tests.AGAINST, asked, seed)
+            found = note_tests.try_edits(
+                path, out / "traces", rounds or 2, against or note_tests.AGAINST, asked, seed
+            )
         say.measures(*found)
-        tables = {"note_edits": [one.table for one in found], "note_measures": [one.to_frame() for one in found]}
+        tables = {
+            "note_edits": [one.table for one in found],
+            "note_measures": [one.to_frame() for one in found],
+        }
         whose = [{"model": one.model, "condition": one.condition} for one in found]
         for name, frames in tables.items():
             frame = pd.concat([frame.assign(**of) for frame, of in zip(frames, whose, strict=True)])
@@ -334,7 +380,11 @@ def _notes(
     say.wrote(written)
 
 
-@command(example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
+@command(
+    example="interp llm report output/llm --models wma-handwired wma-learned",
+    group=llm_app,
+    torch=True,
+)
 def _report(
     say: Say,
     path: Path,

@@ -29,19 +29,30 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
         for one in value if isinstance(value, list | tuple) else [value]:
-            require(one is None or one >= minimum, f"{param.opts[0]} must be at least {minimum}, got {one}")
-            require(one is None or one <= most, f"{param.opts[0]} must be at most {most:,}, got {one}")
+            require(
+                one is None or one >= minimum,
+                f"{param.opts[0]} must be at least {minimum}, got {one}",
+            )
+            require(
+                one is None or one <= most, f"{param.opts[0]} must be at most {most:,}, got {one}"
+            )
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def completing(names: Callable[[], Mapping[str, Any]], told: bool = False) -> Callable[[str], list[Any]]:
+def completing(
+    names: Callable[[], Mapping[str, Any]], told: bool = False
+) -> Callable[[str], list[Any]]:
     """A function that completes the keys of ``names()`` in a shell, with their values where these are ``told``."""
 
     def complete(incomplete: str) -> list[Any]:
         """The names that begin with ``incomplete``."""
-        return [(name, what) if told else name for name, what in names().items() if name.startswith(incomplete)]
+        return [
+            (name, what) if told else name
+            for name, what in names().items()
+            if name.startswith(incomplete)
+        ]
 
     return complete
 
@@ -54,7 +65,9 @@ def _models(*kinds: str) -> dict[str, str]:
 
 model_names = completing(lambda: _models("handwired", "learned", "built"), told=True)
 _handwired_names = completing(lambda: _models("handwired"), told=True)
-_regime_names = completing(lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes()))
+_regime_names = completing(
+    lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
+)
 
 
 def _every_regime() -> str:
@@ -70,20 +83,29 @@ def _circuit_arguments() -> str:
     lines = []
     for name, record in RECORDS.items():
         own = {size.name for size in interp.tasks.get(record.task).sizes}
-        given = [p for p in inspect.signature(record.build).parameters.values() if p.name not in own]
+        given = [
+            p for p in inspect.signature(record.build).parameters.values() if p.name not in own
+        ]
         lines.append(f"{name}: {', '.join(f'{p.name}={p.default}' for p in given)}")
     return "\n".join(lines)
 
 
 CIRCUIT_ARGUMENTS = (
-    "Arguments of handwired models for --set, with their defaults:\n<interp.cli.options:_circuit_arguments>"
+    "Arguments of handwired models for --set, with their defaults:\n"
+    "<interp.cli.options:_circuit_arguments>"
 )
 
 ModelName = Annotated[
-    str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.", autocompletion=model_names)
+    str,
+    typer.Argument(
+        help="A name from `interp models`, or a checkpoint folder.", autocompletion=model_names
+    ),
 ]
 HandwiredName = Annotated[
-    str, typer.Argument(help="Name of a handwired model, from `interp models`.", autocompletion=_handwired_names)
+    str,
+    typer.Argument(
+        help="Name of a handwired model, from `interp models`.", autocompletion=_handwired_names
+    ),
 ]
 Regime = Annotated[
     str,
@@ -103,7 +125,10 @@ Shard = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),
+    typer.Option(
+        "--set",
+        help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6].",
+    ),
 ]
 
 
@@ -111,14 +136,18 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
     """The episodes in a table, ``[FILE, NAME=COLUMN, ...]``."""
     reader = task.data.read
     if reader is None:
-        raise InputError(f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python")
+        raise InputError(
+            f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python"
+        )
     given, known = settings_of(recorded[1:], "--recorded"), inspect.signature(reader).parameters
     for name in given if "columns" not in known else ():
         require_known("column of --recorded", name, [one for one in known if one != "path"])
     return reader(recorded[0], **given)
 
 
-def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None) -> Any:
+def use(
+    say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
+) -> Any:
     """The recorded episodes, None where no FILE is given; until the command ends, analyses use both."""
     if not (recorded or hypothesis):
         return None
@@ -128,7 +157,10 @@ def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Se
         key, *pairs = hypothesis
         known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
         require_known("algorithm of --hypothesis", key, known, limit=20)
-        values, names = settings_of(pairs, "--hypothesis"), [s.name for s in getattr(known[key], "searched", ())]
+        values, names = (
+            settings_of(pairs, "--hypothesis"),
+            [s.name for s in getattr(known[key], "searched", ())],
+        )
         for name in values:
             require_known(f"parameter of {key!r}", name, names)
         algorithm = known[key].make(**values)
@@ -151,7 +183,10 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
-        require(bool(name and equals and text), f"{option} takes NAME=VALUE, such as gamma=0.5, got {pair!r}")
+        require(
+            bool(name and equals and text),
+            f"{option} takes NAME=VALUE, such as gamma=0.5, got {pair!r}",
+        )
         require(name not in settings, f"{option} gives {name!r} twice; give it once")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
@@ -202,7 +237,11 @@ def study(
 
 
 def load(
-    name: str, sizes: Mapping[str, int], arguments: Set = None, device: str = "cpu", sampled: bool = False
+    name: str,
+    sizes: Mapping[str, int],
+    arguments: Set = None,
+    device: str = "cpu",
+    sampled: bool = False,
 ) -> _Loaded:
     """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
 
@@ -214,13 +253,19 @@ def load(
 
     with working(f"loading {name}"):
         place, given = device_called(device), settings_of(arguments or ())
-        require("name" not in given, "--set name is no argument: the model is named by itself, before the options")
+        require(
+            "name" not in given,
+            "--set name is no argument: the model is named by itself, before the options",
+        )
         record = next((record for record in library.models() if record.name == name), None)
         if record is None:  # a checkpoint folder, or a name that load refuses
             model = library.load(name)
             require(not given, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
             chosen = sizes_of(interp.tasks.of(model), name, sizes)
-            require(sampled or not chosen, f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out")
+            require(
+                sampled or not chosen,
+                f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out",
+            )
             return _Loaded(model.to(place), chosen)
         named = sizes_of(interp.tasks.get(record.task), name, sizes)
         if record.kind == "learned" and sampled and record.reads(named) and not given:

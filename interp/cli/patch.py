@@ -14,11 +14,20 @@ from interp.files import folder_to_write, write_csv
 from interp.machine import runs_from
 
 _Round = Annotated[
-    int | None, options.number("Round that is corrupted and patched; 20 or halfway by default", 0, "--round")
+    int | None,
+    options.number("Round that is corrupted and patched; 20 or halfway by default", 0, "--round"),
 ]
-_Read = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
-_Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
-_MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
+_Read = Annotated[
+    int | None,
+    options.number("The round that is read; where the corruption first shows by default", 0),
+]
+_Rounds = Annotated[
+    int | None,
+    options.number("Rounds per episode; as many as the round and the map need by default"),
+]
+_MapSize = Annotated[
+    int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)
+]
 
 
 @command(
@@ -38,7 +47,9 @@ def _patch(
     components: list[str] | None = None,
     metric: list[str] | None = None,
     direction: str = "denoising",
-    episodes: Annotated[int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)] = None,
+    episodes: Annotated[
+        int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)
+    ] = None,
     quick: bool = False,
     rounds: _Rounds = None,
     map_: _MapSize = 12,
@@ -63,7 +74,10 @@ def _patch(
             asked is None or rounds is None or asked < rounds,
             f"round {asked} is out of range: the episodes have rounds 0 to {(rounds or 0) - 1}",
         )
-    require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
+    require(
+        at is None or read is None or at <= read,
+        f"--read {read} comes before --round {at}, which it cannot show",
+    )
     chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables as run
@@ -77,9 +91,13 @@ def _patch(
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
 
-        smooth = differentiable(cast(Any, loaded)) if runs_from(loaded) else None  # others have no heads
+        smooth = (
+            differentiable(cast(Any, loaded)) if runs_from(loaded) else None
+        )  # others have no heads
         results = run.tables(loaded, round_, smooth=smooth, sample=sample)
-        say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
+        say.wrote(
+            [write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()]
+        )
         return
     result = run.patch(
         loaded,
@@ -94,7 +112,13 @@ def _patch(
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     for swept in result.sweeps:
         say.line(swept.sentence)
-    say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
-    called = {"effect": "value", "effect_low": "low", "effect_high": "high"}  # as in docs/schema.json
+    say.facts(
+        corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps}
+    )
+    called = {
+        "effect": "value",
+        "effect_low": "low",
+        "effect_high": "high",
+    }  # as in docs/schema.json
     say.table(run.summary(result).rename(columns=called), title, "largest_effects")
     say.wrote(run.write(result, folder / result.corruption))

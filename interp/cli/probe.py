@@ -37,20 +37,32 @@ def _site_names() -> str:
 
 
 @command(
-    example="interp probe wma-learned --targets log_weights counts --site latents", torch=True, **options.OF_A_MACHINE
+    example="interp probe wma-learned --targets log_weights counts --site latents",
+    torch=True,
+    **options.OF_A_MACHINE,
 )
 def _probe(
     say: Say,
     sizes: Mapping[str, int],
     how: Mapping[str, Any],
     model: options.ModelName,
-    targets: Annotated[list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")] = None,
+    targets: Annotated[
+        list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")
+    ] = None,
     site: Annotated[str, typer.Option(help=_SITE)] = "latents",
-    sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
-    windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
-    episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")
+    ] = False,
+    windows: Annotated[
+        list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")
+    ] = None,
+    episodes: Annotated[
+        int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)
+    ] = None,
     quick: bool = False,
-    rounds: Annotated[int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all")] = None,
+    rounds: Annotated[
+        int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all")
+    ] = None,
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output/probes"),
@@ -59,35 +71,64 @@ def _probe(
     shard: options.Shard = "",
 ) -> None:
     """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
-    require(sweep or not shard, "--shard divides the parts of a sweep: give --sweep, too, or leave it out")
-    require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
+    require(
+        sweep or not shard,
+        "--shard divides the parts of a sweep: give --sweep, too, or leave it out",
+    )
+    require(
+        sweep or not windows,
+        "--windows are rounds of a sweep: give --sweep, too, or leave them out",
+    )
     chosen = options.study(say, model, sizes, True, **how)
     loaded, people = chosen.model, chosen.people
     taken = not (people and (episodes or rounds or regime))
-    require(taken, "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out")
+    require(
+        taken, "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out"
+    )
     import pandas as pd
 
     import probes
     from interp.workers import working
 
     task = interp.tasks.of(loaded)
-    n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or task.at_most(50 if quick else 100)
+    n_episodes, n_rounds = (
+        episodes or (64 if quick else 256),
+        rounds or task.at_most(50 if quick else 100),
+    )
     for text in windows or ():
         fits = re.fullmatch(r"-?\d+:-?\d+", text)
-        require(bool(fits), f"{text!r} is not a window of rounds; write first:after-last, such as 0:10")
-    spans = [(int(low), int(high)) for low, high in (text.split(":") for text in windows)] if windows else None
+        require(
+            bool(fits), f"{text!r} is not a window of rounds; write first:after-last, such as 0:10"
+        )
+    spans = (
+        [(int(low), int(high)) for low, high in (text.split(":") for text in windows)]
+        if windows
+        else None
+    )
     sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
     folder = out / Path(model).name
-    say.facts(model=loaded.name, n_episodes=len(sampled), n_rounds=sampled.n_rounds, regime=sampled.regime, seed=seed)
+    say.facts(
+        model=loaded.name,
+        n_episodes=len(sampled),
+        n_rounds=sampled.n_rounds,
+        regime=sampled.regime,
+        seed=seed,
+    )
     folder_to_write(folder)
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
             results = probes.probe(loaded, sampled, names, site=site, seed=seed)
         write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
-        write_csv(folder / "probes.csv", pd.concat([result.scores() for result in results], ignore_index=True))
-        write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})
+        write_csv(
+            folder / "probes.csv",
+            pd.concat([result.scores() for result in results], ignore_index=True),
+        )
+        write_json(
+            folder / "probes.json",
+            {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results},
+        )
         for result in results:
             if result.metric == "r2":
                 write_figure(folder / f"{result.target.key.replace(':', '-')}.svg", result.plot())
@@ -98,14 +139,24 @@ def _probe(
         return
     cache = folder / "cells"
     swept = probes.sweep(
-        loaded, sampled, targets, windows=spans, seed=seed, cache=cache, n_jobs=jobs, scheduler=scheduler, shard=shard
+        loaded,
+        sampled,
+        targets,
+        windows=spans,
+        seed=seed,
+        cache=cache,
+        n_jobs=jobs,
+        scheduler=scheduler,
+        shard=shard,
     )
     if shard:
         say.line(f"{shard}: {len(swept.frame)} rows are in {cache}")
         return
     write_csv(folder / "sweep.csv", swept.frame)
     write_json(folder / "sweep.json", swept.settings)
-    for target, start, stop in swept.frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False):
+    for target, start, stop in (
+        swept.frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False)
+    ):
         picture = swept.heatmap(target, window=(start, stop))
         write_figure(folder / f"{target.replace(':', '-')}-{start}-{stop}.svg", picture)
     say.facts(cells=len(swept.frame), settings=swept.settings)

@@ -25,9 +25,16 @@ from interp.files import folder_to_write
 def _choices(
     say: Say,
     columns: Mapping[str, Any],
-    file: Annotated[Path, typer.Argument(help="A table with a header and a row a trial: CSV, tabs or semicolons.")],
-    units: Annotated[int, options.number("Numbers that the GRU carries which is held beside the families")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="Without the GRU, which takes half of the time.")] = False,
+    file: Annotated[
+        Path,
+        typer.Argument(help="A table with a header and a row a trial: CSV, tabs or semicolons."),
+    ],
+    units: Annotated[
+        int, options.number("Numbers that the GRU carries which is held beside the families")
+    ] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Without the GRU, which takes half of the time.")
+    ] = False,
     seed: int = 0,
     out: Path = Path("output/choices"),
 ) -> None:
@@ -42,8 +49,12 @@ def _choices(
     say.table(found.to_frame(), "Families, the best first", "families")
     if found.algorithm:
         used = " ".join(f"{name}={value:.4g}" for name, value in found.parameters.items())
-        say.line(f"to use it in probe, audit, compare, patch and report: --hypothesis {found.closest} {used}")
-    say.facts(closest=found.closest, parameters=dict(found.parameters), measures=[found.measure.to_dict()])
+        say.line(
+            f"to use it in probe, audit, compare, patch and report: --hypothesis {found.closest} {used}"
+        )
+    say.facts(
+        closest=found.closest, parameters=dict(found.parameters), measures=[found.measure.to_dict()]
+    )
     say.wrote([page])
 
 
@@ -54,10 +65,15 @@ def _explore(
     how: Mapping[str, Any],
     model: options.ModelName,
     reference: Annotated[
-        str, typer.Option(help="Another machine of the task, run beside it.", autocompletion=options.model_names)
+        str,
+        typer.Option(
+            help="Another machine of the task, run beside it.", autocompletion=options.model_names
+        ),
     ] = "",
     view: str = "",
-    port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
+    port: Annotated[
+        int, options.number("Port of the page; any free one by default", 0, most=65535)
+    ] = 0,
     seed: int = 0,
 ) -> None:
     """Serve a live page of a model on this computer, print its address, and go on until interrupted.
@@ -69,14 +85,21 @@ def _explore(
     from reports.explore.view import View
 
     shown = View.of(view)
-    shown, chosen = replace(shown, seed=seed_of(seed) or shown.seed), options.study(say, model, sizes, False, **how)
+    shown, chosen = (
+        replace(shown, seed=seed_of(seed) or shown.seed),
+        options.study(say, model, sizes, False, **how),
+    )
     other = options.load(reference, {}, None, how.get("device", "cpu")).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())
     told += "".join(f" --set {pair}" for pair in how.get("arguments") or ())
-    told += "".join(f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how.get(name))
+    told += "".join(
+        f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how.get(name)
+    )
     origin = f"interp.load({model!r}{given})"
-    served = Served(Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
+    served = Served(
+        Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown
+    )
     address = served.address
     typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)
     served.run()
@@ -92,9 +115,14 @@ def _report(
     quick: bool = False,
     episodes: Annotated[
         int | None,
-        options.number("Number of episodes; 64 by default, 16 with --quick, or one of each recorded participant", 5),
+        options.number(
+            "Number of episodes; 64 by default, 16 with --quick, or one of each recorded participant",
+            5,
+        ),
     ] = None,
-    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
+    rounds: Annotated[
+        int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)
+    ] = None,
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output"),
@@ -110,8 +138,17 @@ def _report(
     chosen = options.study(say, model, sizes, True, **how)
     people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
     n_episodes = episodes or max(16 if quick else 64, people)
-    of: dict[str, Any] = {"source": model, "regime": regime, "sizes": chosen.sizes, "arguments": chosen.arguments}
-    written = write(chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of)
+    of: dict[str, Any] = {
+        "source": model,
+        "regime": regime,
+        "sizes": chosen.sizes,
+        "arguments": chosen.arguments,
+    }
+    written = write(
+        chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of
+    )
     say.wrote([written.path])
-    say.facts(measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures))
+    say.facts(
+        measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures)
+    )
     raise typer.Exit(1 if written.failures else 0)

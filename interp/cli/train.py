@@ -18,7 +18,9 @@ from interp.files import folder_to_write, require_free, write_csv, write_figure
 from interp.workers import one_thread, working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
-_Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
+_Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")
+]
 
 
 @command(
@@ -30,7 +32,9 @@ _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE
 def _train(
     say: Say,
     sizes: Mapping[str, list[int]],
-    task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)],
+    task: Annotated[
+        str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)
+    ],
     preset: str = "laptop",
     name: str = "",
     machine: list[str] | None = None,
@@ -42,7 +46,9 @@ def _train(
     seed: int | None = None,
     device: str = "auto",
     out: Path = Path("output/training"),
-    processes: Annotated[int, options.number("Processes that torchrun started; refused if fewer run")] = 1,
+    processes: Annotated[
+        int, options.number("Processes that torchrun started; refused if fewer run")
+    ] = 1,
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
 
@@ -64,16 +70,27 @@ def _train(
     from interp.training import config as settings
     from interp.training import goal
 
-    require(units is None or bool(machine), "--units are of a --machine: give gru, say, or leave --units out")
+    require(
+        units is None or bool(machine),
+        "--units are of a --machine: give gru, say, or leave --units out",
+    )
     if machine and machine[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
         machine = [f"{machine[0]}-{task}", *machine[1:]]
     if units is not None:
         machine = [*(machine or []), f"width={units}"]
     if recorded:
-        others: dict[str, Any] = {"--config": config, "--set": overrides, "--regime": regime, "sizes": sizes}
+        others: dict[str, Any] = {
+            "--config": config,
+            "--set": overrides,
+            "--regime": regime,
+            "sizes": sizes,
+        }
         others |= {"--preset": preset != "laptop", "--device": device != "auto"}
         for option, value in others.items():
-            require(not value, f"--recorded says what is learned, by a few steps on all of it; leave {option} out")
+            require(
+                not value,
+                f"--recorded says what is learned, by a few steps on all of it; leave {option} out",
+            )
         called = folder_name("--name", name or f"{task}-recorded")
         _fit_recorded(say, task, machine or [], recorded, called, seed or 0, out)
         return
@@ -83,23 +100,37 @@ def _train(
         changed = settings.merge(changed, settings.parse_assignment(assignment))
     several = options.sizes_of(interp.tasks.get(task), task, sizes)
     for size, numbers in several.items():
-        require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
+        require(
+            len(numbers) <= 2,
+            f"{size} takes one number, or the smallest and the largest, got {numbers}",
+        )
     ranges = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
     values = {"sizes": ranges or None, "regimes": regime or None, "seed": seed}
     asked: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
     if machine:
-        asked["machine"] = {"builder": machine[0], "arguments": options.settings_of(machine[1:], "--machine")}
+        asked["machine"] = {
+            "builder": machine[0],
+            "arguments": options.settings_of(machine[1:], "--machine"),
+        }
     chosen = settings.override(given, settings.merge(changed, asked))
     name = folder_name("--name", name or f"{task}-{preset}")
 
-    first = os.environ.get("RANK", "0") == "0"  # torchrun numbers its processes: all come here, one says so
+    first = (
+        os.environ.get("RANK", "0") == "0"
+    )  # torchrun numbers its processes: all come here, one says so
     folder_to_write(out / name)
     require_free(out / name)
     with working("importing torch"):
         from interp.training.trainer import kind_of, taken
         from interp.training.trainer import train as run
     precision, because = taken(chosen, out / name, kind_of(device))
-    say.facts(name=name, preset=preset, settings=chosen.to_dict(), precision=precision, precision_because=because)
+    say.facts(
+        name=name,
+        preset=preset,
+        settings=chosen.to_dict(),
+        precision=precision,
+        precision_because=because,
+    )
     if first:
         say.line(f"precision: {precision} ({because})")
     written = run(chosen, out / name, name=name, n_processes=processes, device=device)
@@ -110,12 +141,20 @@ def _fit_recorded(
     say: Say, task: str, machine: list[str], recorded: list[str], name: str, seed: int, out: Path
 ) -> None:
     """A cell that is fitted to recorded episodes, saved in a folder; and what it loses of each participant."""
-    kind, arguments = (machine or [""])[0].removesuffix(f"-{task}"), options.settings_of(machine[1:], "--machine")
+    kind, arguments = (
+        (machine or [""])[0].removesuffix(f"-{task}"),
+        options.settings_of(machine[1:], "--machine"),
+    )
     require(
-        kind in ("gru", "lstm"), f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind or 'none'!r}"
+        kind in ("gru", "lstm"),
+        f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind or 'none'!r}",
     )
     for argument in arguments:
-        require_known("argument of a cell that is fitted to --recorded", argument, ("width", "steps", "n_folds"))
+        require_known(
+            "argument of a cell that is fitted to --recorded",
+            argument,
+            ("width", "steps", "n_folds"),
+        )
     folder_to_write(out / name)
     require_free(out / name)
     episodes = options.read(interp.tasks.get(task), recorded)
@@ -125,7 +164,12 @@ def _fit_recorded(
     with one_thread():
         cell = fit_cell(episodes, kind, units=arguments.pop("width", 2), seed=seed, **arguments)
     cell.machine.name = name
-    say.facts(name=name, nats=cell.nats, rounds=int(episodes.counted.sum()), participants=len(cell.participants))
+    say.facts(
+        name=name,
+        nats=cell.nats,
+        rounds=int(episodes.counted.sum()),
+        participants=len(cell.participants),
+    )
     say.line(f"{episodes}\n{cell.sentence}")
     folder = save_checkpoint(cell.machine, out / name / "model")
     say.wrote([folder, write_csv(out / name / "held_out.csv", cell.participants)])
@@ -143,7 +187,9 @@ def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> No
 
     found = learning_curves(runs)
     written = [write_csv(out / LEARNING_FILE, found)]
-    written.append(write_figure(out / "learning.svg", draw(found, "the floor").figure, bbox_inches="tight"))
+    written.append(
+        write_figure(out / "learning.svg", draw(found, "the floor").figure, bbox_inches="tight")
+    )
     last = over_seeds(found).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")
     say.wrote(written)

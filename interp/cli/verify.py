@@ -29,14 +29,22 @@ def _verify(
     say: Say,
     sizes: Mapping[str, list[int]],
     model: options.HandwiredName,
-    episodes: Annotated[int | None, options.number("Episodes per size, 20 by default, 5 with --quick")] = None,
-    rounds: Annotated[int | None, options.number("Rounds per episode, 1000 by default, 100 with --quick")] = None,
+    episodes: Annotated[
+        int | None, options.number("Episodes per size, 20 by default, 5 with --quick")
+    ] = None,
+    rounds: Annotated[
+        int | None, options.number("Rounds per episode, 1000 by default, 100 with --quick")
+    ] = None,
     quick: bool = False,
     arguments: options.Set = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")
+    ] = None,
     seed: int = 0,
     device: str = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")
+    ] = None,
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
 
@@ -56,27 +64,53 @@ def _verify(
         folder_to_write(out)
     n_episodes, n_rounds = episodes or (5 if quick else 20), rounds or (100 if quick else 1000)
     run: dict[str, Any] = {"n_rounds": n_rounds, "n_episodes": n_episodes, "seed": seed}
-    if next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir()):
+    if next(
+        (record.kind == "built" for record in library.models() if record.name == model),
+        Path(model).is_dir(),
+    ):
         require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
         for option, several in sizes.items():
-            require(len(several) == 1, f"{model!r} is built in one size at a time: give --{option} one number")
-        built = options.load(model, {option: several[0] for option, several in sizes.items()}, arguments, device)
+            require(
+                len(several) == 1,
+                f"{model!r} is built in one size at a time: give --{option} one number",
+            )
+        built = options.load(
+            model, {option: several[0] for option, several in sizes.items()}, arguments, device
+        )
         result = verification.verify_machine(built.model, **run)
     else:
         task = interp.tasks.get(handwired(model).task)
         options.sizes_of(task, model, sizes)
-        grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
+        grid = (
+            list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes)))
+            if sizes
+            else None
+        )
         given = options.settings_of(arguments or ())
         for name in _NOT_ARGUMENTS:
-            require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
+            require(
+                name not in given,
+                f"{name!r} is no argument of a circuit, which is all that --set takes",
+            )
         given["circuit_seed"] = given.pop("seed", None)  # another seed than that of the episodes
-        result = verification.verify(model, grid, dtype=dtype or DTYPES, device=device, **run, **given)
+        result = verification.verify(
+            model, grid, dtype=dtype or DTYPES, device=device, **run, **given
+        )
     say.measures(result)
-    say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
+    say.facts(
+        model=model,
+        exact=result.passed,
+        failures=len(result.failures),
+        settings=dict(result.settings),
+    )
     checks = result.summary()
     shares = checks["error"] / checks["tolerance"].clip(lower=1e-300)
     nearest = shares.sort_values(ascending=False, na_position="first", kind="stable")
-    say.table(checks.loc[nearest.index], f"{model}: largest difference from the algorithm, worst first", "checks")
+    say.table(
+        checks.loc[nearest.index],
+        f"{model}: largest difference from the algorithm, worst first",
+        "checks",
+    )
     if out is not None:
         table = write_csv(out / "verification.csv", result.table())
         about = {"model": model, "exact": result.passed, **result.settings}

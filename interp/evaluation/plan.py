@@ -70,7 +70,9 @@ def row(what: str, value: Interval, beside: str) -> Row:
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """What the tables say that hold no numbers, by name."""
-    return {name: str(frame[_NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [_NOTE]}
+    return {
+        name: str(frame[_NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [_NOTE]
+    }
 
 
 def predictions_of(run: Rollout) -> NDArray[np.float64]:
@@ -81,14 +83,18 @@ def predictions_of(run: Rollout) -> NDArray[np.float64]:
 def cut(model: Machine) -> Hook:
     """A forward hook that replaces all that is carried by what the first round reads."""
     layout = model.layout.max_layout
-    return "hook_latents", lambda latents, hook: model.initial(len(latents), layout)[:, : latents.shape[1]]
+    return "hook_latents", lambda latents, hook: model.initial(len(latents), layout)[
+        :, : latents.shape[1]
+    ]
 
 
 SWAP: Hook = "hook_latents", lambda latents, hook: latents.roll(1, 0)
 """A forward hook that gives every episode what the one before it in the batch carries."""
 
 
-def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:
+def round_attention(
+    model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)
+) -> pd.DataFrame:
     """The mean attention of every head over episodes and rounds that count; queries and keys are position labels."""
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
@@ -100,7 +106,9 @@ def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slic
         mean = (seen.mean if run.missing is None else seen.nanmean)((0, 1)).numpy(force=True)
         for head, query, key in np.ndindex(mean.shape):
             if key <= query:
-                rows.append((layer, head, labels[query], labels[key], float(mean[head, query, key])))
+                rows.append(
+                    (layer, head, labels[query], labels[key], float(mean[head, query, key]))
+                )
     return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
 
 
@@ -120,6 +128,8 @@ def lacks_attention(model: Machine) -> str:
 def patterns(model: Machine) -> list[str]:
     """The hook points of a machine's attention patterns, layer by layer; refused where it has none."""
     if said := lacks_attention(model):
-        raise InputError(f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read")
+        raise InputError(
+            f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read"
+        )
     kind = model.points["pattern"]
     return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]

@@ -69,7 +69,10 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     """
     if has_state_direction(model):
         return model.read_state, partial(write_state, model)
-    require(episodes is not None, f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on")
+    require(
+        episodes is not None,
+        f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on",
+    )
     assert episodes is not None
     sets = torch.from_numpy(_sets(episodes)).flatten(0, 1)
     latents = rollout(model, episodes).latents[:, :-1].flatten(0, 1).flatten(1).double().cpu()
@@ -92,7 +95,9 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     return sets
 
 
-def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0) -> pd.DataFrame:
+def exact_sets(
+    model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
+) -> pd.DataFrame:
     """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
     decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
     right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
@@ -114,7 +119,9 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
         new = reached & ~known
         luck = torch.rand(new.shape, generator=generator).to(latents.device).masked_fill(~new, -1.0)
         # The first thought holds the root as well; a chain starts there.
-        path["known"] = known | (torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new)
+        path["known"] = known | (
+            torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new
+        )
         return write(latents, path["known"].to(latents.dtype))
 
     return _HOOK, commit
@@ -122,7 +129,11 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
 
 @checked
 def controlled(
-    model: Machine, episodes: ReachabilityEpisodes, read: Read | None = None, write: Write | None = None, seed: int = 0
+    model: Machine,
+    episodes: ReachabilityEpisodes,
+    read: Read | None = None,
+    write: Write | None = None,
+    seed: int = 0,
 ) -> dict[str, Rollout]:
     """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
 
@@ -161,7 +172,11 @@ def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
 def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
     """What is added to the set and what is taken out, by name, each ``[episode, node]``."""
     nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
-    target, negative, nothing = nodes[episodes.targets], nodes[episodes.negatives], np.zeros_like(nodes[episodes.roots])
+    target, negative, nothing = (
+        nodes[episodes.targets],
+        nodes[episodes.negatives],
+        np.zeros_like(nodes[episodes.roots]),
+    )
     matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
     paths = graphs.closure(matrix)
     others = episodes.distances >= episodes.n_nodes  # nor does one of these lead to a candidate
@@ -173,14 +188,21 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (_one(np.asarray(matrix[rows, :, episodes.negatives]), seed), nothing),  # none is ever reached
+        PARENT: (
+            _one(np.asarray(matrix[rows, :, episodes.negatives]), seed),
+            nothing,
+        ),  # none is ever reached
         OTHER: (_one(others, seed), nothing),
     }
 
 
 @checked
 def moved(
-    model: Machine, episodes: ReachabilityEpisodes, read: Read | None = None, write: Write | None = None, seed: int = 0
+    model: Machine,
+    episodes: ReachabilityEpisodes,
+    read: Read | None = None,
+    write: Write | None = None,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """The target's share of the answer after each move, at once and a round later, beside parallel search's.
 
@@ -210,15 +232,22 @@ def moved(
         if not possible.any():
             continue
         wanted = np.clip(before + added - removed, 0, 1)
-        change = {int(t): [(_HOOK, partial(move, t=int(t), wanted=wanted))] for t in np.unique(depths)}
+        change = {
+            int(t): [(_HOOK, partial(move, t=int(t), wanted=wanted))] for t in np.unique(depths)
+        }
         predictions = rollout(model, episodes, fwd_hooks=change, clean=clean).predictions
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
         after, now = search.step({"reached": wanted}, inputs)
         for later, v in enumerate((now, search.step(after, inputs)[1])):
-            target, negative = (v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives))
+            target, negative = (
+                v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives)
+            )
             at = share[every, depths + later][possible]
             number = mean_interval(at, seed=seed, participants=participants_of(episodes)[possible])
-            of_search = {"search": float((target / (target + negative))[possible].mean()), "n": int(possible.sum())}
+            of_search = {
+                "search": float((target / (target + negative))[possible].mean()),
+                "n": int(possible.sum()),
+            }
             rows.append({"move": name, "later": later, **vars(number), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
@@ -236,23 +265,45 @@ the seed of the episodes that are studied."""
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired transformer's own maps, others' fitted on matched graphs."""
     n_fitted = min(n_episodes, _N_FITTED)
-    fitted = None if has_state_direction(model) else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
+    fitted = (
+        None
+        if has_state_direction(model)
+        else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
+    )
     return codec(model, fitted)
 
 
-def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0) -> pd.DataFrame:
+def answers(
+    model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
+) -> pd.DataFrame:
     """Accuracy by depth and round, a row each with its 95 % interval: the model, every algorithm (``key``), and the
     model with its latent taken away."""
     predicted = {MODEL: predictions_of(rollout(model, episodes))}
     predicted |= {record.key: record.make().run(episodes)["prediction"] for record in records()}
-    predicted |= {key: predictions_of(run) for key, run in controlled(model, episodes, read, write, seed).items()}
+    predicted |= {
+        key: predictions_of(run)
+        for key, run in controlled(model, episodes, read, write, seed).items()
+    }
     rows = []
     for key, predictions in predicted.items():
         right = episodes.correct(np.asarray(predictions, dtype=np.float64))
         for depth, t in product(np.unique(episodes.depths), range(episodes.n_rounds)):
             at = episodes.depths == depth
-            of = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t, "n": int(at.sum())}
-            rows.append(of | vars(mean_interval(right[at, t], seed=seed, participants=participants_of(episodes)[at])))
+            of = {
+                "regime": episodes.regime,
+                "key": key,
+                "depth": int(depth),
+                "round": t,
+                "n": int(at.sum()),
+            }
+            rows.append(
+                of
+                | vars(
+                    mean_interval(
+                        right[at, t], seed=seed, participants=participants_of(episodes)[at]
+                    )
+                )
+            )
     return pd.DataFrame(rows)
 
 
@@ -267,17 +318,32 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """The answers in a regime, or the tables of sets by name."""
     read, write = reading(model, seed)
     if part in REGIMES:
-        return answers(model, episodes_for(model, part, n_episodes, seed + REGIMES.index(part)), read, write, seed)
+        return answers(
+            model,
+            episodes_for(model, part, n_episodes, seed + REGIMES.index(part)),
+            read,
+            write,
+            seed,
+        )
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
-    return {"moved": moved(model, matched, read, write, seed), "sets": exact_sets(model, matched, read, seed)}
+    return {
+        "moved": moved(model, matched, read, write, seed),
+        "sets": exact_sets(model, matched, read, seed),
+    }
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
-    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
-    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **measured[_SETS]}
+    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[
+        list(dict.fromkeys(last["key"]))
+    ]
+    return {
+        "summary": wide.rename_axis(columns=None).reset_index(),
+        "by_round": frame,
+        **measured[_SETS],
+    }
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
@@ -288,7 +354,10 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     rows: list[Row] = []
     for depth in sorted(frame["depth"].unique()):
         of = frame[frame["depth"] == depth].set_index(["key", "round"])
-        for t, what in ((depth, f"depth {depth}, round {depth}"), (depth - 1, f"depth {depth}, a round too early")):
+        for t, what in (
+            (depth, f"depth {depth}, round {depth}"),
+            (depth - 1, f"depth {depth}, a round too early"),
+        ):
             others = ("breadth_first", "more_ancestors", "cut")
             beside = ", ".join(f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in others)
             rows.append(row(f"accuracy, {what}", interval(of.loc[(MODEL, t)]), beside))
@@ -307,4 +376,6 @@ def interval(value: Any, of: str = "estimate") -> Interval:
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of reachability."""
-    return EvaluationPlan(lambda model: [*REGIMES, _SETS], _measure, _tables, _headline, min_episodes=16)
+    return EvaluationPlan(
+        lambda model: [*REGIMES, _SETS], _measure, _tables, _headline, min_episodes=16
+    )

@@ -47,11 +47,18 @@ class Evaluation(Found):
 
     def to_tables(self) -> list[Table]:
         """The summary, and the theory checks where there are any, for a terminal."""
-        titles = {f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"}
+        titles = {
+            f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"
+        }
         tables = []
-        for title, key in (titles | ({"theory": "theory"} if "theory" in self.tables else {})).items():
+        for title, key in (
+            titles | ({"theory": "theory"} if "theory" in self.tables else {})
+        ).items():
             frame = self.tables[key]
-            how = ["right" if pd.api.types.is_numeric_dtype(frame[column]) else "left" for column in frame.columns]
+            how = [
+                "right" if pd.api.types.is_numeric_dtype(frame[column]) else "left"
+                for column in frame.columns
+            ]
             headers = [str(column).replace("_", " ") for column in frame.columns]
             tables.append(rich_table(title, frame, header=headers, justify=how))
         return tables
@@ -67,7 +74,9 @@ def plan_of(model: Machine) -> EvaluationPlan:
     """How models of this task are evaluated; a task whose record names no evaluation is refused."""
     task = catalog.of(model)
     if task.evaluation is None:
-        raise InputError(f"models of {task.key!r} cannot be evaluated: give the task's record evaluation=...")
+        raise InputError(
+            f"models of {task.key!r} cannot be evaluated: give the task's record evaluation=..."
+        )
     return task.evaluation()
 
 
@@ -90,12 +99,22 @@ def evaluate(
     """
     plan = plan_of(model)
     used = catalog.of(model).recorded
-    require(not used, f"evaluation draws the regimes of its plan; leave interp.tasks.using first, which has {used}")
-    require(n_episodes >= plan.min_episodes, f"episodes must be at least {plan.min_episodes}, got {n_episodes}")
+    require(
+        not used,
+        f"evaluation draws the regimes of its plan; leave interp.tasks.using first, which has {used}",
+    )
+    require(
+        n_episodes >= plan.min_episodes,
+        f"episodes must be at least {plan.min_episodes}, got {n_episodes}",
+    )
     if with_theory and plan.theory is None:
-        raise InputError(f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out")
+        raise InputError(
+            f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out"
+        )
     names, found = plan.parts(model), {}
-    for name, part in each(_measured, (model, n_episodes, seed), names, n_jobs=n_jobs, scheduler=scheduler):
+    for name, part in each(
+        _measured, (model, n_episodes, seed), names, n_jobs=n_jobs, scheduler=scheduler
+    ):
         found[name] = part
         done(1)
     tables = plan.tables(model, {name: found[name] for name in names})
@@ -117,5 +136,7 @@ def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.Da
     """
     plan = plan_of(model)
     if plan.headline is None:
-        raise InputError(f"the evaluation of {model.layout.task!r} names no headline; give its plan headline=...")
+        raise InputError(
+            f"the evaluation of {model.layout.task!r} names no headline; give its plan headline=..."
+        )
     return pd.DataFrame(plan.headline(model, n_episodes, seed))

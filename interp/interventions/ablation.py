@@ -54,16 +54,22 @@ class CircuitScorer:
     Cut edges carry what ``ablation`` says: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
     """
 
-    def __init__(self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample") -> None:
+    def __init__(
+        self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
+    ) -> None:
         at = f"got {fit('pair', pair, Pair).round}, read {pair.read}"
         require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
         require_known("ablation", ablation, get_args(Ablation))
-        clean, other = (self.graph.contributions(run, pair.round) for run in (pair.clean, pair.corrupted))
+        clean, other = (
+            self.graph.contributions(run, pair.round) for run in (pair.clean, pair.corrupted)
+        )
         means = other.mean(1, keepdim=True).expand_as(other)
         self.other = {"resample": other, "mean": means, "zero": torch.zeros_like(other)}[ablation]
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.graph.model.config.n_layers)]
+        names = [
+            f"blocks.{layer}.hook_resid_pre" for layer in range(self.graph.model.config.n_layers)
+        ]
         _, _, before = replay(pair.model, pair.clean, rounds=pair.round, names_filter=names)
         self.clean = clean, [before[name][:, 0] for name in names]
         self.whose = participants_of(pair.clean_episodes)
@@ -89,8 +95,13 @@ class CircuitScorer:
         new = [key for key in circuits if key not in self._ran]
         for start in range(0, len(new), _AT_ONCE):
             batch = {key: circuits[key] for key in new[start : start + _AT_ONCE]}
-            out = self.graph.run(self.pair.clean, self.pair.round, list(batch.values()), self.other, self.clean)
-            self._ran |= {key: Readout(one.unsqueeze(1), left) for key, one, left in zip(batch, *out, strict=True)}
+            out = self.graph.run(
+                self.pair.clean, self.pair.round, list(batch.values()), self.other, self.clean
+            )
+            self._ran |= {
+                key: Readout(one.unsqueeze(1), left)
+                for key, one, left in zip(batch, *out, strict=True)
+            }
         return [self._ran[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
@@ -138,30 +149,48 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     for i, name in enumerate(scorer.graph.sources):
         keep = scorer.graph.mask()
         keep[i] = False
-        mean, low, high = bootstrap_mean(scorer.full - scorer.values(keep), participants=scorer.whose)
+        mean, low, high = bootstrap_mean(
+            scorer.full - scorer.values(keep), participants=scorer.whose
+        )
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
     frame = pd.DataFrame(rows)
-    return frame.assign(share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation)
+    return frame.assign(
+        share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation
+    )
 
 
 @checked
 def evaluate(
-    scorer: CircuitScorer, keep: _Keep, *, n_random: int = 20, n_sets: int = 10, minimality: bool = True, seed: int = 0
+    scorer: CircuitScorer,
+    keep: _Keep,
+    *,
+    n_random: int = 20,
+    n_sets: int = 10,
+    minimality: bool = True,
+    seed: int = 0,
 ) -> Tabulated:
     """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
 
     Minimality is most of the work: a run for each of ``n_sets`` sets, the empty one among them, and every edge.
     """
-    require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
+    require(
+        n_random >= 1 and n_sets >= 1,
+        f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}",
+    )
     keep = scorer.graph.fitted("keep", keep, 0, 1)
     whole = keep.astype(bool)
-    require(bool((whole == keep).all()), "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values")
+    require(
+        bool((whole == keep).all()),
+        "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values",
+    )
     keep = whole & scorer.graph.exists
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
     weights = resample_weights(len(kept), seed=seed, participants=scorer.whose)
-    with np.errstate(invalid="ignore", divide="ignore"):  # A resample may hold no episode that differs.
+    with np.errstate(
+        invalid="ignore", divide="ignore"
+    ):  # A resample may hold no episode that differs.
         samples = (weights @ (kept - empty)) / (weights @ (full - empty))
     interval = Interval.of_samples(samples, scorer.faithfulness(keep))
     generator = np.random.default_rng([seed, 1])
@@ -179,7 +208,12 @@ def evaluate(
                 less[edge] = False
                 name = graph.name(edge)
                 least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
-    random = np.array([scorer.faithfulness(other) for other in _random_circuits(graph, len(edges), n_random, seed)])
+    random = np.array(
+        [
+            scorer.faithfulness(other)
+            for other in _random_circuits(graph, len(edges), n_random, seed)
+        ]
+    )
     row = {
         "size": len(edges),
         "of": len(graph.edges),
@@ -191,7 +225,10 @@ def evaluate(
         "metric": scorer.measure.key,
         "ablation": scorer.ablation,
     }
-    rows = {"circuit": interval, **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())}}
+    rows = {
+        "circuit": interval,
+        **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())},
+    }
     return Tabulated(
         sentence=f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the "
         f"empty circuit; the best random circuit {random.max():.0%}.",
@@ -204,7 +241,9 @@ def evaluate(
 def _areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
     """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1."""
     found = np.asarray(faithfulness).reshape(len(shares), -1)
-    return float(np.trapezoid(found.mean(1), shares)), float(np.trapezoid(np.abs(1 - found).mean(1), shares))
+    return float(np.trapezoid(found.mean(1), shares)), float(
+        np.trapezoid(np.abs(1 - found).mean(1), shares)
+    )
 
 
 @checked
@@ -227,7 +266,12 @@ def faithfulness_curve(
     graph.fitted("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
-    random = np.array([[scorer.faithfulness(c) for c in _random_circuits(graph, n, n_random, seed)] for n in sizes])
+    random = np.array(
+        [
+            [scorer.faithfulness(c) for c in _random_circuits(graph, n, n_random, seed)]
+            for n in sizes
+        ]
+    )
     (cpr, cmd), (random_cpr, random_cmd) = _areas(shares, best), _areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
     frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)
@@ -235,23 +279,33 @@ def faithfulness_curve(
     return Tabulated(
         sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
         table=frame.assign(random_cpr=random_cpr, random_cmd=random_cmd),
-        picture=lambda figures: figures.curves(over({share: shares}, lines), x=share, ylabel="faithfulness"),
+        picture=lambda figures: figures.curves(
+            over({share: shares}, lines), x=share, ylabel="faithfulness"
+        ),
         settings={**scorer.settings, "n_random": n_random, "seed": seed},
     )
 
 
-def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int) -> _Keep:
+def _top_edges(
+    graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int
+) -> _Keep:
     """The ``size`` edges with the largest scores, by size of the score."""
     return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
 
 
 @checked
-def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> _Keep:
+def smallest(
+    scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
+) -> _Keep:
     """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
     best, sizes = partial(_top_edges, scorer.graph, scores), range(len(scorer.graph.edges))
-    return best(bisect_left(sizes, True, key=lambda size: abs(1 - scorer.faithfulness(best(size))) <= tolerance))
+    return best(
+        bisect_left(
+            sizes, True, key=lambda size: abs(1 - scorer.faithfulness(best(size))) <= tolerance
+        )
+    )
 
 
 @checked
@@ -268,7 +322,9 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
             keep[source, destination] = False
             name = graph.destinations[destination].rsplit(".", 1)[0]
             if name not in graph.sources or keep[graph.sources.index(name)].any():
-                tried.append((i, keep))  # Else nothing kept reads this destination: the cut changes nothing.
+                tried.append(
+                    (i, keep)
+                )  # Else nothing kept reads this destination: the cut changes nothing.
             if len(tried) == _AT_ONCE:
                 break
         scorer.run([circuit for _, circuit in tried])

@@ -19,11 +19,25 @@ from interp.checks import checked, checked_fields, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.files import write_csv, write_figure, write_json
-from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
+from interp.interventions.ablation import (
+    CircuitScorer,
+    ablate,
+    evaluate,
+    faithfulness_curve,
+    smallest,
+)
 from interp.interventions.edge_graph import Ablation, attribute, with_heads
 from interp.interventions.experiment import Tabulated
 from interp.interventions.interchange import Claim, carriers, of_rounds
-from interp.interventions.pairs import METRICS, corruption, exits, find_metric, paired_runs, prepare, run_of
+from interp.interventions.pairs import (
+    METRICS,
+    corruption,
+    exits,
+    find_metric,
+    paired_runs,
+    prepare,
+    run_of,
+)
 from interp.interventions.patching import PatchingResult, of_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
@@ -81,7 +95,10 @@ def patch(
         read: the round read; by default the first at which this corruption can show in each metric.
     """
     record, n_map = corruption(model, sample.corruption), sample.n_map
-    require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
+    require(
+        n_map >= 0 and round >= 0,
+        f"round and the map's size must be at least 0, got {round} and {n_map}",
+    )
     read_by = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
     hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
     require(
@@ -90,19 +107,29 @@ def patch(
         "let effects propagate, or read --metric state",
     )
     read_by = [m for m in read_by if m not in hidden]
-    until = [round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by]
-    length = max(*until, round + max(n_map, 1) - 1) + 1 if sample.n_rounds is None else sample.n_rounds
-    drawn = catalog.of(model).sample_for(model, sample.n_episodes, length, sample.seed, sample.regime, sample.sizes)
+    until = [
+        round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by
+    ]
+    length = (
+        max(*until, round + max(n_map, 1) - 1) + 1 if sample.n_rounds is None else sample.n_rounds
+    )
+    drawn = catalog.of(model).sample_for(
+        model, sample.n_episodes, length, sample.seed, sample.regime, sample.sizes
+    )
     clean, corrupted = record.build(drawn, round)
     cells = sites(model, components=components or None)
     swept = []
     for measure, t in zip(read_by, until, strict=True):
         pair = prepare(model, clean, corrupted, round, t)
-        swept.append(of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate))
+        swept.append(
+            of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate)
+        )
     at = list(range(round, min(round + n_map, length)))
     if not propagate or not at:
         return _Patching(record.key, tuple(swept), None)
-    mapped = round_map(model, clean, corrupted, "latent", rounds=at, metric=read_by[0], direction=direction)
+    mapped = round_map(
+        model, clean, corrupted, "latent", rounds=at, metric=read_by[0], direction=direction
+    )
     return _Patching(record.key, tuple(swept), mapped)
 
 
@@ -112,10 +139,15 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
-    measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
+    measured = [
+        {name: getattr(swept, name) for name in ("metric", "read", "gap")}
+        for swept in result.sweeps
+    ]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
     paths = [write_csv(folder / "patching.csv", frame)]
-    paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
+    paths.append(
+        write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings})
+    )
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):  # text is text
         for swept in result.sweeps:
             for key in dict.fromkeys(site.component for site in swept.sites):
@@ -129,12 +161,17 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
     """The sites with the largest effects of each metric."""
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
-    return pd.concat([swept.to_frame()[columns].head(n) for swept in result.sweeps], ignore_index=True)
+    return pd.concat(
+        [swept.to_frame()[columns].head(n) for swept in result.sweeps], ignore_index=True
+    )
 
 
 def corruption_names() -> str:
     """The corruptions of every task, for the command's help."""
-    named = {task.key: ", ".join(record.key for record in task.analysis.corruptions()) for task in catalog.every()}
+    named = {
+        task.key: ", ".join(record.key for record in task.analysis.corruptions())
+        for task in catalog.every()
+    }
     return "; ".join(f"{task}: {keys}" for task, keys in named.items() if keys)
 
 
@@ -180,17 +217,26 @@ def interchange_table(
         known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
         near = range(round + 3)[max(round - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
-        decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
+        decode = Decoder.fit(
+            rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE
+        )
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
     recent = slice(max(round - 4, 0), round + 1)
-    return carriers(model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed)
+    return carriers(
+        model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed
+    )
 
 
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
-    from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align  # two seconds: where it is used
+    from interp.interventions.alignment import (
+        COLUMNS,
+        AlignmentError,
+        Search,
+        align,
+    )  # two seconds: where it is used
 
     task = catalog.of(model)
     algorithm, runs = task.explains(model), paired_runs(model, episodes, other, "interchange")
@@ -198,9 +244,18 @@ def alignment_table(
     recent = slice(max(round - 4, 0), round + 1)
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
-            frames.append(align(model, *runs, algorithm, variable, site, rounds=recent, search=search).to_frame())
+            frames.append(
+                align(
+                    model, *runs, algorithm, variable, site, rounds=recent, search=search
+                ).to_frame()
+            )
         except AlignmentError as refusal:
-            row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
+            row = {
+                "variable": variable,
+                "site": site,
+                "condition": "learned",
+                "refused": str(refusal),
+            }
             frames.append(pd.DataFrame([row]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
@@ -211,9 +266,13 @@ def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.D
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
     how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
     change = how.change(algorithm.run(base.episodes)[algorithm.memory].shape[2:])
-    direction = None if has_state_direction(model) else fitted_direction(model, base, algorithm, change)
+    direction = (
+        None if has_state_direction(model) else fitted_direction(model, base, algorithm, change)
+    )
     doses = Doses(change, how.doses, direction)
-    return steer(model, base, algorithm, doses, round=round, of=how.outcome(base.episodes, round), seed=seed).to_frame()
+    return steer(
+        model, base, algorithm, doses, round=round, of=how.outcome(base.episodes, round), seed=seed
+    ).to_frame()
 
 
 def _named(task: Task, field: str, value: Any) -> Any:
@@ -240,13 +299,21 @@ def circuit_tables(
     pair = prepare(model, *corruption(model).build(episodes, round), round)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     kept = smallest(scorer, attributed.edges, _TOLERANCE)
-    scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
+    scorers = [
+        scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how)
+        for how in get_args(Ablation)
+    ]
     nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
-    edges, names = attributed.to_frame(), [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]]
+    edges, names = (
+        attributed.to_frame(),
+        [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]],
+    )
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(names)),
         "faithfulness": faithfulness_curve(scorer, attributed.edges, seed=seed).to_frame(),
-        "circuit": evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed).to_frame(),
+        "circuit": evaluate(
+            scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed
+        ).to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }
 
@@ -263,8 +330,15 @@ def tables(
         sample: the episodes; their corruptions, and as many rounds as the tables need, are the task's.
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
-    task, n, seed, drawn = catalog.of(model.eval()), sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
-    base, source = (task.half(1).sample_for(model, n, round + 3, s, *drawn) for s in (seed, seed + 1))
+    task, n, seed, drawn = (
+        catalog.of(model.eval()),
+        sample.n_episodes,
+        sample.seed,
+        (sample.regime, sample.sizes),
+    )
+    base, source = (
+        task.half(1).sample_for(model, n, round + 3, s, *drawn) for s in (seed, seed + 1)
+    )
     runs = paired_runs(model, base, source, "interchange")
     episodes = task.sample_for(model, n, round + 3, seed, *drawn) if task.data.halves else base
 

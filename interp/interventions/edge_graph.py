@@ -57,7 +57,10 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
-    missing = lacks(model, "pattern") or f"not applicable: {model.name} does not say what its heads read and write"
+    missing = (
+        lacks(model, "pattern")
+        or f"not applicable: {model.name} does not say what its heads read and write"
+    )
     raise InputError(
         f"{missing}, and {what} are of heads; use interp.interventions.mediation.effect_map(model, base, source, "
         "'latent'), the share of an effect that each of its points passes on, or patching.sweep"
@@ -84,11 +87,19 @@ class EdgeGraph:
         end = "" if config.normalization_type is None else "_input"
         self.writers, self.readers = {"blocks.0.hook_resid_pre": [0]}, dict[str, list[int]]()
         for layer in range(config.n_layers):
-            block, heads, mlp = f"blocks.{layer}", [f"{layer}.{head}" for head in range(config.n_heads)], f"mlp {layer}"
+            block, heads, mlp = (
+                f"blocks.{layer}",
+                [f"{layer}.{head}" for head in range(config.n_heads)],
+                f"mlp {layer}",
+            )
             for port in "qkv":
-                self.readers[f"{block}.attn.hook_{port}{end}"] = [len(destinations) + i for i in range(config.n_heads)]
+                self.readers[f"{block}.attn.hook_{port}{end}"] = [
+                    len(destinations) + i for i in range(config.n_heads)
+                ]
                 destinations |= dict.fromkeys((f"{head}.{port}" for head in heads), 2 * layer)
-            self.writers[f"{block}.attn.hook_result"] = [len(sources) + i for i in range(config.n_heads)]
+            self.writers[f"{block}.attn.hook_result"] = [
+                len(sources) + i for i in range(config.n_heads)
+            ]
             sources |= dict.fromkeys(heads, 2 * layer + 1)
             if config.d_mlp:
                 self.readers[f"{block}.hook_mlp_in"] = [len(destinations)]
@@ -109,11 +120,17 @@ class EdgeGraph:
         """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
-            writes |= {f"{layer}.{head}": does for head, does in enumerate(block.attn.W_O.flatten(1).any(1).tolist())}
+            writes |= {
+                f"{layer}.{head}": does
+                for head, does in enumerate(block.attn.W_O.flatten(1).any(1).tolist())
+            }
             if block.mlp is not None:
                 writes[f"mlp {layer}"] = bool(block.mlp.W_out.any() or block.mlp.b_out.any())
         # "mlp 0" and "1.0.q" are of sources, "prediction" of none.
-        reads = [writes.get(name, writes.get(name.rpartition(".")[0], True)) for name in self.destinations]
+        reads = [
+            writes.get(name, writes.get(name.rpartition(".")[0], True))
+            for name in self.destinations
+        ]
         return self.exists & np.outer([writes[name] for name in self.sources], reads)
 
     def name(self, edge: tuple[int, int]) -> str:
@@ -122,24 +139,36 @@ class EdgeGraph:
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
         """The edge between two names."""
-        for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
+        for kind, name, valid in (
+            ("source", source, self.sources),
+            ("destination", destination, self.destinations),
+        ):
             require_known(kind, name, valid, limit=40)
         edge = self.sources.index(source), self.destinations.index(destination)
-        later = [d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there]
+        later = [
+            d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there
+        ]
         require_known(f"destination of {source!r}", destination, later, limit=40)
         return edge
 
-    def mask(self, edges: Sequence[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
+    def mask(
+        self, edges: Sequence[tuple[int, int]] | None = None
+    ) -> Bool[np.ndarray, "source destination"]:
         """Keep exactly ``edges``; all of them when None."""
         keep = np.full_like(self.exists, edges is None)
         for edge in edges or ():
             there = all(0 <= i < n for i, n in zip(edge, keep.shape, strict=True))
             sizes = "{} sources and {} destinations".format(*keep.shape)
-            require(there, f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b)")
+            require(
+                there,
+                f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b)",
+            )
             keep[edge] = True
         return keep & self.exists
 
-    def fitted(self, what: str, values: Any, low: float = -np.inf, high: float = np.inf) -> NDArray[Any]:
+    def fitted(
+        self, what: str, values: Any, low: float = -np.inf, high: float = np.inf
+    ) -> NDArray[Any]:
         """``values`` as an array with a finite number from ``low`` to ``high`` for every source and destination."""
         array, wanted = array_of(what, values), "a number for each of [source, destination]"
         shapes = f"{self.exists.shape}, as graph.mask() does; got shape {array.shape}"
@@ -147,20 +176,32 @@ class EdgeGraph:
         own = array[self.exists]
         inside = bool(np.isfinite(own).all() and (own >= low).all() and (own <= high).all())
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
-        require(inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}")
+        require(
+            inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}"
+        )
         return array
 
-    def contributions(self, run: Rollout, round: int) -> Float[Tensor, "source episode pos d_model"]:
+    def contributions(
+        self, run: Rollout, round: int
+    ) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in one round of ``run``, in the order of :attr:`sources`."""
         (round,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
-        hooks = _recorded(self, np.full(len(self.sources), True), lambda _, one: written.append(one))
+        hooks = _recorded(
+            self, np.full(len(self.sources), True), lambda _, one: written.append(one)
+        )
         with torch.no_grad():
             self.forward(run.fed.at(round), run.latents[:, round], hooks)
-        return torch.cat([written.pop(0) for _ in self.writers])  # hooks are freed late, and hold the rest
+        return torch.cat(
+            [written.pop(0) for _ in self.writers]
+        )  # hooks are freed late, and hold the rest
 
     def forward(
-        self, rounds: EncodedRounds, latents: Tensor, hooks: Hooks, before: tuple[int, Tensor] | None = None
+        self,
+        rounds: EncodedRounds,
+        latents: Tensor,
+        hooks: Hooks,
+        before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """A round with hooks, each of which must fire exactly once: its prediction and the latents after it.
 
@@ -170,7 +211,9 @@ class EdgeGraph:
         with model.hooks(fwd_hooks=counter.hooks):
             layer, resid = before or (0, model.embedded(rounds.tokens, latents, rounds.values))
             out = model.read_out(model.run_from(resid, layer), latents)
-        assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
+        assert counter.fired == [1] * len(hooks), (
+            f"hooks on edges fired {counter.fired} times, not once each"
+        )
         return out.prediction, model.write(out.latents, out.update, rounds.slots)
 
     def run(
@@ -188,7 +231,10 @@ class EdgeGraph:
         layer at which any of them cuts an edge.
         """
         cuts, n = np.stack([(1 - keep) * self.live for keep in keeps]), len(keeps)
-        n_layers, weights = self.model.config.n_layers, torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
+        n_layers, weights = (
+            self.model.config.n_layers,
+            torch.from_numpy(cuts).to(ablated).permute(1, 2, 0),
+        )
         cut, per_layer = np.any(cuts, axis=0), (len(self.destinations) - len(EXITS)) // n_layers
         layer = min(int(cut.any(0).argmax()) // per_layer, n_layers - 1)
         n_known = 1 + layer * (len(self.sources) - 1) // n_layers
@@ -204,12 +250,16 @@ class EdgeGraph:
         rows = partial(tile, times=n)
         with torch.no_grad():
             first = layer, rows(clean[1][layer])
-            out = self.forward(run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, first)
+            out = self.forward(
+                run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, first
+            )
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
         return out[0].unflatten(0, (n, -1)), out[1].unflatten(0, (n, -1))
 
 
-def _recorded(graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]) -> Hooks:
+def _recorded(
+    graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
+) -> Hooks:
     """Hooks that give ``take`` what some sources write, ``[source, row, pos, d_model]``, and the number of the first.
 
     All heads of a layer are given where one of them is wanted.
@@ -218,7 +268,9 @@ def _recorded(graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Calla
     def record(first: int, activation: Tensor, hook: object) -> None:
         take(first, activation.movedim(2, 0) if activation.ndim == 4 else activation.unsqueeze(0))
 
-    return [(hook, partial(record, at[0])) for hook, at in graph.writers.items() if wanted[at].any()]
+    return [
+        (hook, partial(record, at[0])) for hook, at in graph.writers.items() if wanted[at].any()
+    ]
 
 
 def rebuilt(
@@ -234,9 +286,16 @@ def rebuilt(
     """
 
     def mixed(at: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        n, parts = int(graph.exists[:, at[0]].sum()), zip(accumulate(map(len, shifts), initial=0), shifts, strict=False)
+        n, parts = (
+            int(graph.exists[:, at[0]].sum()),
+            zip(accumulate(map(len, shifts), initial=0), shifts, strict=False),
+        )
         pattern = "source at c, source c episode pos d -> at c episode pos d"
-        mixes = (einsum(weights[i:n, at][: len(part)], part[: n - i], pattern) for i, part in parts if i < n)
+        mixes = (
+            einsum(weights[i:n, at][: len(part)], part[: n - i], pattern)
+            for i, part in parts
+            if i < n
+        )
         return reduce(torch.add, mixes).flatten(1, 2)
 
     def read(at: list[int], activation: Tensor, hook: Any) -> Tensor:
@@ -245,9 +304,13 @@ def rebuilt(
             return activation + change[0]
         heads = [i - graph.readers[hook.name][0] for i in at]
         if not hook.name.endswith("_input"):
-            maps = getattr(graph.model.blocks[int(hook.name.split(".")[1])].attn, f"W_{hook.name[-1].upper()}")
+            maps = getattr(
+                graph.model.blocks[int(hook.name.split(".")[1])].attn, f"W_{hook.name[-1].upper()}"
+            )
             change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
-        return activation.index_add(2, torch.tensor(heads, device=change.device), change.permute(1, 2, 0, 3))
+        return activation.index_add(
+            2, torch.tensor(heads, device=change.device), change.permute(1, 2, 0, 3)
+        )
 
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
@@ -280,7 +343,9 @@ class _AttributionResult(Tabulated):
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
-def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5) -> _AttributionResult:
+def attribute(
+    pair: Pair, metric: str | Metric | None = None, *, steps: int = 5
+) -> _AttributionResult:
     """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
     ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
@@ -288,7 +353,9 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")
     same = pair.read == pair.round
-    require(same, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}")
+    require(
+        same, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}"
+    )
     if any(rule == "hard" for rules in model.config.attention_rules for rule in rules):
         warnings.warn(
             f"{model.name!r} has hard attention, which has no gradient: edges that only choose where a "
@@ -304,18 +371,31 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
         probe = rebuilt(graph, weights, [difference.unsqueeze(2)], graph.exists)
         start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
-        hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
+        hooks: list[Any] = [
+            ("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start),
+            *probe,
+        ]
         with torch.enable_grad(), frozen(pair.model):
-            prediction, latents = graph.forward(pair.clean.fed.at(t), pair.clean.latents[:, t], hooks)
+            prediction, latents = graph.forward(
+                pair.clean.fed.at(t), pair.clean.latents[:, t], hooks
+            )
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
-            with theirs(f"the metric {measure.key!r} has no gradient: {{error}}", of=(RuntimeError, TypeError)):
+            with theirs(
+                f"the metric {measure.key!r} has no gradient: {{error}}",
+                of=(RuntimeError, TypeError),
+            ):
                 (slope,) = torch.autograd.grad(measured.sum(), weights)
         total += slope.double().numpy(force=True)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
-    rows = [(graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
+    rows = [
+        (graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges
+    ]
     frame = by_size(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
-    first, grid = frame.iloc[0], {"edges": pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)}
+    first, grid = (
+        frame.iloc[0],
+        {"edges": pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)},
+    )
     axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}
     return _AttributionResult(
         sentence=f"{first['source']} -> {first['destination']} scores most on {measure.key}: {first['score']:+.3g}.",
@@ -331,7 +411,9 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
-def strongest_reads(model: Machine, run: Rollout, round: int, *, k: int = 12, seed: int = 0) -> pd.DataFrame:
+def strongest_reads(
+    model: Machine, run: Rollout, round: int, *, k: int = 12, seed: int = 0
+) -> pd.DataFrame:
     """The reads of one round whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
 
     A machine without heads has no reads, and is refused.
@@ -357,8 +439,15 @@ def strongest_reads(model: Machine, run: Rollout, round: int, *, k: int = 12, se
     for layer, head, query, key in candidates:
         pattern = whole.seen[layers[layer]].clone()
         pattern[:, :, head, query, key] = 0
-        (cut,) = batches(Experiment(model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [round], commit="target"))
-        ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))
+        (cut,) = batches(
+            Experiment(
+                model, run, {"": [Edit(Place(layers[layer]), pattern)]}, [round], commit="target"
+            )
+        )
+        ends = (
+            _exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0])
+            for ran in (cut, whole)
+        )
         sides = zip(*ends, spread, strict=True)
         changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])
     effects = np.stack(changes, 1)
@@ -370,7 +459,9 @@ def strongest_reads(model: Machine, run: Rollout, round: int, *, k: int = 12, se
         (layer, head, query, key), out = candidates[i], int(mean[:, i].argmax())
         weight = whole.seen[layers[layer]][:, 0, head, query, key].double().mean()
         where = (layer, head, run.layout.labels[key], run.layout.labels[query])
-        value = mean_interval(effects[out, i], seed=seed, participants=participants_of(run.episodes))
+        value = mean_interval(
+            effects[out, i], seed=seed, participants=participants_of(run.episodes)
+        )
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
     return pd.DataFrame(table, columns=columns)
@@ -382,12 +473,28 @@ def _exits(layout: RoundLayout, prediction: Tensor, left: Tensor) -> tuple[Tenso
 
 
 def _candidates(
-    model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, spread: Sequence[float], n: int, seed: int
+    model: HookedLatentTransformer,
+    rows: Rows,
+    layout: RoundLayout,
+    spread: Sequence[float],
+    n: int,
+    seed: int,
 ) -> list[tuple[int, ...]]:
     """The ``n`` reads (layer, head, query, key) of largest estimated effect on each exit, but of the first position."""
     n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.fed.tokens.shape[1]
-    kept = torch.ones(n_layers, len(rows.latents), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
-    hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
+    kept = torch.ones(
+        n_layers,
+        len(rows.latents),
+        n_heads,
+        n_pos,
+        n_pos,
+        dtype=rows.latents.dtype,
+        requires_grad=True,
+    )
+    hooks = [
+        (f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by)
+        for i in range(n_layers)
+    ]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
         out = model(rows.fed.tokens, rows.latents, rows.fed.values)

@@ -74,23 +74,31 @@ class Effects(Found):
             summary: Any = bootstrap_mean(effects, seed=seed, participants=whose)
         else:
             rounds = [
-                bootstrap_mean(effects[of, :, i], seed=seed, participants=None if whose is None else whose[of])
+                bootstrap_mean(
+                    effects[of, :, i], seed=seed, participants=None if whose is None else whose[of]
+                )
                 for i, of in enumerate(self.counted.numpy(force=True).T)
             ]
             summary = (np.stack(one, 1) for one in zip(*rounds, strict=True))
         mean, low, high = (x.reshape(-1) for x in summary)
-        names = [(e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes]
+        names = [
+            (e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes
+        ]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
         if self.counted is not None:
             n = dict(zip(self.rounds, self.counted.sum(0).tolist(), strict=True))
-            frame["n_episodes"] = [n[pair] for pair in zip(frame["edited"], frame["read"], strict=True)]
+            frame["n_episodes"] = [
+                n[pair] for pair in zip(frame["edited"], frame["read"], strict=True)
+            ]
         return by_size(frame.assign(effect=mean, effect_low=low, effect_high=high))
 
     def _draw(self, figures: Any) -> Any:
         """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         lags = [read - edited for edited, read in self.rounds]
-        by_lag = pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
+        by_lag = (
+            pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
+        )
         axes = {"label": "size", "xlabel": "rounds after the edit", "ylabel": "edit"}
         return figures.heatmaps({"effect by edit and lag": by_lag}, **axes)
 
@@ -128,7 +136,9 @@ def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
     """The table of :func:`interp.figures.curves` for lines over one named axis."""
-    return pd.concat([pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()])
+    return pd.concat(
+        [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
+    )
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
@@ -192,7 +202,10 @@ def passed(
         done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
     most = 1 + (commit == "own")  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):
-        require(1 <= times <= most, f"the hook at {name!r} fired {times} times in one round, which must be once")
+        require(
+            1 <= times <= most,
+            f"the hook at {name!r} fired {times} times in one round, which must be once",
+        )
     return done, kept
 
 
@@ -216,7 +229,9 @@ class Edit:
     again: Again | None = None
 
     @classmethod
-    def of(cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False) -> Edit:
+    def of(
+        cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False
+    ) -> Edit:
         """An edit at a place, a site or its text, of any transformer or of ``model``."""
         return cls(site if isinstance(site, Place) else Place.of(site, model=model), put, add)
 
@@ -224,7 +239,12 @@ class Edit:
     def is_whole(self) -> bool:
         """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
         at = self.place
-        whole = at is not None and at.site.component == "latent" and at.site.position is None and at.basis is None
+        whole = (
+            at is not None
+            and at.site.component == "latent"
+            and at.site.position is None
+            and at.basis is None
+        )
         return whole and isinstance(self.put, Tensor) and not self.add
 
 
@@ -251,7 +271,12 @@ class Outcome:
         return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
 
     def values(
-        self, model: Machine, layout: RoundLayout, prediction: Tensor, carried: Tensor, slots: Tensor
+        self,
+        model: Machine,
+        layout: RoundLayout,
+        prediction: Tensor,
+        carried: Tensor,
+        slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
         """The outcome of rounds, from their predictions, what they left, and the slots that they wrote to."""
         if self.key == "prediction":
@@ -259,7 +284,11 @@ class Outcome:
         axes = slots.ndim
         if self.key == "state":
             carried = layout.written((self.decode or model.read_state)(carried), slots)
-        return carried.flatten(axes).double() if carried.ndim > axes else carried.unsqueeze(-1).double()
+        return (
+            carried.flatten(axes).double()
+            if carried.ndim > axes
+            else carried.unsqueeze(-1).double()
+        )
 
 
 class Ran(NamedTuple):
@@ -310,21 +339,40 @@ class Experiment:
     known: Mapping[Site, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
+        require(
+            bool(self.edits) and self.horizon >= 0,
+            "an experiment needs an edit and a horizon of 0 or more rounds",
+        )
         every = [edit for of in self.edits.values() for edit in of]
-        fits = all(not x.put.is_complex() if isinstance(x.put, Tensor) else not x.add for x in every)
-        require(fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added")
+        fits = all(
+            not x.put.is_complex() if isinstance(x.put, Tensor) else not x.add for x in every
+        )
+        require(
+            fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added"
+        )
         runs = [self.run, *(edit.put for edit in every if isinstance(edit.put, Rollout))]
-        require(len({run.tokens.shape[:2] for run in runs}) == 1, "what is put has other episodes or rounds than run")
-        object.__setattr__(self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds, twice=True)))
+        require(
+            len({run.tokens.shape[:2] for run in runs}) == 1,
+            "what is put has other episodes or rounds than run",
+        )
+        object.__setattr__(
+            self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds, twice=True))
+        )
         object.__setattr__(self, "commit", self.commit or self.run.commit)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(round edited, round read) of every place of the round axis."""
         ends = [min(t + self.horizon, self.run.n_rounds - 1) for t in self.rounds]
-        read = [(t if self.reads == "each" else end, end) for t, end in zip(self.rounds, ends, strict=True)]
-        return tuple((t, u) for t, (first, end) in zip(self.rounds, read, strict=True) for u in range(first, end + 1))
+        read = [
+            (t if self.reads == "each" else end, end)
+            for t, end in zip(self.rounds, ends, strict=True)
+        ]
+        return tuple(
+            (t, u)
+            for t, (first, end) in zip(self.rounds, read, strict=True)
+            for u in range(first, end + 1)
+        )
 
     def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
         """The outcomes of what was run."""
@@ -335,14 +383,20 @@ class Experiment:
         reads = lags if self.reads == "each" else [0] * len(lags)
         slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
         predictions, carried = ran.predictions[:, :, edited, lags], ran.carried[:, :, edited, reads]
-        several = zip(predictions, carried, strict=True)  # a decoder may be fitted for each episode, the first axis
-        return torch.stack([outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several])
+        several = zip(
+            predictions, carried, strict=True
+        )  # a decoder may be fitted for each episode, the first axis
+        return torch.stack(
+            [outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several]
+        )
 
 
 @checked
 def run(experiment: Experiment) -> Effects:
     """What an experiment gives."""
-    select_rounds(experiment.rounds, experiment.run.n_rounds)  # each once: means over rounds would count it twice
+    select_rounds(
+        experiment.rounds, experiment.run.n_rounds
+    )  # each once: means over rounds would count it twice
     require_own(experiment.run, experiment.model)
     values: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
@@ -353,23 +407,45 @@ def run(experiment: Experiment) -> Effects:
     base, on = experiment.run, range(experiment.horizon + 1)
     at = torch.tensor([[min(t + lag, base.n_rounds - 1) for lag in on] for t in experiment.rounds])
     left = at + 1 if experiment.reads == "each" else at[:, -1:] + 1
-    plain = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))[0]
+    plain = experiment.read(
+        Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0))
+    )[0]
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
-    outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
+    outcomes = (
+        tuple(map(str, named))
+        if len(named) == found.shape[-1]
+        else tuple(map(str, range(found.shape[-1])))
+    )
     # Which episodes have both rounds, and the edited one in what is put there, too.
     put = [edit.put for edits in experiment.edits.values() for edit in edits]
-    fed = [one.fed if isinstance(one, Rollout) else one for one in put if isinstance(one, Rollout | EncodedRounds)]
+    fed = [
+        one.fed if isinstance(one, Rollout) else one
+        for one in put
+        if isinstance(one, Rollout | EncodedRounds)
+    ]
     none = torch.zeros_like(base.slots, dtype=torch.bool)
     own, *others = (none if one.missing is None else one.missing for one in (base.fed, *fed))
     edited = torch.stack([own, *others]).any(0)
     counted = ~torch.stack([edited[:, t] | own[:, u] for t, u in experiment.pairs], 1)
     for (t, u), some in zip(experiment.pairs, counted.any(0).tolist(), strict=True):
-        require(some, f"no episode has both round {t}, which is edited, and round {u}, which is read; choose others")
+        require(
+            some,
+            f"no episode has both round {t}, which is edited, and round {u}, which is read; choose others",
+        )
     found[:, ~counted] = torch.nan
     plain[~counted] = torch.nan
     counts = None if bool(counted.all()) else counted
     whose = None if base.episodes is None else participants_of(base.episodes)
-    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counts, whose)
+    return Effects(
+        tuple(experiment.edits),
+        experiment.pairs,
+        outcomes,
+        found,
+        plain,
+        tuple(seen),
+        counts,
+        whose,
+    )
 
 
 def batches(experiment: Experiment) -> Iterator[Ran]:
@@ -378,8 +454,15 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
     source = edits[0][0].put if edits[0] else None
     alone = [one[0].place for one in edits if len(one) == 1 and one[0].put is source]
     cells = [place.site for place in alone if place is not None and place.is_whole]
-    runs_on = experiment.commit == experiment.run.commit and (len(at) == 1 or experiment.horizon > 0)
-    if isinstance(source, Rollout) and len(cells) == len(edits) and runs_on and not experiment.watched:
+    runs_on = experiment.commit == experiment.run.commit and (
+        len(at) == 1 or experiment.horizon > 0
+    )
+    if (
+        isinstance(source, Rollout)
+        and len(cells) == len(edits)
+        and runs_on
+        and not experiment.watched
+    ):
         yield from _taken(experiment, cells, source)
         return
     for i, together in enumerate(edits):
@@ -390,7 +473,12 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
 
 
 def run_on(
-    model: Machine, run: Rollout, rounds: Sequence[int], horizon: int, latents: Tensor, again: Again | None = None
+    model: Machine,
+    run: Rollout,
+    rounds: Sequence[int],
+    horizon: int,
+    latents: Tensor,
+    again: Again | None = None,
 ) -> Ran:
     """What ``horizon`` rounds give from each of ``rounds`` on, which reads ``latents``, all that is carried.
 
@@ -406,16 +494,24 @@ def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> It
     patchers = [RoundPatcher(x.model, x.run, t, source, update=update) for t in x.rounds]
     if len(patchers) == 1:
         for found in patchers[0].cells(cells):
-            rows = (x.unflatten(0, (len(found.cells), -1)).unsqueeze(2) for x in (found.predictions, found.latents))
+            rows = (
+                x.unflatten(0, (len(found.cells), -1)).unsqueeze(2)
+                for x in (found.predictions, found.latents)
+            )
             yield _run_on(replace(x, propagate=x.propagate and not found.idle), found.cells, *rows)
         return
     for i, cell in enumerate(cells):
         by_round = [next(patcher.cells([cell])) for patcher in patchers]
-        rows = (torch.stack([getattr(y, of) for y in by_round], 1).unsqueeze(0) for of in ("predictions", "latents"))
+        rows = (
+            torch.stack([getattr(y, of) for y in by_round], 1).unsqueeze(0)
+            for of in ("predictions", "latents")
+        )
         yield _run_on(x, [i], *rows)
 
 
-def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
+def _edited(
+    experiment: Experiment, together: Sequence[Edit]
+) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
     """The edited rounds, run part by part: what they predict, what they leave and what is watched, ``[row, ...]``."""
     base, model, layout = experiment.run, experiment.model, experiment.run.layout
     rounds = list(experiment.rounds)
@@ -433,7 +529,9 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
             rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
     layer = min((edit.place.site.layer or 0 for edit in hooked if edit.place), default=0)
-    resid = experiment.known.get(Site("resid_pre", layer)) if experiment.commit == "target" else None
+    resid = (
+        experiment.known.get(Site("resid_pre", layer)) if experiment.commit == "target" else None
+    )
     size = rows.fed.at_once(CHUNK)
     for part in (slice(start, start + size) for start in range(0, len(rows.latents), size)):
         changes = _changes(model, hooked, rounds, part, layout)
@@ -441,7 +539,11 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
         about = experiment.watched, experiment.commit
         found.append(passed(model, rows.part(part), layout, changes, *about, before=before))
     seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
-    return torch.cat([x.prediction for x, _ in found]), torch.cat([x.latents for x, _ in found]), seen
+    return (
+        torch.cat([x.prediction for x, _ in found]),
+        torch.cat([x.latents for x, _ in found]),
+        seen,
+    )
 
 
 def _changes(
@@ -449,7 +551,9 @@ def _changes(
 ) -> list[tuple[Site, _Change]]:
     """Edits as changes of some rows: activations of other runs, each run once, tensors set or added, and functions."""
     changes: list[tuple[Site, _Change]] = []
-    for source in {id(edit.put): edit.put for edit in edits if isinstance(edit.put, Rollout)}.values():
+    for source in {
+        id(edit.put): edit.put for edit in edits if isinstance(edit.put, Rollout)
+    }.values():
         places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
         rows, sites = Rows.of(source, rounds).part(part), [place.site for place in places]
         with torch.no_grad():
@@ -462,8 +566,14 @@ def _changes(
         if edit.place is not None and not isinstance(edit.put, Rollout):
 
             @theirs("put=")
-            def change(own: Tensor, place: Place = edit.place, put: Any = edit.put, add: bool = edit.add) -> Tensor:
-                new = put(own, part) if callable(put) else put.flatten(0, 1)[part].reshape(own.shape).to(own)
+            def change(
+                own: Tensor, place: Place = edit.place, put: Any = edit.put, add: bool = edit.add
+            ) -> Tensor:
+                new = (
+                    put(own, part)
+                    if callable(put)
+                    else put.flatten(0, 1)[part].reshape(own.shape).to(own)
+                )
                 return place(own, own + new if add else new)
 
             changes.append((edit.place.site, change))
@@ -471,11 +581,18 @@ def _changes(
 
 
 def _run_on(
-    experiment: Experiment, edits: Sequence[int], prediction: Tensor, carried: Tensor, *, again: Sequence[Edit] = ()
+    experiment: Experiment,
+    edits: Sequence[int],
+    prediction: Tensor,
+    carried: Tensor,
+    *,
+    again: Sequence[Edit] = (),
 ) -> Ran:
     """The rounds after the edited ones, from ``[edit, episode, round edited, ...]`` that these predicted and left."""
     x, model, base, n = experiment, experiment.model, experiment.run, len(edits)
-    predictions = prediction.new_full((*prediction.shape[:3], x.horizon + 1, *prediction.shape[3:]), torch.nan)
+    predictions = prediction.new_full(
+        (*prediction.shape[:3], x.horizon + 1, *prediction.shape[3:]), torch.nan
+    )
     predictions[:, :, :, 0] = prediction
     with torch.no_grad():
         left, stepper = [carried], model.stepper() if runs_from(model) else None
@@ -488,7 +605,9 @@ def _run_on(
         for i, t in enumerate(at):
             for edit in again:
                 assert edit.again is not None
-                now[:, :, i] = torch.stack([edit.again(x.rounds[alive[i]], t, state) for state in now[:, :, i]])
+                now[:, :, i] = torch.stack(
+                    [edit.again(x.rounds[alive[i]], t, state) for state in now[:, :, i]]
+                )
         if x.propagate:
             fed, shape = base.fed.rows(at).each(partial(tile, times=n)), now.shape[:3]
             latents = now.flatten(0, 2)
@@ -507,4 +626,6 @@ def _run_on(
         carried = carried.clone()
         carried[:, :, alive] = now
         left.append(carried)
-    return Ran(edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3))
+    return Ran(
+        edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3)
+    )

@@ -101,7 +101,9 @@ class InterchangeResult(Found):
     def _draw(self, figures: Any) -> Any:
         """Accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
-        return figures.intervals(named(rows), xlabel=f"{self.variable}: share that is the algorithm's")
+        return figures.intervals(
+            named(rows), xlabel=f"{self.variable}: share that is the algorithm's"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
@@ -115,7 +117,9 @@ class InterchangeResult(Found):
             "iia_informative": interval.estimate,
             "low": interval.low,
             "high": interval.high,
-            "chance_informative": float(self.unpatched[self.informative].mean()) if asked else float("nan"),
+            "chance_informative": float(self.unpatched[self.informative].mean())
+            if asked
+            else float("nan"),
             "n_pairs": self.correct.size,
             "n_informative": int(self.informative.sum()),
             "max_error": float(self.error.max()),
@@ -131,20 +135,34 @@ class InterchangeResult(Found):
 
 
 @checked
-def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: int = 0) -> Interval:
+def score_difference(
+    result: InterchangeResult, rival: InterchangeResult, seed: int = 0
+) -> Interval:
     """The score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
 
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
     """
     paired = result.effect.shape == rival.effect.shape
-    require(paired, f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}")
+    require(
+        paired,
+        f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
+    )
     (missed, asked), (rival_missed, rival_asked) = result._sums, rival._sums
-    require(bool(asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
-    weights = resample_weights(len(result.effect), seed=seed, plain_first=True, participants=result.participants)
-    with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
+    require(
+        bool(asked.sum()),
+        f"setting {result.variable!r} changes no outcome of the algorithm: no score",
+    )
+    weights = resample_weights(
+        len(result.effect), seed=seed, plain_first=True, participants=result.participants
+    )
+    with np.errstate(
+        divide="ignore", invalid="ignore"
+    ):  # draws in which nothing is wanted are left out
         score = 1 - (weights @ missed) / (weights @ asked)
-        rivals = 1 - (weights @ rival_missed) / (weights @ (rival_asked if rival_asked.sum() else asked))
+        rivals = 1 - (weights @ rival_missed) / (
+            weights @ (rival_asked if rival_asked.sum() else asked)
+        )
     return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
 
 
@@ -152,9 +170,15 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
     require_known("outcome", outcome, ("prediction", "state"))
     same = algorithm.task == model.layout.task
-    require(same, f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds")
+    require(
+        same,
+        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
+    )
     says = outcome != "state" or bool(algorithm.written)
-    require(says, f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...")
+    require(
+        says,
+        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
+    )
 
 
 def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
@@ -177,15 +201,22 @@ def graded(
     ``counterfactual`` holds the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
     """
     of_state = outcome.key == "state"
-    found = run(Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state))
+    found = run(
+        Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
+    )
     patched, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
     if of_state:
         before, goal = (values[algorithm.written] for values in counterfactual)
     else:
-        before, goal = (np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual)
+        before, goal = (
+            np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual
+        )
     if not of_state and model.layout.kind == "classes":
         # The most probable outcomes; the lowest index within rounding of the maximum.
-        wanted, *made = [(p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1) for p in (goal, patched, plain, before)]
+        wanted, *made = [
+            (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
+            for p in (goal, patched, plain, before)
+        ]
         correct, unpatched, informative = (choice == wanted for choice in made)
         informative, error = ~informative, np.abs(patched - goal).max(-1)
         effect, asked = patched - plain, goal - before
@@ -195,7 +226,9 @@ def graded(
             f"{algorithm.name} must predict {', '.join(model.layout.outcomes)} as [episode, round, number] "
             f"{patched.shape}, got shape {before.shape}",
         )
-        before, goal, patched, plain = (x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain))
+        before, goal, patched, plain = (
+            x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain)
+        )
         effect, asked = patched - plain, np.asarray(goal - before, dtype=np.float64)
         # What was decoded, or a learned model predicts, is held against the move that is asked, and may be off by half.
         moves = outcome.decode is not None if of_state else not model.is_handwired
@@ -207,8 +240,16 @@ def graded(
             near = np.where(informative, moved, np.median(moved[informative])) / 2
         correct, unpatched = error <= near, missed <= near
     ((variable, together),) = edits.items()
-    places, grades = tuple(str(of.place) for of in together), (correct, unpatched, informative, error, effect, asked)
-    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": list(rounds), **settings}
+    places, grades = (
+        tuple(str(of.place) for of in together),
+        (correct, unpatched, informative, error, effect, asked),
+    )
+    chosen = {
+        "algorithm": algorithm.key,
+        "parameters": dict(algorithm.parameters),
+        "rounds": list(rounds),
+        **settings,
+    }
     about = provenance(model, **chosen), participants_of(base.episodes)
     return InterchangeResult(variable, places, outcome.key, *grades, *about)
 
@@ -245,8 +286,13 @@ def interchange(
     before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
     key, bracket, inside = variable.partition("[")
     numbers = inside.removesuffix("]").split(",") if bracket else []
-    good = inside.endswith("]") == bool(bracket) and all(number.strip().isdigit() for number in numbers)
-    require(good, f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]")
+    good = inside.endswith("]") == bool(bracket) and all(
+        number.strip().isdigit() for number in numbers
+    )
+    require(
+        good,
+        f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]",
+    )
     wanted = algorithm.interchange(before, theirs, key, tuple(map(int, numbers)) or None)
     edits = {variable: [Edit(place, runs[1]) for place in resolve_places(sites, model, runs[0])]}
     settings = {"commit": runs[0].commit, "tolerance": _EXACT}
@@ -279,19 +325,32 @@ class Claim:
         model: Machine | None = None,
     ) -> Claim:
         """A claim about whole activations, at sites of any transformer, or of ``model``."""
-        return cls(variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control)
+        return cls(
+            variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control
+        )
 
     @classmethod
-    def carried(cls, model: Machine, variable: str, outcome: str = "prediction") -> tuple[Claim, ...]:
+    def carried(
+        cls, model: Machine, variable: str, outcome: str = "prediction"
+    ) -> tuple[Claim, ...]:
         """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
-        channels = [f"latent@{channel.name}" for channel in model.channels] if len(model.channels) > 1 else []
-        return tuple(cls.at(variable, [site], outcome, model=model) for site in ("latent", *channels))
+        channels = (
+            [f"latent@{channel.name}" for channel in model.channels]
+            if len(model.channels) > 1
+            else []
+        )
+        return tuple(
+            cls.at(variable, [site], outcome, model=model) for site in ("latent", *channels)
+        )
 
     @classmethod
     def of(cls, model: Machine) -> list[Claim]:
         """What a model's task claims of it, which names places as texts: tasks stand below this room."""
         rows = catalog.of(model).analysis.claims(model)
-        made = [cls.carried(model, key, *how) if at is None else (cls.at(key, at, *how),) for key, at, *how in rows]
+        made = [
+            cls.carried(model, key, *how) if at is None else (cls.at(key, at, *how),)
+            for key, at, *how in rows
+        ]
         return [claim for claims in made for claim in claims]
 
 
@@ -313,27 +372,46 @@ def carriers(
     number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with such a
     claim, says so.
     """
-    claims, runs = non_empty("claims", claims, "at least one claim"), paired_runs(model, base, source, "interchange")
+    claims, runs = (
+        non_empty("claims", claims, "at least one claim"),
+        paired_runs(model, base, source, "interchange"),
+    )
 
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         outcome = Outcome(claim.outcome, decode)
-        return interchange(model, *runs, algorithm, claim.variable, places, outcome=outcome, rounds=rounds)
+        return interchange(
+            model, *runs, algorithm, claim.variable, places, outcome=outcome, rounds=rounds
+        )
 
     rows = []
     for claim in claims:
         elsewhere = _placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
         random = test(claim, elsewhere) if elsewhere else None
-        wholes = [place.basis is None and place.site.kind.axes in ("pos", "latent", "") for place in claim.places]
-        both = (random.iia_informative, random.score().estimate) if random else (float("nan"), float("nan"))
+        wholes = [
+            place.basis is None and place.site.kind.axes in ("pos", "latent", "")
+            for place in claim.places
+        ]
+        both = (
+            (random.iia_informative, random.score().estimate)
+            if random
+            else (float("nan"), float("nan"))
+        )
         frame = test(claim, claim.places).to_frame()
         frame = frame.assign(random=both[0], random_score=both[1], control=claim.control)
-        rows.append(frame.assign(no_random="no other direction") if all(wholes) and not elsewhere else frame)
+        rows.append(
+            frame.assign(no_random="no other direction") if all(wholes) and not elsewhere else frame
+        )
     return pd.concat(rows, ignore_index=True)
 
 
 def _placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
     """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``."""
-    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=[place.site for place in places])
+    _, seen = passed(
+        model,
+        Rows.of(run, [0]).part(slice(1)),
+        run.layout,
+        watched=[place.site for place in places],
+    )
     controls: list[Place] = []
     for place in places:
         size = width = seen[place.site].shape[-1]

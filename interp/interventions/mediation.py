@@ -34,7 +34,16 @@ from torch import Tensor
 from interp.algorithm import Episodes, participants_of
 from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.errors import require, require_known
-from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, by_size, named, passed, run
+from interp.interventions.experiment import (
+    Edit,
+    Experiment,
+    Outcome,
+    Rows,
+    by_size,
+    named,
+    passed,
+    run,
+)
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places
 from interp.interventions.sites import sites as every_site
@@ -46,7 +55,9 @@ from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
 _Sites = tuple[Site, ...]
-_Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
+_Moment = tuple[
+    int, int
+]  # when something is computed: its layer (-1 before the first), its component's place there
 _Span = tuple[int, int]  # the first and the last position that something covers
 
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
@@ -74,21 +85,35 @@ class _Routes:
     @property
     def end(self) -> int:
         """The position of the exit."""
-        return self.layout.predict_position if self.read == "prediction" else self.layout.update_position
+        return (
+            self.layout.predict_position
+            if self.read == "prediction"
+            else self.layout.update_position
+        )
 
     def mediators(self, given: Sequence[Site | str]) -> _Sites:
         """Sites from texts, each checked to lie between."""
         mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in given))
-        require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
+        require(
+            bool(mediators),
+            "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some",
+        )
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
             apart = bool(_apart([site], self.causes))
-            require(apart, f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it")
-            acts_on = "later components of its own position and, through attention, on later positions"
+            require(
+                apart,
+                f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
+            )
+            acts_on = (
+                "later components of its own position and, through attention, on later positions"
+            )
             acts_on += "; choose one of these"
             if self.order is not None:
                 every = every_site(self.model, self.layout, self.model.points, None)
-                later = ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
+                later = (
+                    ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
+                )
                 acts_on = f"what a round computes after it: {later}"
             require(
                 self.is_downstream(site),
@@ -107,12 +132,20 @@ class _Routes:
 
     def is_upstream(self, site: Site) -> bool:
         """Whether the site can act on what is read; where no positions say so, every site may."""
-        last = (self.model.points["resid_post"].n_layers, 0) if self.order is None else (len(self.order), 0)
+        last = (
+            (self.model.points["resid_post"].n_layers, 0)
+            if self.order is None
+            else (len(self.order), 0)
+        )
         return _leads(*self._where(site), last, (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
-        return bool(_apart([site], self.causes)) and self.is_downstream(site) and self.is_upstream(site)
+        return (
+            bool(_apart([site], self.causes))
+            and self.is_downstream(site)
+            and self.is_upstream(site)
+        )
 
     def others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
@@ -148,7 +181,11 @@ class _Routes:
         if self.order is not None:  # each point may act on every later one, whatever its places
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
-        places = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
+        places = (
+            self.layout.latent_positions
+            if site.kind.axes == "latent"
+            else range(self.layout.n_positions)
+        )
         which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1
         covered = np.atleast_1d(np.array(places)[site.index(self.layout)[1 + which]])
         return moment, (int(covered[0]), int(covered[-1]))
@@ -173,7 +210,9 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     if start < end and of[0] <= to[1] and to[0] <= of[1]:
         return True
     layer, component = start
-    is_read = component <= _ORDER["v"] and component != _ORDER["q"]  # a query is read at its own position only
+    is_read = (
+        component <= _ORDER["v"] and component != _ORDER["q"]
+    )  # a query is read at its own position only
     attention = max(layer, 0) if is_read else layer + 1
     return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
 
@@ -185,7 +224,9 @@ def _overlap(one: Site, other: Site) -> bool:
 
 
 _SHARES = ("blocked", "carried")
-_ROUNDING = 100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
+_ROUNDING = (
+    100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
+)
 
 
 @dataclass(frozen=True)
@@ -244,14 +285,22 @@ class MediationResult(Found):
 
     def _draw(self, figures: Any) -> Any:
         """The shares blocked and carried by every mediator, with their intervals."""
-        rows = {f"{share}: {name}": getattr(self, share)(name) for name in self.mediators for share in _SHARES}
+        rows = {
+            f"{share}: {name}": getattr(self, share)(name)
+            for name in self.mediators
+            for share in _SHARES
+        }
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per mediator and one for all jointly, the largest share carried first: shares and controls."""
         rows = []
         for i, mediator in enumerate(self.mediators):
-            row: dict[str, Any] = {"cause": " + ".join(self.cause), "outcome": self.outcome, "mediator": mediator}
+            row: dict[str, Any] = {
+                "cause": " + ".join(self.cause),
+                "outcome": self.outcome,
+                "mediator": mediator,
+            }
             for draw, key in enumerate(_SHARES):
                 row |= getattr(self, key)(mediator).columns(key)
                 draws = self.random[i, :, draw]
@@ -284,14 +333,23 @@ class EffectMap(Found):
         if np.isnan(self.shares).all():
             return "No effect can pass anywhere."
         row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
-        at, share = f"{self.points[row]}@{self.positions[column]}".removesuffix("@"), self.shares[row, column]
+        at, share = (
+            f"{self.points[row]}@{self.positions[column]}".removesuffix("@"),
+            self.shares[row, column],
+        )
         return f"{at} carries most of the effect of {' + '.join(self.cause)}: {share:.0%}."
 
     def to_frame(self) -> pd.DataFrame:
         """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
         is_layer = all(point.startswith("resid_post[") for point in self.points)
-        rows = pd.RangeIndex(len(self.points), name="layer") if is_layer else pd.Index(self.points, name="point")
-        return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
+        rows = (
+            pd.RangeIndex(len(self.points), name="layer")
+            if is_layer
+            else pd.Index(self.points, name="point")
+        )
+        return pd.DataFrame(
+            self.shares, index=rows, columns=[position or "share" for position in self.positions]
+        )
 
     def _draw(self, figures: Any) -> Any:
         """The shares as a heat map."""
@@ -360,12 +418,18 @@ def mediate(
     cases = [*((site,) for site in alone), held]
     draws = [[swap.routes.others(case, held, (seed, i)) for i in range(n_random)] for case in cases]
     names = (*map(str, alone), "all")
-    kinds = [{site.component for site in case} for case in cases]  # of which a draw may borrow another
+    kinds = [
+        {site.component for site in case} for case in cases
+    ]  # of which a draw may borrow another
     others = [{site.component for draw in several for site in draw} for several in draws]
     borrowed = [name for name, own, drawn in zip(names, kinds, others, strict=True) if drawn - own]
     noted = {"random_of_any_point": borrowed} if borrowed else {}
-    sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
-    per_episode = partial(np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1)
+    sums = swap.sums(
+        list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)]))
+    )
+    per_episode = partial(
+        np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1
+    )
     return MediationResult(
         cause=tuple(map(str, swap.causes)),
         outcome=swap.outcome.key,
@@ -374,11 +438,21 @@ def mediate(
         lost=per_episode([sums.lost[case] for case in cases]),
         brought=per_episode([sums.brought[case] for case in cases]),
         moved=np.array([sums.moved[case] for case in cases]),
-        random=np.array([[sums.shares(d) for d in several] for several in draws]).reshape(len(cases), n_random, 2),
+        random=np.array([[sums.shares(d) for d in several] for several in draws]).reshape(
+            len(cases), n_random, 2
+        ),
         n_random_sites=np.array([max(map(len, several), default=0) for several in draws]),
         n_pairs=len(sums.total),
-        reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
-        settings={**swap.settings, "commit": swap.runs[0].commit, "n_random": n_random, "seed": seed, **noted},
+        reason="there is no effect to mediate: the total effect of the cause is 0"
+        if sums.is_null
+        else "",
+        settings={
+            **swap.settings,
+            "commit": swap.runs[0].commit,
+            "n_random": n_random,
+            "seed": seed,
+            **noted,
+        },
         participants=participants_of(swap.runs[0].episodes),
     )
 
@@ -421,11 +495,22 @@ def effect_map(
                 edits[str(site)] = [Edit(Place(site), value.unflatten(0, shape))]
     if cells:
         # The rounds of an edit are those of the base up to its layer.
-        known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points if runs_from(model)}
+        known = {
+            Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points if runs_from(model)
+        }
         moved = swap.run(edits, known=known)[0] - plain
-        shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(force=True) / total
+        shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(
+            force=True
+        ) / total
     names, causes = tuple(map(str, points)), tuple(map(str, swap.causes))
-    return EffectMap(causes, swap.outcome.key, names, positions, shares, {**swap.settings, "n_pairs": len(effect)})
+    return EffectMap(
+        causes,
+        swap.outcome.key,
+        names,
+        positions,
+        shares,
+        {**swap.settings, "n_pairs": len(effect)},
+    )
 
 
 @dataclass(frozen=True)
@@ -442,7 +527,9 @@ class _Sums:
         """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
         if self.is_null or not case:
             return float("nan"), float("nan")
-        return tuple(float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought))  # type: ignore
+        return tuple(
+            float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought)
+        )  # type: ignore
 
 
 class _Swap:
@@ -468,24 +555,44 @@ class _Swap:
         self.causes = resolve_places(sites, model, self.runs[0])
         self.swap = [Edit(place, self.runs[1]) for place in self.causes]
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
-        self.settings = provenance(model, rounds=self.rounds, decoded=self.outcome.decode is not None)
+        self.settings = provenance(
+            model, rounds=self.rounds, decoded=self.outcome.decode is not None
+        )
         read = "prediction" if self.outcome.key == "prediction" else "update"
-        causes, order, stream = [place.site for place in self.causes], None, model.points.get("resid_post")
-        if stream is None or stream.hook != COMPONENTS["resid_post"].hook:  # seen in a round, in the order computed
+        causes, order, stream = (
+            [place.site for place in self.causes],
+            None,
+            model.points.get("resid_post"),
+        )
+        if (
+            stream is None or stream.hook != COMPONENTS["resid_post"].hook
+        ):  # seen in a round, in the order computed
             points = every_site(model, self.layout, list(model.points), None)
-            _, seen = passed(model, Rows.of(self.runs[0], [0]).part(slice(1)), self.layout, watched=points)
+            _, seen = passed(
+                model, Rows.of(self.runs[0], [0]).part(slice(1)), self.layout, watched=points
+            )
             order = {site.hook: moment for moment, site in enumerate(seen)}
         self.routes = _Routes(model, self.layout, causes, read, order)
 
     def run(
-        self, edits: dict[str, list[Edit]], watched: Sequence[Site] = (), known: Mapping[Site, Tensor] | None = None
+        self,
+        edits: dict[str, list[Edit]],
+        watched: Sequence[Site] = (),
+        known: Mapping[Site, Tensor] | None = None,
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
         """Outcomes ``[edit, row, value]`` of edits of the base's rounds, and what is then at the watched sites."""
-        on: dict[str, Any] = {"readout": self.outcome, "commit": "target", "watched": watched, "known": known or {}}
+        on: dict[str, Any] = {
+            "readout": self.outcome,
+            "commit": "target",
+            "watched": watched,
+            "known": known or {},
+        }
         found = run(Experiment(self.model, self.runs[0], edits, self.rounds, **on))
         return found.values.flatten(1, 2), found.seen
 
-    def whole(self, watched: Sequence[Site]) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
+    def whole(
+        self, watched: Sequence[Site]
+    ) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
         """Outcomes ``[row, value]`` without the swap, its effect on them, and what is then at the watched sites."""
         (plain, swapped), seen = self.run({"nothing": [], "swap": self.swap}, watched)
         return plain, swapped - plain, seen
@@ -494,15 +601,27 @@ class _Swap:
         """The effect of the swap, whole and with every set of sites held."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         plain, effect, (before, after) = self.whole(every)
-        changed = {s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True) for s in every}
+        changed = {
+            s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True)
+            for s in every
+        }
         lost, brought, moved = {}, {}, {}
         for case in sets:
-            frozen, alone = ([Edit.of(site, values[site]) for site in case] for values in (before, after))
-            direct, indirect = self.run({"direct": [*self.swap, *frozen], "indirect": alone})[0] - plain
-            lost[case], brought[case] = _product(effect - direct, effect), _product(indirect, effect)
+            frozen, alone = (
+                [Edit.of(site, values[site]) for site in case] for values in (before, after)
+            )
+            direct, indirect = (
+                self.run({"direct": [*self.swap, *frozen], "indirect": alone})[0] - plain
+            )
+            lost[case], brought[case] = (
+                _product(effect - direct, effect),
+                _product(indirect, effect),
+            )
             moved[case] = float(np.any([changed[site] for site in case], axis=0).mean())
         total = _product(effect, effect)
-        rounding = _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * float(plain.abs().max())
+        rounding = (
+            _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * float(plain.abs().max())
+        )
         return _Sums(total, lost, brought, moved, bool(np.sqrt(total.mean()) <= rounding))
 
 

@@ -36,7 +36,12 @@ from interp.checks import array_of, checked, non_empty, number
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import require, require_known, theirs
 from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
-from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
+from interp.interventions.interchange import (
+    InterchangeResult,
+    graded,
+    of_rounds,
+    require_comparable,
+)
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
@@ -99,7 +104,10 @@ class Writer:
         for key in non_empty("keys", keys, "a variable"):
             require_known("variable", key, values, limit=40)
             got = array_of(key, values[key], finite=True).shape
-            require(got[:2] == shape, f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {got}")
+            require(
+                got[:2] == shape,
+                f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {got}",
+            )
         require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
         number("ridge", ridge, 0)
         at = select_rounds(rounds, run.n_rounds)
@@ -137,7 +145,11 @@ class Writer:
         nothing = f"{algorithm.name} carries nothing from round to round"
         require(bool(algorithm.state), f"{nothing}, so no latent can hold it")
         values = algorithm.run(episodes)
-        made_of = [k for k in algorithm.state if not algorithm.memory or algorithm.memory in algorithm.downstream([k])]
+        made_of = [
+            k
+            for k in algorithm.state
+            if not algorithm.memory or algorithm.memory in algorithm.downstream([k])
+        ]
         place = resolve(site, model, run.layout)
         keys = decodable(run, values, made_of, site=place, ridge=ridge)
         return cls.fit(model, run, values, keys, place, ridge=ridge)
@@ -151,16 +163,26 @@ class Writer:
         parts = []
         for key, of in self.shapes.items():
             given, wanted = array_of(key, changes.get(key, 0), finite=True), (*shape, *of)
-            with theirs(f"the variable has shape {wanted}; by[{key!r}] has shape {given.shape}", of=ValueError):
+            with theirs(
+                f"the variable has shape {wanted}; by[{key!r}] has shape {given.shape}",
+                of=ValueError,
+            ):
                 parts.append(np.broadcast_to(given, wanted))
         change = torch.from_numpy(np.concatenate([flat(part) for part in parts], -1))
         step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
-        return step if self.apart is None else step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
+        return (
+            step
+            if self.apart is None
+            else step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
+        )
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """The decoded variables, by key, each ``[*batch, ...]``."""
         shape = tuple(activation.shape)
-        require(shape[-2:] == self.size, f"the activation must end in {list(self.size)}, got shape {shape}")
+        require(
+            shape[-2:] == self.size,
+            f"the activation must end in {list(self.size)}, got shape {shape}",
+        )
         decoded = self.decoder(activation).numpy(force=True)
         ends = np.cumsum([np.prod(of, dtype=int) for of in self.shapes.values()])
         parts = zip(self.shapes.items(), np.split(decoded, ends[:-1], axis=-1), strict=True)
@@ -176,7 +198,9 @@ class Writer:
         """An orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are to move in."""
         steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
         basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
-        return basis[:, sizes > 1e-9 * sizes.max()], len(basis) if self.held is None else int(self.held.sum())
+        return basis[:, sizes > 1e-9 * sizes.max()], len(basis) if self.held is None else int(
+            self.held.sum()
+        )
 
     def placebo(self, seed: int = 0) -> Writer:
         """The control: every move goes equally far, but along one random direction, orthogonal to all of its own."""
@@ -192,14 +216,23 @@ class Writer:
         return replace(self, apart=(apart / apart.norm()).reshape(self.size))
 
 
-def _carried(latents: Tensor, place: Site, layout: RoundLayout) -> Float[Tensor, "episode round row width"]:
+def _carried(
+    latents: Tensor, place: Site, layout: RoundLayout
+) -> Float[Tensor, "episode round row width"]:
     """Of what is carried, all or some rows."""
-    return place.read(latents.flatten(0, 1), layout).reshape(*latents.shape[:2], -1, latents.shape[-1])
+    return place.read(latents.flatten(0, 1), layout).reshape(
+        *latents.shape[:2], -1, latents.shape[-1]
+    )
 
 
 @checked
 def decodable(
-    run: Rollout, values: Values, keys: Sequence[str], *, site: Site | str = "latent", ridge: float = RIDGE
+    run: Rollout,
+    values: Values,
+    keys: Sequence[str],
+    *,
+    site: Site | str = "latent",
+    ridge: float = RIDGE,
 ) -> tuple[str, ...]:
     """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names ("latent@h").
 
@@ -207,16 +240,25 @@ def decodable(
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
     and scored on the other.
     """
-    require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
+    require(
+        run.n_episodes >= 4,
+        f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}",
+    )
     place = Site.parse(site, run.model) if isinstance(site, str) else site
-    require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
+    require(
+        place.kind.axes == "latent",
+        f"what is carried is decoded at 'latent', not at {str(place)!r}",
+    )
     latents, half = _carried(run.latents[:, :-1], place, run.layout), run.n_episodes // 2
     kept = non_empty("keys", keys, "a variable")[:1]
     require_known("variable", kept[0], values, limit=40)
     for key in keys[1:]:
         target = flat(values[key])
         others = torch.from_numpy(np.concatenate([flat(values[k]) for k in kept], -1)).unsqueeze(-2)
-        fits = [(x, Decoder.fit(x[:half], target[:half], ridge=ridge)) for x in (others.to(latents), latents)]
+        fits = [
+            (x, Decoder.fit(x[:half], target[:half], ridge=ridge))
+            for x in (others.to(latents), latents)
+        ]
         off = [decode(x[half:]).numpy(force=True) - target[half:] for x, decode in fits]
         guessed, missed = (float((of**2).sum()) for of in off)
         varies = float(((target[half:] - target[half:].mean((0, 1))) ** 2).sum())
@@ -254,14 +296,24 @@ def move(
     at = select_rounds(rounds, base.n_rounds)
     state, inputs = algorithm.at(algorithm.run(base.episodes), at)
     before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
-    edits = {variable: [Edit.of(writer.site, writer.step({variable: asked}, pairs).to(base.latents), add=True)]}
+    edits = {
+        variable: [
+            Edit.of(writer.site, writer.step({variable: asked}, pairs).to(base.latents), add=True)
+        ]
+    }
     for key in wants or ():
         algorithm.variable(key)
     moved = ({variable: asked} if variable in before else {}) if wants is None else wants
     with theirs("wants= holds what is no change of its variable: {error}", of=ValueError):
-        sums = {key: before[key] + array_of(key, added, finite=True) for key, added in moved.items()}
+        sums = {
+            key: before[key] + array_of(key, added, finite=True) for key, added in moved.items()
+        }
         wanted = algorithm.step(state, inputs, sums)[1]
-    settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": base.commit}
+    settings = {
+        "decoded": list(writer.shapes),
+        "placebo": writer.apart is not None,
+        "commit": base.commit,
+    }
     return graded(model, base, edits, at, outcome, algorithm, (before, wanted), **settings)
 
 
@@ -312,7 +364,10 @@ class Transition:
             f"{algorithm.name} carries {carried} from round to round; the writer reads {', '.join(self.shapes)}",
         )
         values = algorithm.run(self.episodes)
-        state = {**{key: values[key][:, list(self.rounds)] for key in algorithm.state}, **self.before}
+        state = {
+            **{key: values[key][:, list(self.rounds)] for key in algorithm.state},
+            **self.before,
+        }
         for i in range(self.horizon):
             _, inputs = algorithm.at(values, [t + i for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
@@ -325,18 +380,34 @@ class Transition:
             steps = flat(goal[key] - self.before[key])
             unit = float(np.sqrt((steps**2).mean())) or 1.0
             missed = missed + (flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
-            varied = varied + (((steps - steps.mean(0)) / unit) ** 2).sum(-1) * len(steps) / max(len(steps) - 1, 1)
+            varied = varied + (((steps - steps.mean(0)) / unit) ** 2).sum(-1) * len(steps) / max(
+                len(steps) - 1, 1
+            )
         whose, keys = participants_of(self.episodes), " + ".join(self.shapes)
         r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
-        row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
+        row = {
+            "state": keys,
+            "horizon": self.horizon,
+            "r2": r2.estimate,
+            "low": r2.low,
+            "high": r2.high,
+        }
         on = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
-        spread = np.where(varied.sum(0) > 0, varied.sum(0), np.nan)  # a round in which nothing varies has no R2
+        spread = np.where(
+            varied.sum(0) > 0, varied.sum(0), np.nan
+        )  # a round in which nothing varies has no R2
         line = over({"round started from": self.rounds}, {"step R2": 1 - missed.sum(0) / spread})
         return StepResult(
             sentence=f"{on} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}.",
             table=pd.DataFrame([row]),
-            picture=lambda figures: figures.curves(line, x="round started from", ylabel=f"R2 of {keys}"),
-            settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
+            picture=lambda figures: figures.curves(
+                line, x="round started from", ylabel=f"R2 of {keys}"
+            ),
+            settings={
+                **self.settings,
+                "algorithm": algorithm.key,
+                "parameters": dict(algorithm.parameters),
+            },
             missed=missed,
             varied=varied,
             participants=whose,
@@ -344,9 +415,16 @@ class Transition:
 
     def left(self, algorithm: Algorithm) -> float:
         """Share of the model's own steps that the algorithm does not say; it can exceed 1."""
-        goal = self.goal(algorithm)  # every variable in units of the model's own steps, of which those that move count
-        units = {key: float(((self.after[key] - self.before[key]) ** 2.0).mean()) for key in self.shapes}
-        missed = sum(float(((self.after[key] - goal[key]) ** 2).mean() / (of or 1.0)) for key, of in units.items())
+        goal = self.goal(
+            algorithm
+        )  # every variable in units of the model's own steps, of which those that move count
+        units = {
+            key: float(((self.after[key] - self.before[key]) ** 2.0).mean()) for key in self.shapes
+        }
+        missed = sum(
+            float(((self.after[key] - goal[key]) ** 2).mean() / (of or 1.0))
+            for key, of in units.items()
+        )
         return missed / n if (n := sum(map(bool, units.values()))) else float("nan")
 
 
@@ -369,7 +447,9 @@ def transition(
         by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; nothing when None.
     """
     site = writer.site
-    require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
+    require(
+        site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}"
+    )
     base = run_of(model, episodes, "moving the state")
     require(
         0 < len(rounds) == len({*rounds})
@@ -382,8 +462,12 @@ def transition(
     if by is not None:
         moved = _carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
         flat = latents.flatten(0, 1)
-        latents = write(flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)).unflatten(0, shape)
+        latents = write(
+            flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)
+        ).unflatten(0, shape)
         left = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
     before, after = (writer.read(_carried(x, site, base.layout)) for x in (latents, left))
     settings = provenance(model, rounds=list(rounds), moved=sorted(by or ()))
-    return Transition(base.episodes, tuple(rounds), horizon, dict(writer.shapes), before, after, settings)
+    return Transition(
+        base.episodes, tuple(rounds), horizon, dict(writer.shapes), before, after, settings
+    )

@@ -83,7 +83,9 @@ class Pair:
 
     def readout(self, run: Rollout) -> Readout:
         """What ``run`` gives from :attr:`round` to :attr:`read`."""
-        return Readout(run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1])
+        return Readout(
+            run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1]
+        )
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
         """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
@@ -92,7 +94,9 @@ class Pair:
             predictions.shape[-len(wanted) :] == wanted,
             f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
         )
-        return catalog.of(self.layout).data.losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
+        return catalog.of(self.layout).data.losses(
+            predictions, self.clean_episodes, slice(self.round, self.read + 1)
+        )
 
 
 @checked
@@ -109,7 +113,12 @@ def corruption(model: Machine, key: str = "") -> Corruption:
 
 @checked
 def prepare(
-    model: Machine, clean: Episodes, corrupted: Episodes, round: int, read: int | None = None, commit: str = "own"
+    model: Machine,
+    clean: Episodes,
+    corrupted: Episodes,
+    round: int,
+    read: int | None = None,
+    commit: str = "own",
 ) -> Pair:
     """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 
@@ -180,7 +189,10 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
         return rollout(model.eval(), episodes)
     require_own(episodes, model)
     held = episodes.episodes
-    fits = held is not None and (len(held), held.n_rounds) == (episodes.n_episodes, episodes.n_rounds)
+    fits = held is not None and (len(held), held.n_rounds) == (
+        episodes.n_episodes,
+        episodes.n_rounds,
+    )
     require(fits, "this rollout does not hold its episodes, or was cut; give the episodes")
     return episodes
 
@@ -191,7 +203,9 @@ def paired_runs(
     """Rollouts of episodes that pair up row by row, as of :func:`run_of`."""
     runs = run_of(model, base, analysis), run_of(model, source, analysis)
     shapes = [tuple(run.tokens.shape) for run in runs]
-    require(shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}")
+    require(
+        shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}"
+    )
     return runs
 
 
@@ -215,7 +229,9 @@ class Metric:
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
     """The distribution over outcomes at the round that is read."""
-    return pair.layout.distribution(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
+    return pair.layout.distribution(
+        readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
+    )
 
 
 def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
@@ -236,7 +252,9 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
     risen, fallen = _risen_and_fallen(pair)
     logs = _logs(readout, pair)
-    return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
+    return torch.where(
+        risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen)
+    )
 
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
@@ -252,7 +270,9 @@ def _along_state(readout: Readout, pair: Pair) -> Tensor:
     """
     read = pair.model.read_state if pair.model.is_handwired else lambda latents: latents
     state = read(readout.latents).flatten(readout.latents.ndim - 2)
-    clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))
+    clean, corrupted = (
+        read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout)
+    )
     gap = clean - corrupted
     unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
     return ((state - corrupted) * unit).sum(-1)
@@ -263,7 +283,9 @@ _REAL: tuple[Predicted, ...] = ("mean", "normal")
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    choice, clean = (_probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout))
+    choice, clean = (
+        _probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout)
+    )
     return (choice == clean).to(readout.predictions.dtype)
 
 
@@ -279,18 +301,35 @@ METRICS: dict[str, Metric] = unique(
             key="probability",
             name="probability",
             unit="probability",
-            measure=lambda readout, pair: _pick(_probabilities(readout, pair), _risen_and_fallen(pair)[0]),
+            measure=lambda readout, pair: _pick(
+                _probabilities(readout, pair), _risen_and_fallen(pair)[0]
+            ),
             kinds=_CLASSES,
         ),
-        Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
-        Metric("regret", "expected loss", "expected mistakes", lambda run, pair: pair.losses(run.predictions).sum(-1)),
+        Metric(
+            "agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES
+        ),
+        Metric(
+            "regret",
+            "expected loss",
+            "expected mistakes",
+            lambda run, pair: pair.losses(run.predictions).sum(-1),
+        ),
         Metric("state", "decoded state difference", "state", _along_state, needs_update=True),
-        Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
+        Metric(
+            "prediction",
+            "prediction, from corrupted to clean",
+            "prediction",
+            _towards_clean,
+            kinds=_REAL,
+        ),
         Metric(
             key="squared_error",
             name="squared error from clean",
             unit="prediction squared",
-            measure=lambda readout, pair: (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square(),
+            measure=lambda readout, pair: (
+                _mean(readout, pair) - _mean(pair.clean_readout, pair)
+            ).square(),
             kinds=_REAL,
         ),
     ),
@@ -319,6 +358,12 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
     found = METRICS[name] if isinstance(name, str) else fit("metric", name, Metric)
     if layout is not None and layout.kind not in found.kinds:
         fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
-        what = "one of several outcomes" if layout.kind == "classes" else f"a real number ({layout.kind!r})"
-        raise InputError(f"metric {found.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}")
+        what = (
+            "one of several outcomes"
+            if layout.kind == "classes"
+            else f"a real number ({layout.kind!r})"
+        )
+        raise InputError(
+            f"metric {found.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}"
+        )
     return found

@@ -35,7 +35,14 @@ from interp.algorithm import Episodes, participants_of
 from interp.checks import checked
 from interp.errors import InputError, require_known, unknown_name
 from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
-from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare, warn_if_unrelated
+from interp.interventions.pairs import (
+    Metric,
+    Pair,
+    Readout,
+    find_metric,
+    prepare,
+    warn_if_unrelated,
+)
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.measure import Found
@@ -91,10 +98,14 @@ class PatchingResult(Found):
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
         parts = ("component", "layer", "head", "position")
-        index = pd.DataFrame([{"site": str(site), **{of: getattr(site, of) for of in parts}} for site in self.sites])
+        index = pd.DataFrame(
+            [{"site": str(site), **{of: getattr(site, of) for of in parts}} for site in self.sites]
+        )
         values, base, source = self.values, self.base, self.source
         if self.participants is not None and len(set(self.participants)) < len(base):
-            each = (of_each(x.numpy(force=True).T, self.participants) for x in (values, base, source))
+            each = (
+                of_each(x.numpy(force=True).T, self.participants) for x in (values, base, source)
+            )
             values, base, source = (torch.from_numpy(x.T) for x in each)
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
@@ -110,16 +121,27 @@ class PatchingResult(Found):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
-        choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
+        choices = {
+            name: getattr(self, name)
+            for name in ("metric", "direction", "round", "read", "propagate")
+        }
         return by_size(frame.assign(**choices, n_episodes=self.values.shape[1]))
 
-    def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
+    def grid(
+        self, component: str, value: Literal["effect", "fraction"] = "fraction"
+    ) -> pd.DataFrame:
         """A heat map's table for one component: rows are layers (heads "L1H0", a loop's cycles "block[2]"), columns are
         positions, in order.
         """
-        patched = [i for i, site in enumerate(self.sites) if site.component == ALIASES.get(component, component)]
+        patched = [
+            i
+            for i, site in enumerate(self.sites)
+            if site.component == ALIASES.get(component, component)
+        ]
         if not patched:
-            raise unknown_name("patched component", component, {site.component for site in self.sites})
+            raise unknown_name(
+                "patched component", component, {site.component for site in self.sites}
+            )
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
         rows = []
         for site in (self.sites[i] for i in patched):
@@ -136,7 +158,9 @@ class PatchingResult(Found):
 
         key = component or self.sites[int(self.effects.mean(-1).abs().argmax())].component
         title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"
-        kind = next((site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None)
+        kind = next(
+            (site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None
+        )
         rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
         what, grid = f"effect on {self.metric} ({self.unit})", {title: self.grid(key, "effect")}
         return figures.heatmaps(grid, label=what, xlabel="position", ylabel=rows)
@@ -146,7 +170,11 @@ class PatchingResult(Found):
         """Which site restores most of the difference."""
         mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
         first = int((mean * self.gap).argmax())
-        verb, of = ("restores", "clean") if self.direction == "denoising" else ("carries over", "corrupted")
+        verb, of = (
+            ("restores", "clean")
+            if self.direction == "denoising"
+            else ("carries over", "corrupted")
+        )
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
         share = f"{float(mean[first]) / self.gap:.0%} of the {name} of the {of} run"
@@ -212,7 +240,9 @@ def of_pair(
     base, source = _sides(pair, direction)
 
     def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
-        return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[..., None, None]
+        return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[
+            ..., None, None
+        ]
 
     experiment = Experiment(
         model=pair.model,
@@ -247,7 +277,9 @@ def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Met
 
 def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
     """The run that is patched, and the run that activations are taken from."""
-    return (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
+    return (
+        (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
+    )
 
 
 @checked
@@ -277,18 +309,30 @@ def round_map(
         found = []
         for t, u in experiment.pairs:
             start, lag = at_rounds.index(t), u - t
-            seen = Readout(ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag])
-            found.append(measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan)
+            seen = Readout(
+                ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag]
+            )
+            found.append(
+                measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan
+            )
         return torch.stack(found, 2).unsqueeze(-1)
 
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
-    experiment = Experiment(model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read)
+    experiment = Experiment(
+        model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read
+    )
     found = run(experiment)
-    sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
-    gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
+    sides = [
+        [measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)
+    ]
+    gaps = np.stack(
+        [(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)]
+    )
     frame = found.to_frame().rename(columns={"edited": "patched"}).drop(columns=["edit", "outcome"])
     frame = frame[frame["read"].isin(at_rounds)]
-    each = np.abs(np.ascontiguousarray(found.effects[0, :, :, 0].double().numpy(force=True).T)).mean(-1)
+    each = np.abs(
+        np.ascontiguousarray(found.effects[0, :, :, 0].double().numpy(force=True).T)
+    ).mean(-1)
     size = dict(zip(found.rounds, each.tolist(), strict=True))
     frame["size"] = [size[pair] for pair in zip(frame["patched"], frame["read"], strict=True)]
     frame = frame.assign(gap=frame["read"].map(dict(zip(at_rounds, gaps.mean(1), strict=True))))
@@ -296,11 +340,16 @@ def round_map(
     by_lag = np.array([np.diagonal(grid.abs(), lag).mean() for lag in range(len(grid))])
     lasts = int(np.flatnonzero(by_lag >= by_lag.max() / 2)[-1])
     later = f"{lasts} round{'s' * (lasts != 1)} later"
-    title, told = f"{model.name}: {site}, round x round", f" ({pair.counted})" if pair.counted else ""
+    title, told = (
+        f"{model.name}: {site}, round x round",
+        f" ({pair.counted})" if pair.counted else "",
+    )
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
     return Tabulated(
         sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}{told}.",
-        table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(drop=True),
+        table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(
+            drop=True
+        ),
         picture=lambda figures: figures.heatmaps({title: grid}, **axes),
         settings=provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted),
     )

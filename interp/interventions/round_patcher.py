@@ -36,7 +36,9 @@ _READ_LATER = ("resid_pre", "k", "v")
 """Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
 
 
-def _activations(model: Machine, run: Rollout, round: int, names: Sequence[str]) -> dict[str, Tensor]:
+def _activations(
+    model: Machine, run: Rollout, round: int, names: Sequence[str]
+) -> dict[str, Tensor]:
     """Activations of one round: ``name -> [episode, ...]``."""
     _, _, cache = replay(model, run, rounds=round, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
@@ -67,25 +69,48 @@ class RoundPatcher:
             commits where a round holds one.
     """
 
-    def __init__(self, model: Machine, run: Rollout, round: int, source: Rollout, *, update: bool) -> None:
-        self.model, self.run, self.round, self.source, self.update = model, run, round, source, update
+    def __init__(
+        self, model: Machine, run: Rollout, round: int, source: Rollout, *, update: bool
+    ) -> None:
+        self.model, self.run, self.round, self.source, self.update = (
+            model,
+            run,
+            round,
+            source,
+            update,
+        )
         self.base, self.latents = run.fed.at(round), run.latents[:, round]
-        self.chunk = self.base.at_once(_CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR)
+        self.chunk = self.base.at_once(
+            _CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR
+        )
         self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
-            self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
+            self.n_layers, points = (
+                self.transformer.config.n_layers,
+                ("hook_resid_pre", "attn.hook_k", "attn.hook_v"),
+            )
             names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
-            self.known = _activations(model, run, round, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
+            self.known = _activations(
+                model, run, round, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"]
+            )
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
-        source, base = (_activations(self.model, run, self.round, hooks) for run in (self.source, self.run))
+        source, base = (
+            _activations(self.model, run, self.round, hooks) for run in (self.source, self.run)
+        )
         placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
-        starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
+        starts = [
+            layout.position(str(cell.position)) if at else 0
+            for cell, at in zip(cells, placed, strict=True)
+        ]
 
-        read = {layout.predict_position, layout.update_position if self.update else layout.predict_position}
+        read = {
+            layout.predict_position,
+            layout.update_position if self.update else layout.predict_position,
+        }
 
         def idle(cell: Site, start: int, at: bool) -> bool:
             # What acts after the last layer has read other positions does so where it is read, or not at all.
@@ -96,7 +121,10 @@ class RoundPatcher:
 
         same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
         if same:
-            predictions, latents = self.run.predictions[:, self.round], self.run.latents[:, self.round + 1]
+            predictions, latents = (
+                self.run.predictions[:, self.round],
+                self.run.latents[:, self.round + 1],
+            )
             yield _Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
         by_hook: dict[str, list[int]] = {}
         # Cells before the first layer are run from the tokens on.
@@ -106,12 +134,18 @@ class RoundPatcher:
         for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
             patches = _Patches([cells[i] for i in indices], source, layout)
             if self.transformer is None or depths[indices[0]] < 0:
-                yield self._whole(indices, self.base.each(partial(tile, times=len(indices))), patches)
+                yield self._whole(
+                    indices, self.base.each(partial(tile, times=len(indices))), patches
+                )
             else:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
 
     def _chunk(
-        self, model: HookedLatentTransformer, indices: list[int], patches: _Patches, starts: list[int]
+        self,
+        model: HookedLatentTransformer,
+        indices: list[int],
+        patches: _Patches,
+        starts: list[int],
     ) -> _Patched:
         """Layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
@@ -124,7 +158,9 @@ class RoundPatcher:
                 early = [i for i in here if quiet and patches.cells[i].component == "resid_pre"]
                 if early:
                     own = self._resid(layer, len(early))[:, start : self.end]
-                    own = patches.of(early).write(patches.cells[early[0]].hook, (start, self.end), own)
+                    own = patches.of(early).write(
+                        patches.cells[early[0]].hook, (start, self.end), own
+                    )
                     resid = torch.cat([resid, own])
                 last = layer == self.n_layers - 1
                 if len(resid):
@@ -139,7 +175,11 @@ class RoundPatcher:
             if not self.update:
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
-                return _Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.round + 1], n))
+                return _Patched(
+                    [indices[i] for i in order],
+                    prediction,
+                    tile(self.run.latents[:, self.round + 1], n),
+                )
             whole = self._resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
@@ -149,14 +189,18 @@ class RoundPatcher:
                 tokens = layout.commit(tokens, layout.choose(output.prediction))
             indices = [indices[i] for i in order]
             if torch.equal(tokens, rows.tokens):
-                return _Patched(indices, output.prediction, model.write(before, output.update, rows.slots))
+                return _Patched(
+                    indices, output.prediction, model.write(before, output.update, rows.slots)
+                )
         return self._whole(indices, replace(rows, tokens=tokens), patches.of(order))
 
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
         """The residual stream after a layer with cells: the base's, but where they can change it."""
-        spreads = any(cell.position is None or cell.component in _READ_LATER for cell in patches.cells)
+        spreads = any(
+            cell.position is None or cell.component in _READ_LATER for cell in patches.cells
+        )
         start, stop = min(starts), self.end if spreads else max(starts) + 1
         n = len(patches.cells)
         with model.hooks(fwd_hooks=patches.hooks((start, stop))):
@@ -170,19 +214,27 @@ class RoundPatcher:
     def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
         """Copies of the base's residual stream before a layer, or after the last."""
         last = layer == self.n_layers
-        return tile(self.known[f"blocks.{layer - last}.hook_resid_{'post' if last else 'pre'}"], times)
+        return tile(
+            self.known[f"blocks.{layer - last}.hook_resid_{'post' if last else 'pre'}"], times
+        )
 
     def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
         """Copies of a layer's keys and values at the positions before ``start``."""
         names = (f"blocks.{layer}.attn.hook_{kv}" for kv in "kv")
-        return [KeyValues(*(tile(self.known[name][:, :start], times) for name in names))] if start else None
+        return (
+            [KeyValues(*(tile(self.known[name][:, :start], times) for name in names))]
+            if start
+            else None
+        )
 
     def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
         """The patched round from its tokens on, its own choice committed."""
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
-            after = run_round(self.model, rows, before, self.run.layout, commit, patches.hooks(None))
+            after = run_round(
+                self.model, rows, before, self.run.layout, commit, patches.hooks(None)
+            )
         patches.counter.check()
         return _Patched(indices, after.prediction, after.latents)
 
@@ -209,7 +261,9 @@ def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
 class _Patches:
     """Hooks on ``[cell * episode, ...]`` that give each cell's rows the source at that cell's site."""
 
-    def __init__(self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout) -> None:
+    def __init__(
+        self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout
+    ) -> None:
         self.cells, self.source, self.layout = cells, source, layout
         self.masks: dict[str, Tensor] = {}
         for name in dict.fromkeys(cell.hook for cell in cells):
@@ -225,10 +279,14 @@ class _Patches:
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
         """A hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
-        self.counter = FiringCounter([(name, partial(self.write, name, window)) for name in self.masks])
+        self.counter = FiringCounter(
+            [(name, partial(self.write, name, window)) for name in self.masks]
+        )
         return self.counter.hooks
 
-    def write(self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None) -> Tensor:
+    def write(
+        self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None
+    ) -> Tensor:
         """The activation at a hook point, in a window of positions, with every cell's source in its rows."""
         source, mask = self.source[name], self.masks[name]
         axis = next(cell.kind.position_axis for cell in self.cells if cell.hook == name)

@@ -39,7 +39,9 @@ from interp.model.transformer import COMPONENTS as COMPONENTS
 
 ALIASES = {"head": "z"}
 _UNKNOWN = Component("", "", "", "")
-_TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?")
+_TEXT = re.compile(
+    r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?"
+)
 
 
 def component(name: str, model: Machine | None = None) -> Component:
@@ -48,9 +50,16 @@ def component(name: str, model: Machine | None = None) -> Component:
     if model is not None and key in COMPONENTS and key not in points:
         no_mlp = f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
         raise InputError(
-            no_mlp if "resid_post" in points else f"{lacks(model, key)}; its points are {', '.join(points)}"
+            no_mlp
+            if "resid_post" in points
+            else f"{lacks(model, key)}; its points are {', '.join(points)}"
         )
-    require_known("component", name, [*points, *(alias for alias, of in ALIASES.items() if of in points)], limit=20)
+    require_known(
+        "component",
+        name,
+        [*points, *(alias for alias, of in ALIASES.items() if of in points)],
+        limit=20,
+    )
     return points[key]
 
 
@@ -74,7 +83,11 @@ class Site:
 
     def __post_init__(self) -> None:
         named = self.kind is _UNKNOWN
-        kind = component(fit("component", self.component, str)) if named else fit("kind", self.kind, Component)
+        kind = (
+            component(fit("component", self.component, str))
+            if named
+            else fit("kind", self.kind, Component)
+        )
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         require(
@@ -88,10 +101,16 @@ class Site:
             f"components with heads: {', '.join(c.key for c in COMPONENTS.values() if c.has_head)}",
         )
         placed = self.position is None or bool({"pos", "latent"} & set(kind.axes.split()))
-        require(placed, f"a site of component {kind.key!r} takes no position, got {self.position!r}")
+        require(
+            placed, f"a site of component {kind.key!r} takes no position, got {self.position!r}"
+        )
 
     def __str__(self) -> str:
-        where = "" if self.layer is None else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
+        where = (
+            ""
+            if self.layer is None
+            else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
+        )
         return f"{self.component}{where}" + ("" if self.position is None else f"@{self.position}")
 
     @classmethod
@@ -102,8 +121,12 @@ class Site:
             raise InputError(
                 f"{text!r} is not a site; write component[layer.head]@position, such as 'z[2.0]@p?' or 'latent'"
             )
-        layer, head = (None if number is None else int(number) for number in (match["layer"], match["head"]))
-        return cls(match["component"], layer, head, match["position"], component(match["component"], model))
+        layer, head = (
+            None if number is None else int(number) for number in (match["layer"], match["head"])
+        )
+        return cls(
+            match["component"], layer, head, match["position"], component(match["component"], model)
+        )
 
     @classmethod
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
@@ -112,7 +135,9 @@ class Site:
             match = re.fullmatch(re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)"), hook)
             if match:
                 return cls(kind.key, int(match[1]) if kind.has_layer else None, head, position)
-        raise unknown_name("hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20)
+        raise unknown_name(
+            "hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20
+        )
 
     @property
     def hook(self) -> str:
@@ -142,7 +167,11 @@ class Site:
             return labels.index(self.position)
         rows: set[int] = set()
         for name in self.position.split("+"):
-            of = {i for i, label in enumerate(labels) if re.fullmatch(rf"{re.escape(name)}(_\d+)?", label)}
+            of = {
+                i
+                for i, label in enumerate(labels)
+                if re.fullmatch(rf"{re.escape(name)}(_\d+)?", label)
+            }
             if not of:
                 raise unknown_name("latent position", name, labels, limit=40)
             rows |= of
@@ -171,7 +200,10 @@ def sites(
     the rows of what is carried, "all" for each on its own, or None for whole activations.
     """
     layout = model.layout if layout is None else layout
-    require(layout.task == model.layout.task, f"layout is of {layout.task!r}, not of {model.layout.task!r}")
+    require(
+        layout.task == model.layout.task,
+        f"layout is of {layout.task!r}, not of {model.layout.task!r}",
+    )
     components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted = None if isinstance(layers, str) else non_empty("layers", layers)
@@ -182,7 +214,9 @@ def sites(
     every: list[Site] = []
     for name in names:
         kind = component(name, model)
-        several = (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
+        several = (
+            (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
+        )
         heads = range(kind.n_heads) if kind.n_heads else (None,)
         at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
         every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]
@@ -190,7 +224,9 @@ def sites(
     return [resolve(site, model, layout) for site in dict.fromkeys(every)]
 
 
-def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None) -> list[Site]:
+def chosen(
+    model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
+) -> list[Site]:
     """Sites as users give them: sites, their texts, and names of components, or those that are :func:`swept`.
 
     The name of a component that stands in layers ("resid_pre") means every layer, head and position of it, each on its
@@ -217,11 +253,15 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
     widths = [0 if channel.name in lengths else channel.shape[-1] for channel in model.channels]
-    rows = torch.tensor(widths).repeat_interleave(torch.tensor([channel.rows for channel in model.channels]))
+    rows = torch.tensor(widths).repeat_interleave(
+        torch.tensor([channel.rows for channel in model.channels])
+    )
     return torch.arange(max(channel.shape[-1] for channel in model.channels)) < rows.unsqueeze(1)
 
 
-def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | None) -> list[str | None]:
+def _places(
+    site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
+) -> list[str | None]:
     """The labels that a sweep asks for, of those that the component has places for; None for whole activations."""
     axes = site.kind.axes.split()
     if positions is None or not {"pos", "latent"} & set(axes):
@@ -255,7 +295,9 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
         changed[site.index(layout)] = fit("what is written", new, Tensor).to(changed.dtype)
     except (IndexError, RuntimeError):
         at, given = tuple(activation.shape), tuple(new.shape)
-        raise InputError(f"what is written at {str(site)!r} has shape {given}: no fit to activations {at}") from None
+        raise InputError(
+            f"what is written at {str(site)!r} has shape {given}: no fit to activations {at}"
+        ) from None
     return changed
 
 
@@ -281,7 +323,12 @@ class Place:
     elsewhere: Tensor | None = None
 
     @classmethod
-    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None, model: Machine | None = None) -> Place:
+    def of(
+        cls,
+        site: Site | str,
+        directions: ArrayLike | Tensor | None = None,
+        model: Machine | None = None,
+    ) -> Place:
         """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
 
         The text of a site is one of any transformer, or of ``model``.
@@ -289,9 +336,18 @@ class Place:
         site = Site.parse(site, model) if isinstance(site, str) else site
         if directions is None:
             return cls(site)
-        rows = torch.as_tensor(np.atleast_2d(array_of("directions", directions, finite=True))).double()
-        fits = np.ndim(directions) > 0 and rows.ndim == 2 and int(torch.linalg.matrix_rank(rows)) == len(rows) > 0
-        require(fits, f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}")
+        rows = torch.as_tensor(
+            np.atleast_2d(array_of("directions", directions, finite=True))
+        ).double()
+        fits = (
+            np.ndim(directions) > 0
+            and rows.ndim == 2
+            and int(torch.linalg.matrix_rank(rows)) == len(rows) > 0
+        )
+        require(
+            fits,
+            f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}",
+        )
         basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
 
@@ -316,11 +372,17 @@ class Place:
         integer("padding", padding, 0)
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
-        rank = int(width > 1) if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
+        rank = (
+            int(width > 1)
+            if self.basis is None
+            else min(self.basis.shape[1], width - self.basis.shape[1])
+        )
         if rank <= 0:
             return None
         normal = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed))
-        drawn = torch.nn.functional.pad(torch.linalg.svd(normal, full_matrices=False).U, (0, 0, 0, padding))
+        drawn = torch.nn.functional.pad(
+            torch.linalg.svd(normal, full_matrices=False).U, (0, 0, 0, padding)
+        )
         if self.basis is None:
             return replace(self, elsewhere=drawn)
         drawn = drawn.to(self.basis)
@@ -338,11 +400,15 @@ class Place:
         move = source - base
         basis = (torch.eye(base.shape[-1]) if self.basis is None else self.basis).to(move)
         require(
-            len(basis) == base.shape[-1], f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}"
+            len(basis) == base.shape[-1],
+            f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}",
         )
         unit = torch.eye(basis.shape[-1]).to(basis)  # NaN is not close to it
         fits = self.basis is None or torch.allclose(basis.mT @ basis, unit, atol=0.02)
-        require(fits, f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not")
+        require(
+            fits,
+            f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not",
+        )
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted
@@ -358,7 +424,9 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     """Places from sites or their texts, each checked against the model."""
     several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
-    named = [place if isinstance(place, Place) else Place.of(place, model=model) for place in several]
+    named = [
+        place if isinstance(place, Place) else Place.of(place, model=model) for place in several
+    ]
     return [replace(place, site=resolve(place.site, model, run.layout)) for place in named]
 
 

@@ -40,7 +40,10 @@ def has_state_direction(model: Machine) -> bool:
 
 def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     name = model.name
-    require(model.is_handwired, f"{name!r} is a learned model: it has no exact state; pass a probe's direction")
+    require(
+        model.is_handwired,
+        f"{name!r} is a learned model: it has no exact state; pass a probe's direction",
+    )
     require(
         has_state_direction(model),
         f"{name!r} says how its state is read, and not how it is written; pass a direction [row, width], such as that "
@@ -70,13 +73,21 @@ def write_state(
     now = model.read_state(latents)
     array_of("state", state, finite=True)
     fits = tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :]
-    require(fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}")
-    return latents + model.layout.per_latent(state.to(latents) - now) @ torch.linalg.pinv(state_map).T
+    require(
+        fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}"
+    )
+    return (
+        latents + model.layout.per_latent(state.to(latents) - now) @ torch.linalg.pinv(state_map).T
+    )
 
 
 @checked
 def fitted_direction(
-    model: Machine, episodes: Episodes | Rollout, algorithm: Algorithm, change: ArrayLike, site: Site | str = "latent"
+    model: Machine,
+    episodes: Episodes | Rollout,
+    algorithm: Algorithm,
+    change: ArrayLike,
+    site: Site | str = "latent",
 ) -> Float[Tensor, "row width"]:
     """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
@@ -87,10 +98,23 @@ def fitted_direction(
     values = algorithm.run(base.episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
     place = resolve(site, model, base.layout)
-    writer = Writer.fit(model, base, values, decodable(base, values, (memory, *others), site=place), place, ridge=RIDGE)
+    writer = Writer.fit(
+        model,
+        base,
+        values,
+        decodable(base, values, (memory, *others), site=place),
+        place,
+        ridge=RIDGE,
+    )
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
-    require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
-    step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
+    require(
+        wanted.shape == shape,
+        f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}",
+    )
+    step, still = (
+        writer.step({memory: wanted}, (1, 1))[0],
+        torch.zeros_like(base.latents[:1, 0], dtype=torch.float64),
+    )
     return write(still, place, base.layout, step.reshape(place.read(still, base.layout).shape))[0]
 
 
@@ -122,21 +146,35 @@ class _SteeringResult(Tabulated):
 
 
 def _responses(
-    doses: list[float], model: NDArray[Any], algorithm: NDArray[Any], random: NDArray[Any], whose: Any
+    doses: list[float],
+    model: NDArray[Any],
+    algorithm: NDArray[Any],
+    random: NDArray[Any],
+    whose: Any,
 ) -> pd.DataFrame:
     """The table of a dose-response."""
     columns: dict[str, Any] = {"dose": doses}
     off, drawn = model - algorithm, random.mean(1)
     series = {"model": model, "algorithm": algorithm, "random": drawn, "mean_error": np.abs(off)}
-    for name, values in {**series, "difference": off, "random_difference": drawn - algorithm}.items():
-        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T, participants=whose)
+    for name, values in {
+        **series,
+        "difference": off,
+        "random_difference": drawn - algorithm,
+    }.items():
+        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(
+            values.T, participants=whose
+        )
     columns["max_error"] = np.abs(off).max(1)
     columns["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
-    scores = pd.DataFrame(np.nan, range(len(doses)), ["score", "score_low", "score_high", "random_score"])
+    scores = pd.DataFrame(
+        np.nan, range(len(doses)), ["score", "score_low", "score_high", "random_score"]
+    )
     for i, dose in enumerate(doses) if 0 in doses else ():
         moved, asked, along = (x[i] - x[doses.index(0)] for x in (model, algorithm, random))
         if dose != 0:
-            score = ratio_interval(np.abs(moved - asked), np.abs(asked), participants=whose).complement
+            score = ratio_interval(
+                np.abs(moved - asked), np.abs(asked), participants=whose
+            ).complement
             whole = np.abs(asked).sum()
             best = 1 - np.abs(along - asked).sum(1).min() / whole if whole else np.nan
             scores.loc[i] = score.estimate, score.low, score.high, best
@@ -187,7 +225,9 @@ def steer(
     memory, change = _memory(algorithm), doses.change
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     carried = model.initial(1).shape[1:].numel()
-    refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
+    refuse_beyond_machine(
+        f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions
+    )
     base = run_of(model, episodes, "steering")
     (t,) = select_rounds(round, base.n_rounds)
     numbers, n = array_of("of", of), base.layout.n_outputs
@@ -198,18 +238,38 @@ def steer(
         f"of must be the number of an outcome from 0 to {n - 1}, for all or one for each of the {base.n_episodes} "
         f"episodes, got {shown(of)}",
     )
-    read, values = np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,)), algorithm.run(base.episodes)
+    read, values = (
+        np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,)),
+        algorithm.run(base.episodes),
+    )
     shape = values[memory].shape[2:]
     fits = np.shape(change) == shape
-    require(fits, f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}")
+    require(
+        fits,
+        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
+    )
     exact = doses.direction is None
-    along = _state_direction(model, change) if doses.direction is None else doses.direction.to(base.latents)
+    along = (
+        _state_direction(model, change)
+        if doses.direction is None
+        else doses.direction.to(base.latents)
+    )
     fits = along.shape == base.latents.shape[2:]
-    require(fits, f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}")
+    require(
+        fits,
+        f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}",
+    )
     # Random directions as long, on the rows that it moves.
-    noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n_random, *along.shape))).to(along)
-    noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device))
-    directions = (along, *noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm())
+    noise = torch.as_tensor(
+        np.random.default_rng(seed).standard_normal((n_random, *along.shape))
+    ).to(along)
+    noise = noise * (
+        (along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device)
+    )
+    directions = (
+        along,
+        *noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm(),
+    )
     edits = {
         f"dose {i} along {j}": [Edit.of("latent", base.latents[:, [t]] + dose * direction, model)]
         for i, dose in enumerate(doses.sizes)
@@ -219,14 +279,28 @@ def steer(
     rows = np.arange(base.n_episodes)
     chances = np.ascontiguousarray(found.values[:, :, 0].numpy(force=True)[:, rows, read])
     chances = chances.reshape(len(doses.sizes), len(directions), -1)
-    (state, inputs), answers = algorithm.at(values, [t]), []  # the algorithm's own, from its memory moved by each dose
+    (state, inputs), answers = (
+        algorithm.at(values, [t]),
+        [],
+    )  # the algorithm's own, from its memory moved by each dose
     for dose in doses.sizes:
         moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        answers.append(algorithm.distribution(algorithm.step(state, inputs, {memory: moved})[1])[rows, 0, read])
+        answers.append(
+            algorithm.distribution(algorithm.step(state, inputs, {memory: moved})[1])[rows, 0, read]
+        )
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
-    sizes, mine, wanted, random = [float(x) for x in doses.sizes], chances[:, 0], np.stack(answers), chances[:, 1:]
+    sizes, mine, wanted, random = (
+        [float(x) for x in doses.sizes],
+        chances[:, 0],
+        np.stack(answers),
+        chances[:, 1:],
+    )
     off, theirs = np.abs(mine - wanted), np.abs(random - wanted[:, None]).mean()
-    how = "exactly as the algorithm" if off.max() < 1e-6 else f"within {off.mean():.2g} of the algorithm"
+    how = (
+        "exactly as the algorithm"
+        if off.max() < 1e-6
+        else f"within {off.mean():.2g} of the algorithm"
+    )
     lines = {"model": mine.mean(1), "algorithm": wanted.mean(1), "random": random.mean((1, 2))}
     outcome = base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode"
     axes = {"x": "dose", "ylabel": f"probability of {outcome}"}

@@ -27,7 +27,14 @@ from interp.checks import check_fields, checked
 from interp.errors import InputError, require, require_known, theirs
 from interp.files import read_tables
 from interp.llm.notes import read_counts, write_counts
-from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, expert_letters, read_message
+from interp.llm.schemes import (
+    RESPONSE_FORMATS,
+    Condition,
+    Message,
+    Turn,
+    expert_letters,
+    read_message,
+)
 
 
 class UnavailableError(RuntimeError):
@@ -67,7 +74,9 @@ class Backend(Protocol):
         """Called once before the first request: find out what can be found out without an episode."""
         return
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+    async def ask(
+        self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
+    ) -> Reply:
         """The reply to ``messages``; raises the errors of this module, or ``InputError`` where nothing will work."""
 
     def holds_key(self, text: str) -> bool:
@@ -86,7 +95,9 @@ class AgentBackend(Backend):
         self.name, self.agent = name, agent
         self.address, self.concurrency = f"scripted agent {name}", 1
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+    async def ask(
+        self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
+    ) -> Reply:
         """The scripted agent's answer."""
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
@@ -130,17 +141,27 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(bool(self.model.strip()), "model must name a model on the server, got an empty name")
-        _check_ranges(self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20))
+        require(
+            bool(self.model.strip()), "model must name a model on the server, got an empty name"
+        )
+        _check_ranges(
+            self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20)
+        )
         require_known("response format", self.response_format, RESPONSE_FORMATS)
         if self.thinking_off:
-            require_known("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
+            require_known(
+                "way to turn thinking off",
+                self.thinking_off,
+                [name for name in THINKING_OFF if name],
+            )
 
 
 def _check_ranges(settings: Settings | Connection, **ranges: tuple[int, int]) -> None:
     for name, (low, high) in ranges.items():
         value = getattr(settings, name)
-        require(value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
+        require(
+            value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}"
+        )
 
 
 # The environment variable that each provider's own documents name, for its own address only.
@@ -207,7 +228,10 @@ class Connection:
                 "(--key-env), for a server without keys any word will do; keys of other providers are not sent to it"
             )
         key = os.environ.get(name, "").strip()
-        require(bool(key), f"the environment variable {name} is not set; put the key for {self.base_url} there")
+        require(
+            bool(key),
+            f"the environment variable {name} is not set; put the key for {self.base_url} there",
+        )
         return key
 
 
@@ -242,18 +266,26 @@ class ScriptedAgent:
         seen: list[NDArray[np.bool_]] = []
         votes = _votes(body)
         for one in earlier:
-            votes = _votes(one) if "Expert_A" in one else votes  # without a note, feedback does not repeat the advice
+            votes = (
+                _votes(one) if "Expert_A" in one else votes
+            )  # without a note, feedback does not repeat the advice
             if one["turn_type"] == "feedback":
                 seen.append(votes == _label(one))
         votes = _votes(body)
         # The retained conversation says more than the note, where there is one.
-        before = Evidence(np.sum(seen, axis=0), len(seen), seen[-1]) if seen else evidence_in(note, len(votes))
+        before = (
+            Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
+            if seen
+            else evidence_in(note, len(votes))
+        )
         if body["turn_type"] == "feedback":
             right = votes == _label(body)
             after = Evidence(before.correct + right, before.rounds + 1, right)
             return json.dumps({"note": self.write(note, after, votes, _label(body))})
         said = self.rule(before, votes)
-        return json.dumps({"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said})
+        return json.dumps(
+            {"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said}
+        )
 
 
 @checked
@@ -277,7 +309,9 @@ _BITS = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
 
 
 def _votes(body: dict[str, Any]) -> _Counts:
-    return np.array([_BITS[value] for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
+    return np.array(
+        [_BITS[value] for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64
+    )
 
 
 def _label(body: dict[str, Any]) -> int:
@@ -303,7 +337,9 @@ def _majority(seen: Evidence, votes: _Counts) -> int:
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
     """Majority of those who were right last; no winner or a tie: majority of all."""
     winners = votes[seen.last]
-    return _majority(seen, votes if 2 * winners.sum() == len(winners) else winners)  # a tie, also of nobody
+    return _majority(
+        seen, votes if 2 * winners.sum() == len(winners) else winners
+    )  # a tie, also of nobody
 
 
 def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
@@ -313,14 +349,23 @@ def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
 
 def _random_choice(seen: Evidence, votes: _Counts) -> int:
     """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
-    return hashlib.sha256(f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}".encode()).digest()[0] % 2
+    return (
+        hashlib.sha256(f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}".encode()).digest()[
+            0
+        ]
+        % 2
+    )
 
 
 def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
     """Who was right and who was wrong in the last round, and nothing of earlier ones."""
     letters = np.array(expert_letters(len(votes)))
     right = votes == label
-    said = [f"{','.join(letters[who])} {what}" for who, what in ((right, "correct"), (~right, "wrong")) if who.any()]
+    said = [
+        f"{','.join(letters[who])} {what}"
+        for who, what in ((right, "correct"), (~right, "wrong"))
+        if who.any()
+    ]
     return "; ".join(said)
 
 

@@ -23,11 +23,14 @@ from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
-_LARGEST = 32 * 10**6  # bytes of an answer: a million tokens with what a server tells of each take less
+_LARGEST = (
+    32 * 10**6
+)  # bytes of an answer: a million tokens with what a server tells of each take less
 _TRANSIENT = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
 _OVERFLOW = re.compile(
-    r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens", re.IGNORECASE
+    r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens",
+    re.IGNORECASE,
 )
 
 
@@ -55,7 +58,8 @@ class Client(backend.Backend):
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
         self._httpx = httpx
         self._http = httpx.AsyncClient(
-            headers={"Accept-Encoding": "gzip, deflate"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            headers={"Accept-Encoding": "gzip, deflate"}
+            | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=connection.timeout,
             limits=httpx.Limits(max_connections=connection.concurrency),
             trust_env=not connection.is_local,
@@ -67,7 +71,9 @@ class Client(backend.Backend):
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> backend.Reply:
+    async def ask(
+        self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
+    ) -> backend.Reply:
         """The reply to ``messages``, or one of the errors of :mod:`interp.llm.backend`."""
         sent = {"seed": seed} if self.settings.send_seed else {}
         return await self.request(messages, self._fields(condition, turn) | sent)
@@ -96,7 +102,9 @@ class Client(backend.Backend):
                 doubled = min(0.5 * 2**attempt, 8.0) * (1 - 0.25 * random.random())
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE) if pause is not None else doubled)
         raise backend.UnavailableError(
-            self.scrub(f"{self.address} gave no answer in {self.connection.max_retries + 1} attempts: {problem[:500]}")
+            self.scrub(
+                f"{self.address} gave no answer in {self.connection.max_retries + 1} attempts: {problem[:500]}"
+            )
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +123,9 @@ class Client(backend.Backend):
             async for piece in response.aiter_text():
                 text += piece
                 if len(text) > _LARGEST:
-                    raise backend.RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
+                    raise backend.RefusedError(
+                        f"the server's answer is larger than {_LARGEST // 10**6} MB"
+                    )
         found, status = json_in(text), response.status_code
         if status < 300 and isinstance(found, dict) and found.get("choices"):
             return found
@@ -138,26 +148,40 @@ class Client(backend.Backend):
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
         settings = self.settings
-        sampling = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+        sampling = {
+            name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")
+        }
         fields = {name: value for name, value in sampling.items() if value is not None}
         form = response_format(settings.response_format, condition, turn)
         return fields | form | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
     def _read(self, found: dict[str, Any], seconds: float) -> backend.Reply:
         """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""
-        more = json_values(self.scrub({key: value for key, value in found.items() if value is not None}))
+        more = json_values(
+            self.scrub({key: value for key, value in found.items() if value is not None})
+        )
         choice = more["choices"][0] if isinstance(more["choices"], list) else None
         message = choice.get("message") if isinstance(choice, dict) else None
         finish = choice.pop("finish_reason", None) if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict) or not isinstance(finish, str | None):
-            raise _TransientError(f"what it sent is not a chat completion: {json.dumps(found)[:300]}")
+        if (
+            not isinstance(choice, dict)
+            or not isinstance(message, dict)
+            or not isinstance(finish, str | None)
+        ):
+            raise _TransientError(
+                f"what it sent is not a chat completion: {json.dumps(found)[:300]}"
+            )
         usage = more.pop("usage", None)
         content = message.get("content")
         if content is None or isinstance(content, str):
             message.pop("content", None)
         # A string, or a list of parts of which some are text.
         parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+        texts = [
+            part.get("text")
+            for part in parts
+            if isinstance(part, dict) and part.get("type") == "text"
+        ]
         return backend.Reply(
             text="".join(text for text in texts if isinstance(text, str)),
             finish_reason=finish or "",
@@ -173,7 +197,10 @@ class Client(backend.Backend):
         if status in _TRANSIENT or status >= 500:
             pauses = [
                 float(text) / scale
-                for text, scale in ((headers.get("retry-after-ms"), 1000.0), (headers.get("retry-after"), 1.0))
+                for text, scale in (
+                    (headers.get("retry-after-ms"), 1000.0),
+                    (headers.get("retry-after"), 1.0),
+                )
                 if re.fullmatch(r"\s*\d+(?:\.\d*)?\s*", text or "")
             ]
             return _TransientError(f"it answered {status}: {said}", next(iter(pauses), None))
@@ -181,13 +208,17 @@ class Client(backend.Backend):
             return backend.ContextOverflowError(said)
         if status in (400, 403, 413, 422):
             return backend.RefusedError(f"the server refused the request ({status}): {said}")
-        key = f"in {self.connection.key_env}" if self.connection.key_env else f"for {self._url.host}"
+        key = (
+            f"in {self.connection.key_env}" if self.connection.key_env else f"for {self._url.host}"
+        )
         advice = {
             401: f"check the key {key}",
             402: "check the account's balance",
             404: f"check the model name {self.settings.model!r} and the address",
         }.get(status, "check the address and the settings")
-        return InputError(f"the server refused the request ({status}): {said}; {advice} and run again to resume")
+        return InputError(
+            f"the server refused the request ({status}): {said}; {advice} and run again to resume"
+        )
 
     def scrub(self, value: Any) -> Any:
         """``value`` (text, or lists and dicts of it) without the key and without lone surrogates."""

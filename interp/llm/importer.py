@@ -27,7 +27,9 @@ RECORD = "result.json"
 
 
 @checked
-def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, str, list[tuple[str, str]]]:
+def import_result(
+    path: str | Path, regime: str | None = None
+) -> tuple[LLMRun, str, list[tuple[str, str]]]:
     """The run that ``path`` (a ``result.json``) and the steps beside it describe, the source it was read from, and
     what was set aside: ``(what, why)``.
 
@@ -37,20 +39,38 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
     path = Path(path)
     with reading(path, "it is no result that can be imported; move it away"):
         result = read_json(path)
-        advice = _bits(path, "advice", result, "input.expert_predictions input.advice expert_predictions advice")
+        advice = _bits(
+            path,
+            "advice",
+            result,
+            "input.expert_predictions input.advice expert_predictions advice",
+        )
         labels = _bits(path, "labels", result, "input.true_labels input.labels true_labels labels")
         require(
-            advice.ndim == 2 and labels.ndim == 1 and not np.isnan(advice).any() and not np.isnan(labels).any(),
+            advice.ndim == 2
+            and labels.ndim == 1
+            and not np.isnan(advice).any()
+            and not np.isnan(labels).any(),
             f"{str(path)!r}: advice must be [round][expert] and labels [round], without nulls",
         )
         n_rounds, n_experts = advice.shape
-        require(n_rounds == len(labels), f"{str(path)!r} has advice for {n_rounds} rounds and {len(labels)} labels")
+        require(
+            n_rounds == len(labels),
+            f"{str(path)!r} has advice for {n_rounds} rounds and {len(labels)} labels",
+        )
         name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
         words = (name or str(path.parent)).lower()
-        protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
+        protocol = (
+            "no-note"
+            if re.search("no[-_]?note", words)
+            else "note"
+            if "hist" in words
+            else "note-only"
+        )
         condition = Condition("weather" if "weather" in words else "online", protocol)
         regimes = re.findall(
-            rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])", re.sub("anti_?signal", "anti-signal", str(path).lower())
+            rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])",
+            re.sub("anti_?signal", "anti-signal", str(path).lower()),
         )
         record, set_aside = _record(path, result)
         attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
@@ -65,8 +85,13 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
         eta, known = _first(result, "input.eta eta"), _first(result, "input.accuracies accuracies")
         eta = None if eta is None else float(number(f"eta of {str(path)!r}", eta, 0))
         shares = fitted(list[float] | None, known)
-        fits = known is None or (isinstance(shares, list) and [0 <= one <= 1 for one in shares] == [True] * n_experts)
-        require(fits, f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one each, got {shown(known)}")
+        fits = known is None or (
+            isinstance(shares, list) and [0 <= one <= 1 for one in shares] == [True] * n_experts
+        )
+        require(
+            fits,
+            f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one each, got {shown(known)}",
+        )
         run = LLMRun(
             model=str(_first(result, "meta.model model") or "unknown"),
             condition=condition,
@@ -78,12 +103,18 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
             predictions=played,
             notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
             ended="complete" if rounds == n_rounds else "unfinished",
-            calls=len(source.calls) or counted(total.get("n_calls")) or rounds * (1 + condition.has_note),
+            calls=len(source.calls)
+            or counted(total.get("n_calls"))
+            or rounds * (1 + condition.has_note),
             malformed=int(np.isnan(played).sum()),
             prompt_tokens=by_round,
             total_prompt_tokens=prompt_tokens or counted(total.get("prompt_tokens")),
             total_completion_tokens=completion_tokens or counted(total.get("completion_tokens")),
-            seconds=float(np.mean([call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan])),
+            seconds=float(
+                np.mean(
+                    [call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan]
+                )
+            ),
             wording=f"imported: {name or 'unknown prompt'}",
             served=(),
             path=path,
@@ -95,8 +126,13 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
 def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str, str]]]:
     """What ``result.json`` tells of the play; without predictions it is an empty source."""
     names = "response.predictions predictions"
-    predictions = [] if _first(result, names) is None else _bits(path, "predictions", result, names).tolist()
-    require(not any(isinstance(one, list) for one in predictions), f"{str(path)!r}: predictions must be one a round")
+    predictions = (
+        [] if _first(result, names) is None else _bits(path, "predictions", result, names).tolist()
+    )
+    require(
+        not any(isinstance(one, list) for one in predictions),
+        f"{str(path)!r}: predictions must be one a round",
+    )
     texts = list(_first(result, "response.notes notes") or [])
     aside = []
     if len(texts) == len(predictions) + 1 and not texts[0]:
@@ -121,16 +157,29 @@ def _first(result: dict[str, Any], names: str) -> Any:
 
 def _bits(path: Path, what: str, result: dict[str, Any], names: str) -> NDArray[np.float64]:
     values = _first(result, names)
-    require(values is not None, f"{str(path)!r} has no {what}; give it as {' or '.join(names.split())}")
+    require(
+        values is not None, f"{str(path)!r} has no {what}; give it as {' or '.join(names.split())}"
+    )
     try:
         return np.array(
-            [[_BITS[v] for v in row] if isinstance(row, list) else _BITS[row] for row in values], dtype=np.float64
+            [[_BITS[v] for v in row] if isinstance(row, list) else _BITS[row] for row in values],
+            dtype=np.float64,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{str(path)!r}: {what} must be 0/1 or rainy/sunny in equal rows, got {error}") from error
+        raise InputError(
+            f"{str(path)!r}: {what} must be 0/1 or rainy/sunny in equal rows, got {error}"
+        ) from error
 
 
-_BITS: dict[object, float] = {0: 0.0, 1: 1.0, "0": 0.0, "1": 1.0, "rainy": 0.0, "sunny": 1.0, None: float("nan")}
+_BITS: dict[object, float] = {
+    0: 0.0,
+    1: 1.0,
+    "0": 0.0,
+    "1": 1.0,
+    "rainy": 0.0,
+    "sunny": 1.0,
+    None: float("nan"),
+}
 """How outcomes are written in other people's files; null is a missing prediction."""
 
 
@@ -155,7 +204,9 @@ class _Source:
         """Do the usable predictions that both have agree?"""
         both = self.predictions.keys() & other.predictions.keys()
         pairs = [(self.predictions[t], other.predictions[t]) for t in both]
-        return all(mine == theirs for mine, theirs in pairs if not np.isnan(mine) and not np.isnan(theirs))
+        return all(
+            mine == theirs for mine, theirs in pairs if not np.isnan(mine) and not np.isnan(theirs)
+        )
 
 
 def _choose(
@@ -167,7 +218,9 @@ def _choose(
         source.predictions = {t: said for t, said in source.predictions.items() if t < n_rounds}
     candidates = [source for source in everything if not source.problem]
     if not candidates:
-        raise InputError(f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}")
+        raise InputError(
+            f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}"
+        )
     longest = max(len(source.predictions) for source in candidates)
     best = [source for source in candidates if len(source.predictions) == longest]
     retelling = [attempt for attempt in best if attempt is not record and attempt.same_play(record)]
@@ -214,7 +267,11 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
             f"line {nth} of {str(path)!r} has no whole number 'step' of 0 or more",
         )
         step, feedback = call["step"], call.get("turn") == "feedback"
-        if not attempts or step < last_step or (step == last_step and last_was_feedback and not feedback):
+        if (
+            not attempts
+            or step < last_step
+            or (step == last_step and last_was_feedback and not feedback)
+        ):
             attempts.append(_Source(f"{path.name}, attempt {len(attempts) + 1}"))
         last_step, last_was_feedback, source = step, feedback, attempts[-1]
         source.calls.append(call)
@@ -227,5 +284,7 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
             continue
         if isinstance(call.get("raw_response"), str):
             said = read_answer(condition, "prediction", call["raw_response"]).value
-        source.predictions[step] = _BITS.get(said, float("nan")) if isinstance(said, int | str) else float("nan")
+        source.predictions[step] = (
+            _BITS.get(said, float("nan")) if isinstance(said, int | str) else float("nan")
+        )
     return attempts, torn

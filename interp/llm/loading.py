@@ -41,7 +41,9 @@ class Reading:
     def sentences(self) -> list[str]:
         """One sentence for what was read, and one for each reason why something was not, with how often."""
         aside = self.table[self.table["status"] == "set aside"]
-        return [f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"] + [
+        return [
+            f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"
+        ] + [
             f"set aside {len(group)} times: {part}: {why} (first: {group['path'].iloc[0]})"
             for (part, why), group in aside.groupby(["part", "why"], sort=False)
         ]
@@ -50,7 +52,11 @@ class Reading:
 def holds_runs(path: str | Path) -> bool:
     """Is ``path`` a folder with traces or other people's results below it?"""
     folder = Path(path)
-    found = (file for name in ("*.jsonl", RECORD) for file in folder.rglob(name)) if folder.is_dir() else iter(())
+    found = (
+        (file for name in ("*.jsonl", RECORD) for file in folder.rglob(name))
+        if folder.is_dir()
+        else iter(())
+    )
     return any(file.name == RECORD or not _other_than_a_trace(file) for file in found)
 
 
@@ -75,7 +81,10 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     """
     require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
-    require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
+    require(
+        path.exists(),
+        f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`",
+    )
     runs: list[LLMRun] = []
     rows: list[dict[str, Any]] = []
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -95,7 +104,13 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         else:
             run = from_trace(file)
             if run.edited:
-                rows.append(_row(file, "trace", why="it begins from an edited note (`interp llm notes --test`)"))
+                rows.append(
+                    _row(
+                        file,
+                        "trace",
+                        why="it begins from an edited note (`interp llm notes --test`)",
+                    )
+                )
             elif run.rounds or run.ended != "unfinished":
                 runs.append(run)
                 rows.append(_row(file, "trace", run.rounds))
@@ -109,22 +124,36 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         f"read{': ' + refused[0] if refused else ''}",
     )
     kept = _without_duplicates(runs, duplicates, rows)
-    return Reading(sorted(kept, key=lambda run: (*run.group, run.index, str(run.path))), pd.DataFrame(rows))
+    return Reading(
+        sorted(kept, key=lambda run: (*run.group, run.index, str(run.path))), pd.DataFrame(rows)
+    )
 
 
 def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
     """A row of :attr:`Reading.table`; what has a reason was set aside."""
-    return {"path": str(path), "part": part, "status": "set aside" if why else "read", "rounds": rounds, "why": why}
+    return {
+        "path": str(path),
+        "part": part,
+        "status": "set aside" if why else "read",
+        "rounds": rounds,
+        "why": why,
+    }
 
 
-def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]) -> list[LLMRun]:
+def _without_duplicates(
+    runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
+) -> list[LLMRun]:
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
         plays.setdefault((*run.group, run.advice.tobytes(), run.labels.tobytes()), []).append(run)
     for which, group in plays.items():
         plays[which] = []
         for run in group:
-            alike = [kept for kept in plays[which] if np.array_equal(run.predictions, kept.predictions, equal_nan=True)]
+            alike = [
+                kept
+                for kept in plays[which]
+                if np.array_equal(run.predictions, kept.predictions, equal_nan=True)
+            ]
             first_of = next((kept for kept in alike if run.notes == kept.notes), None)
             if first_of is None:
                 plays[which].append(run)
@@ -141,7 +170,9 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     kept = []
     for group in plays.values():
         chosen = next((run for run in group if run.ended == "complete"), group[0])
-        kept.append(replace(chosen, again=tuple(run.predictions for run in group if run is not chosen)))
+        kept.append(
+            replace(chosen, again=tuple(run.predictions for run in group if run is not chosen))
+        )
         why = f"another play of the instance in {str(chosen.path)!r}"
         _set_aside(rows, {str(run.path) for run in group if run is not chosen}, why)
     return kept
@@ -171,7 +202,10 @@ def from_trace(path: Path) -> LLMRun:
     """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
-        require(header.get("format") == FORMAT, f"{str(path)!r} is not a trace of this version ({FORMAT})")
+        require(
+            header.get("format") == FORMAT,
+            f"{str(path)!r} is not a trace of this version ({FORMAT})",
+        )
         session = session_from(header)
         end = replay(session, records, path)
         calls = [record for record in records if "reply" in record]

@@ -32,18 +32,24 @@ _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model e
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name in Hugging Face's cache; nothing is downloaded."""
     if find_spec("transformers") is None:
-        raise InputError("a model in this process needs transformers: pip install 'latent-context-interp[local]'")
+        raise InputError(
+            "a model in this process needs transformers: pip install 'latent-context-interp[local]'"
+        )
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = Path(name)
     is_gguf = path.suffix == ".gguf"
-    more: dict[str, Any] = {"local_files_only": True} | ({"gguf_file": path.name} if is_gguf else {})
+    more: dict[str, Any] = {"local_files_only": True} | (
+        {"gguf_file": path.name} if is_gguf else {}
+    )
     source = str(path.parent) if is_gguf else name
     dtype: Any = torch.float32 if device == "cpu" else "auto"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **more)
-        found, info = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **more)
+        found, info = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **more
+        )
         model = found.to(device).eval()
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         why = " ".join(str(error).split())[:300]
@@ -55,7 +61,13 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
             f"cannot load the model {name!r}: {why}; give a folder "
             "with config.json and weights, a .gguf file, or a name that `hf download NAME` has put into the cache"
         ) from error
-    wrong = sorted({*info["missing_keys"], *info["unexpected_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    wrong = sorted(
+        {
+            *info["missing_keys"],
+            *info["unexpected_keys"],
+            *(key for key, *_ in info["mismatched_keys"]),
+        }
+    )
     require(
         not wrong,
         f"the weights of {name!r} do not fit its configuration at {', '.join(wrong[:5])}: left out, they would be "
@@ -72,7 +84,9 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = 
     """The tokens of a conversation by the model's own chat template, ready for the answer."""
     more = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **more)
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **more
+        )
     except Exception as error:  # a template may raise anything
         raise InputError(
             f"the chat template of the model refuses the conversation ({type(error).__name__}: {error}); try a "
@@ -81,10 +95,14 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = 
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def answers(tokenizer: Any, condition: Condition) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
+def answers(
+    tokenizer: Any, condition: Condition
+) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
     """What both valid predictions begin with, the token after it in each (outcome 0, outcome 1), and their texts."""
     zero, one = (json.dumps({"prediction": word}) for word in condition.words)
-    first, second = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (zero, one))
+    first, second = (
+        list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (zero, one)
+    )
     n = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     return first[:n], (first[n], second[n]), (zero, one)
 
@@ -102,7 +120,11 @@ class LocalBackend(Backend):
     """A model in this process."""
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
-        require_known("response format of a model in this process", settings.response_format, ("none", "grammar"))
+        require_known(
+            "response format of a model in this process",
+            settings.response_format,
+            ("none", "grammar"),
+        )
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
         self.settings, self.concurrency = settings, concurrency
         self.model, self.tokenizer = load_model(settings.model, device)
@@ -111,7 +133,9 @@ class LocalBackend(Backend):
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+    async def ask(
+        self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
+    ) -> Reply:
         """The model's answer; requests that wait at the same time are answered in one batch.
 
         Raises:
@@ -119,7 +143,9 @@ class LocalBackend(Backend):
         """
         ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
         if len(ids) >= self._context - 16:
-            raise ContextOverflowError(f"{len(ids)} prompt tokens do not fit into a context of {self._context}")
+            raise ContextOverflowError(
+                f"{len(ids)} prompt tokens do not fit into a context of {self._context}"
+            )
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(ids, condition, turn, seed, future))
         if self._task is None:
@@ -152,7 +178,10 @@ class LocalBackend(Backend):
         if forced and batch[0].turn == "prediction":  # the likelier of the two valid predictions
             begin, choices, both = answers(self.tokenizer, batch[0].condition)
             logits, _, _ = self._forward([one.ids + begin for one in batch])
-            texts = [(both[int(pair[1] > pair[0])], "stop", len(begin) + 1) for pair in logits[:, list(choices)]]
+            texts = [
+                (both[int(pair[1] > pair[0])], "stop", len(begin) + 1)
+                for pair in logits[:, list(choices)]
+            ]
         else:
             texts = self._write(batch, forced)
         seconds = round((time.monotonic() - start) / len(batch), 4)
@@ -166,7 +195,11 @@ class LocalBackend(Backend):
         """Token by token, until every answer has ended."""
         import torch
 
-        prefix = list(self.tokenizer('{"note": "', add_special_tokens=False)["input_ids"]) if forced else []
+        prefix = (
+            list(self.tokenizer('{"note": "', add_special_tokens=False)["input_ids"])
+            if forced
+            else []
+        )
         room = self._context - max(len(one.ids) for one in batch) - len(prefix)
         draws = [torch.Generator().manual_seed(one.seed) for one in batch]
         written: list[list[int]] = [[] for _ in batch]
@@ -174,7 +207,9 @@ class LocalBackend(Backend):
         ends = self.model.generation_config.eos_token_id
         stops = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
         logits, cache, mask = self._forward([one.ids + prefix for one in batch])
-        for _ in range(min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)):
+        for _ in range(
+            min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)
+        ):
             tokens = [self._pick(row, draw) for row, draw in zip(logits, draws, strict=True)]
             for i, token in enumerate(tokens):
                 if not ended[i]:
@@ -184,7 +219,9 @@ class LocalBackend(Backend):
             if all(ended):
                 break
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
-            logits, cache = self._step(torch.tensor(tokens, device=mask.device)[:, None], mask, cache)
+            logits, cache = self._step(
+                torch.tensor(tokens, device=mask.device)[:, None], mask, cache
+            )
         answers = []
         for ids, end in zip(written, ended, strict=True):
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -212,8 +249,12 @@ class LocalBackend(Backend):
 
         width = max(len(row) for row in rows)
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
+        ids = torch.tensor(
+            [[pad] * (width - len(row)) + row for row in rows], device=self.model.device
+        )
+        mask = torch.tensor(
+            [[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device
+        )
         logits, cache = self._step(ids, mask, None)
         return logits, cache, mask
 
@@ -222,5 +263,7 @@ class LocalBackend(Backend):
 
         places = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         with torch.no_grad():
-            out = self.model(ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True)
+            out = self.model(
+                ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True
+            )
         return out.logits[:, -1], out.past_key_values

@@ -56,9 +56,15 @@ class Endpoint:
     concurrency: int = 4
     device: str = "cpu"
 
-    def backend(self, settings: players.Settings, address: str) -> players.Connection | players.Backend:
+    def backend(
+        self, settings: players.Settings, address: str
+    ) -> players.Connection | players.Backend:
         """What answers for a player with ``settings``, who was reached at ``address``."""
-        if self.base_url is None and settings.model in players.AGENTS and address.startswith("scripted agent"):
+        if (
+            self.base_url is None
+            and settings.model in players.AGENTS
+            and address.startswith("scripted agent")
+        ):
             return players.AgentBackend(settings.model, players.AGENTS[settings.model])
         if self.base_url is None and address.startswith("transformers on"):
             from interp.llm.local import LocalBackend
@@ -150,19 +156,38 @@ def try_edits(
     )
     tests = []
     for (model, condition), moments in groups.items():
-        asked = [one for i, moment in enumerate(moments) for one in _asked(moment, agents, (seed, i))]
+        asked = [
+            one for i, moment in enumerate(moments) for one in _asked(moment, agents, (seed, i))
+        ]
         jobs = {one.place: one for pair in asked for one in (pair.job, pair.own)}
-        require(bool(jobs), f"no note of {model!r} in {condition} has an edit that tells; play more instances")
+        require(
+            bool(jobs),
+            f"no note of {model!r} in {condition} has an edit that tells; play more instances",
+        )
         first = moments[0]
-        answers = where.backend(first.job.settings, first.address) if isinstance(where, Endpoint) else where
+        answers = (
+            where.backend(first.job.settings, first.address)
+            if isinstance(where, Endpoint)
+            else where
+        )
         done = run(list(jobs.values()), folder, answers)
         require(done.complete, f"not every edited note was answered: {done.sentence}")
         told = provenance(against=list(against), seed=seed, calls=done.calls)
-        places = {one.place: from_trace(Path(folder) / one.place).predictions for one in jobs.values()}
+        places = {
+            one.place: from_trace(Path(folder) / one.place).predictions for one in jobs.values()
+        }
         outcomes = _outcomes(asked, places)
         rows = []
-        for (kind, change, number), part in outcomes.groupby(["kind", "change", "round"], sort=False):
-            row = {"kind": kind, "change": change, "round": number, "notes": len(part), "given": part["given"].sum()}
+        for (kind, change, number), part in outcomes.groupby(
+            ["kind", "change", "round"], sort=False
+        ):
+            row = {
+                "kind": kind,
+                "change": change,
+                "round": number,
+                "notes": len(part),
+                "given": part["given"].sum(),
+            }
             row |= {"missing": (~part["usable"]).sum(), "telling": part["telling"].sum()}
             row |= exact_share(part.loc[part["telling"], "follows"]).columns("follows")
             moved = part.loc[part["telling" if kind == "edit" else "usable"], "moved"]
@@ -175,7 +200,12 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
     """The moment of each trace below ``path``, ``rounds`` before its end."""
     for whole in load(path, duplicates="first"):
         at = whole.rounds - rounds
-        if whole.path.suffix != ".jsonl" or not whole.condition.has_note or at < 1 or None in whole.notes[:at]:
+        if (
+            whole.path.suffix != ".jsonl"
+            or not whole.condition.has_note
+            or at < 1
+            or None in whole.notes[:at]
+        ):
             continue
         (header, *records), _ = read_lines(whole.path)
         session = session_from(header)
@@ -186,17 +216,29 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         if given:
             note = write_counts((whole.advice == whole.labels[:, None])[:at].sum(0).tolist(), at)
         later = whole.advice[at : at + rounds], whole.labels[at : at + rounds]
-        instance = Instance(whole.regime, whole.index, told.get("seed"), *later, np.asarray(told["accuracies"]))
+        instance = Instance(
+            whole.regime, whole.index, told.get("seed"), *later, np.asarray(told["accuracies"])
+        )
         settings = players.Settings(**header["settings"])
-        job = Job(session.condition, instance, Prompt(header["prompt"]["text"], header["prompt"]["wording"]), settings)
+        job = Job(
+            session.condition,
+            instance,
+            Prompt(header["prompt"]["text"], header["prompt"]["wording"]),
+            settings,
+        )
         earlier = whole.notes[at // 2 - 1] if at >= 2 and not given else None
         begins = {"note": note, "history": session.history, "last_note": False}
         yield _Moment(
-            replace(job, begins=begins), given, _edited(note, n_experts, earlier), str(header["made_with"]["address"])
+            replace(job, begins=begins),
+            given,
+            _edited(note, n_experts, earlier),
+            str(header["made_with"]["address"]),
         )
 
 
-def _asked(moment: _Moment, agents: Sequence[players.ScriptedAgent], seed: tuple[int, int]) -> Iterator[_Asked]:
+def _asked(
+    moment: _Moment, agents: Sequence[players.ScriptedAgent], seed: tuple[int, int]
+) -> Iterator[_Asked]:
     """Every edit that some votes tell in the first round, then the controls with the votes of the first of them."""
     every = np.array(list(product((0, 1), repeat=moment.job.instance.advice.shape[1])))
     np.random.default_rng(seed).shuffle(every)
@@ -204,7 +246,9 @@ def _asked(moment: _Moment, agents: Sequence[players.ScriptedAgent], seed: tuple
     for name in [name for name in _EDITS if name in moment.texts]:
         known = (_with_votes(moment, name, other.job.instance.advice, agents) for other in used)
         one = next((found for found in known if found.telling.all()), None)
-        if one is None:  # votes that tell the edit, round by round; the instance's own where none do
+        if (
+            one is None
+        ):  # votes that tell the edit, round by round; the instance's own where none do
             advice = moment.job.instance.advice.copy()
             for lag in range(len(advice)):
                 for tried in (*every, advice[lag].copy()):
@@ -217,22 +261,32 @@ def _asked(moment: _Moment, agents: Sequence[players.ScriptedAgent], seed: tuple
             used.append(one)
             yield one
     for name in [name for name in _CONTROLS if name in moment.texts and used]:
-        yield replace(_with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after)
+        yield replace(
+            _with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after
+        )
 
 
 def _with_votes(
     moment: _Moment, name: str, advice: NDArray[np.int64], agents: Sequence[players.ScriptedAgent]
 ) -> _Asked:
     told = "-".join("".join(map(str, votes)) for votes in advice)
-    own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}")
-    job = replace(own, variant=f"{name.replace(' ', '-')}-{told}", begins={**own.begins, "note": moment.texts[name]})
+    own = replace(
+        moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}"
+    )
+    job = replace(
+        own,
+        variant=f"{name.replace(' ', '-')}-{told}",
+        begins={**own.begins, "note": moment.texts[name]},
+    )
     # What scripted agents choose that know what the note says, and then keep what they see.
     choices = np.zeros((2, len(agents), len(advice)), dtype=np.int64)
     for i, one in enumerate((own, job)):
         seen = _evidence(one.begins["note"], advice.shape[1])
         for t, (votes, label) in enumerate(zip(advice, one.instance.labels, strict=True)):
             choices[i, :, t] = [agent.rule(seen, votes) for agent in agents]
-            seen = players.Evidence(seen.correct + (votes == label), seen.rounds + 1, votes == label)
+            seen = players.Evidence(
+                seen.correct + (votes == label), seen.rounds + 1, votes == label
+            )
     return _Asked(name, moment.given, job, own, *choices)
 
 
@@ -248,7 +302,13 @@ def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]])
             own, changed = said[one.own.place][lag], said[one.job.place][lag]
             usable = not np.isnan(own + changed)
             follows = own == one.before[0, lag] and changed == one.after[0, lag]
-            row = {"kind": kind, "change": one.edit, "round": lag + 1, "note": note, "given": one.given}
+            row = {
+                "kind": kind,
+                "change": one.edit,
+                "round": lag + 1,
+                "note": note,
+                "given": one.given,
+            }
             row |= {"usable": usable, "telling": usable and tells}
             rows.append(row | {"follows": follows, "moved": usable and own != changed})
     return pd.DataFrame(rows)
@@ -257,16 +317,27 @@ def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]])
 def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     """The measures "carries" and "used", of the first round."""
     first = outcomes[outcomes["round"] == 1]
-    enough = first[first["telling"]].groupby(["kind", "change"], sort=False).filter(lambda part: len(part) >= _FEWEST)
-    by = {kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")}
+    enough = (
+        first[first["telling"]]
+        .groupby(["kind", "change"], sort=False)
+        .filter(lambda part: len(part) >= _FEWEST)
+    )
+    by = {
+        kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")
+    }
     controls = {str(name): Control(hits.mean()) for name, hits in by.get("control", ())}
     numbers = {str(name): exact_share(hits) for name, hits in by.get("edit", ())}
     known: dict[str, Any] = {"threshold": _HALF, "controls": controls}
     parts = [_claim("carries", number, claim=name, **known) for name, number in numbers.items()]
     few = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
-    carries = decisive(parts or [_claim("carries", claim="", unless=few, **known)], claim="Its note carries its state")
+    carries = decisive(
+        parts or [_claim("carries", claim="", unless=few, **known)],
+        claim="Its note carries its state",
+    )
     moved = {str(kind): part.groupby("note")["moved"].any() for kind, part in first.groupby("kind")}
-    beside = {"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {}
+    beside = (
+        {"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {}
+    )
     return carries, _claim("used", exact_share(moved["edit"]), threshold=_UNUSED, controls=beside)
 
 
@@ -299,7 +370,9 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
     two = {letters[best]: letters[worst], letters[worst]: letters[best]}
     around = dict(zip(letters, letters[1:] + letters[:1], strict=True))
     # The first number after the first mention of the worst expert alone is replaced.
-    alone = next((one for one in mentions(note, n_experts) if one.letters == (letters[worst],)), None)
+    alone = next(
+        (one for one in mentions(note, n_experts) if one.letters == (letters[worst],)), None
+    )
     recounted = note
     if alone is not None:
         text = re.sub(r"\d+", str(raised[worst]), alone.text, count=1)
@@ -319,13 +392,21 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
         ):
             found[name] = text
     if said.correct.any():
-        found["counts that never happened"] = write_counts((said.rounds - said.correct).tolist(), said.rounds)
+        found["counts that never happened"] = write_counts(
+            (said.rounds - said.correct).tolist(), said.rounds
+        )
     if earlier is not None and _says_anything(earlier, n_experts):
         found["an earlier note"] = earlier
-    controls = {"the same note": note, "an irrelevant sentence": f"{note.rstrip().removesuffix('.')}. {_IRRELEVANT}"}
+    controls = {
+        "the same note": note,
+        "an irrelevant sentence": f"{note.rstrip().removesuffix('.')}. {_IRRELEVANT}",
+    }
     if len(read_counts(note, n_experts)) == n_experts:
         counted = zip(letters, said.correct.tolist(), strict=True)
-        words = [f"Expert {letter} was right {count} times out of {said.rounds}" for letter, count in counted]
+        words = [
+            f"Expert {letter} was right {count} times out of {said.rounds}"
+            for letter, count in counted
+        ]
         controls["paraphrase"] = "; ".join(words)
     # The parts between separators in the opposite order, by the first separator that leaves what is said alone.
     for separator, between in ((r"[;\n]\s*", "; "), (r"[;,\n]\s*", ", "), (r"\s+(?=Round)", " ")):
@@ -334,7 +415,9 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
         if len(parts) > 1 and _same_state(players.evidence_in(text, n_experts), said):
             controls.setdefault("reorder", text)
     return found | {
-        name: text for name, text in controls.items() if _same_state(players.evidence_in(text, n_experts), said)
+        name: text
+        for name, text in controls.items()
+        if _same_state(players.evidence_in(text, n_experts), said)
     }
 
 
@@ -347,7 +430,9 @@ def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:
     parts, end = [], 0
     for mention in mentions(note, n_experts):
         named = re.sub(
-            r"(?<![A-Za-z])[A-Z](?![A-Za-z])", lambda m: names.get(m[0], m[0]), note[mention.begin : mention.start]
+            r"(?<![A-Za-z])[A-Z](?![A-Za-z])",
+            lambda m: names.get(m[0], m[0]),
+            note[mention.begin : mention.start],
         )
         parts += [note[end : mention.begin], named]
         end = mention.start
@@ -361,6 +446,14 @@ def _without(note: str, letter: str, n_experts: int) -> str:
             rest = re.sub(r"\A[^,;.\n]*[,;.\n]?\s*", "", mention.text)
             note = note[: mention.begin] + rest + note[mention.start + len(mention.text) :]
         elif letter in mention.letters:
-            named = re.sub(rf"{letter}(?![A-Za-z])\s*(?:,|&|/|and\b)?\s*", "", note[mention.begin : mention.start])
-            note = note[: mention.begin] + re.sub(r"\s*(?:,|&|/|\band)\s*\Z", "", named) + note[mention.start :]
+            named = re.sub(
+                rf"{letter}(?![A-Za-z])\s*(?:,|&|/|and\b)?\s*",
+                "",
+                note[mention.begin : mention.start],
+            )
+            note = (
+                note[: mention.begin]
+                + re.sub(r"\s*(?:,|&|/|\band)\s*\Z", "", named)
+                + note[mention.start :]
+            )
     return note

@@ -21,7 +21,15 @@ from interp.checks import checked
 from interp.llm.schemes import expert_letters, patterns
 
 _RE = patterns(Path(__file__).with_suffix(".toml"))
-_TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "three times": 3, "four times": 4}
+_TIMES = {
+    "once": 1,
+    "one time": 1,
+    "twice": 2,
+    "two times": 2,
+    "thrice": 3,
+    "three times": 3,
+    "four times": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
         rf"(?<![A-Za-z])(?:Experts?[ _]?)?{one}(?:\s*(?:,|&|/|and)\s*(?:and\s+)?(?:Expert[ _]?)?{one}(?![ ]*[:=]))*"
     )
     found, made = list(named.finditer(note)), []
-    for match, end in zip(found, [match.start() for match in found[1:]] + [len(note)], strict=False):
+    for match, end in zip(
+        found, [match.start() for match in found[1:]] + [len(note)], strict=False
+    ):
         letters = tuple(name[0] for name in re.findall(one, match.group(0)))
         made.append(_Mention(letters, note[match.end() : end], match.end(), match.start()))
     return made
@@ -58,17 +68,26 @@ def _tallied(note: str, n_experts: int = 4) -> set[str]:
     found = [
         mention
         for mention in mentions(note, n_experts)
-        if any(map(_is_share, _RE.fraction.finditer(mention.text))) or any(form.search(mention.text) for form in forms)
+        if any(map(_is_share, _RE.fraction.finditer(mention.text)))
+        or any(form.search(mention.text) for form in forms)
     ]
     letters = {letter for mention in found for letter in mention.letters}
-    return letters if len(letters) >= 2 else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
+    return (
+        letters
+        if len(letters) >= 2
+        else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
+    )
 
 
 def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
-    bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _RE.bare.match(m.text))]
+    bare = [
+        (m, match.group(1)) for m in mentions(note, n_experts) if (match := _RE.bare.match(m.text))
+    ]
     # "1. B 2. C": the numbers are places, not counts.
-    ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note)
+    ranking = re.search(
+        rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note
+    )
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
     if not counted or any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare):
         return []
@@ -99,7 +118,9 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
             continue
         right, total = _fractions(mention.text)
         if not total:
-            found_in = ([match.groups() for match in form.finditer(mention.text)] for form in _RE.pairs)
+            found_in = (
+                [match.groups() for match in form.finditer(mention.text)] for form in _RE.pairs
+            )
             pairs = [(int(hits), int(misses)) for hits, misses in next(filter(None, found_in), [])]
             right, total = sum(hits for hits, _ in pairs), sum(map(sum, pairs))
         for letter in mention.letters if total else ():
@@ -114,7 +135,10 @@ def _fractions(text: str) -> tuple[int, int]:
         if not _is_share(count):
             continue
         hits, out_of = int(count.group(1)), int(count.group(2))
-        before, after = text[max(0, count.start() - 12) : count.start()], text[count.end() :].lstrip()
+        before, after = (
+            text[max(0, count.start() - 12) : count.start()],
+            text[count.end() :].lstrip(),
+        )
         verdicts = _RE.judged.findall(count.group(0)) or _RE.judged.findall(before)[-1:]
         if not verdicts and (verdict := _RE.judged.match(after)):
             verdicts = [verdict.group(1)]
@@ -141,7 +165,10 @@ def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[st
 
 
 def check_counts(
-    note: str, correct_so_far: NDArray[np.int64], n_rounds: int, reliability: NDArray[np.float64] | None = None
+    note: str,
+    correct_so_far: NDArray[np.int64],
+    n_rounds: int,
+    reliability: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
     """The tallies in ``note`` beside ``correct_so_far`` Int[expert] after ``n_rounds`` rounds (docs/method/notes.md).
 
@@ -150,7 +177,9 @@ def check_counts(
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
     errors = [
-        abs(counts[letter][0] - true) for letter, true in zip(letters, correct_so_far, strict=True) if letter in counts
+        abs(counts[letter][0] - true)
+        for letter, true in zip(letters, correct_so_far, strict=True)
+        if letter in counts
     ]
     error = float(np.mean(errors)) if errors else float("nan")
     named = ("best", "worst", "most_accurate", "least_accurate")
@@ -159,20 +188,28 @@ def check_counts(
     exact = not any(errors) and all(counts[letter][1] == n_rounds for letter in letters)
     shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
     picked: list[bool | None] = []
-    tops = [(sign, np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)) for sign in (1, -1)]
+    tops = [
+        (sign, np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)) for sign in (1, -1)
+    ]
     for sign, top in tops:
         truth = sign * correct_so_far
         picked.append(None if len(top) == len(shares) else bool((truth[top] == truth.max()).all()))
     if reliability is not None:
         picked += [top.tolist() == [int((sign * reliability).argmax())] for sign, top in tops]
     picked += [None] * (len(named) - len(picked))
-    return {"readable": True, "exact": exact, "mean_error": error, **dict(zip(named, picked, strict=True))}
+    return {
+        "readable": True,
+        "exact": exact,
+        "mean_error": error,
+        **dict(zip(named, picked, strict=True)),
+    }
 
 
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
     """The counter note in the paper's most common form: ``A:45/100, B:94/100``."""
     return ", ".join(
-        f"{letter}:{int(hits)}/{n_rounds}" for letter, hits in zip(expert_letters(len(correct)), correct, strict=True)
+        f"{letter}:{int(hits)}/{n_rounds}"
+        for letter, hits in zip(expert_letters(len(correct)), correct, strict=True)
     )
 
 
@@ -199,7 +236,9 @@ def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
     # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
     lists = [*_RE.number_list.finditer(note), *_RE.braced.finditer(note)]
     # Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?
-    subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_RE.everybody})(?![A-Za-z]))")
+    subject = re.compile(
+        rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_RE.everybody})(?![A-Za-z]))"
+    )
     verdict = any(
         (_RE.verdict.search(sentence.lower()) or _RE.said.search(sentence))
         and subject.search(sentence)
@@ -207,15 +246,23 @@ def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
         for sentence in re.split(r"[.;\n]", note)
     )
     # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
-    said = [(one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)]
-    series = {letter for one, once in said if not once and _RE.history.match(one.text) for letter in one.letters}
+    said = [
+        (one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)
+    ]
+    series = {
+        letter
+        for one, once in said
+        if not once and _RE.history.match(one.text)
+        for letter in one.letters
+    }
     found = SimpleNamespace(
         tallied=n_experts if len(shares) >= 2 and rates else len(_tallied(note, n_experts)),
         conditional=_conditional(note, n_experts),
         round_marks=marks,
         entries=entries,
         leading_mark=leading,
-        round_numbers=marks + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
+        round_numbers=marks
+        + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
         records=_records(note, letters),
         sequences=len(series) + 2 * bool(_RE.labels.search(note)),
         labels=len(_RE.label.findall(note)),
@@ -223,7 +270,12 @@ def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
         verdict=verdict,
         words=len(note.split()),
     )
-    listed = found.round_numbers >= 3 or found.round_marks >= 2 or found.leading_mark or found.labels >= 3
+    listed = (
+        found.round_numbers >= 3
+        or found.round_marks >= 2
+        or found.leading_mark
+        or found.labels >= 3
+    )
     decided = "last-step" if found.verdict or found.records else "other"
     recorded = found.entries >= 3 or found.records >= 2 or found.sequences >= 2
     if not note.strip():
@@ -248,26 +300,36 @@ def _marks(note: str, letters: str) -> tuple[int, int, bool]:
     entries = [
         match
         for match in marked
-        if not _RE.stamp.search(note[max(0, match.start() - 12) : match.start()]) and begins.match(note, match.end())
+        if not _RE.stamp.search(note[max(0, match.start() - 12) : match.start()])
+        and begins.match(note, match.end())
     ]
     numbered = _enumerated(note, letters)
     first = min((match.start() for match in entries), default=len(note))
-    return len(marked) + numbered, len(entries) + numbered, bool(entries) and not note[:first].strip(" ([{\"'*-")
+    return (
+        len(marked) + numbered,
+        len(entries) + numbered,
+        bool(entries) and not note[:first].strip(" ([{\"'*-"),
+    )
 
 
 def _enumerated(note: str, letters: str) -> int:
     """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
     content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_RE.word}"
     entry = re.compile(
-        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))", re.IGNORECASE
+        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))",
+        re.IGNORECASE,
     )
     found = list(entry.finditer(note))
     numbers = [int(match.group(1)) for match in found]
     if len(found) < 2 or numbers != list(range(numbers[0], numbers[0] + len(found))):
         return 0
     ends = [match.start() for match in found[1:]] + [len(note)]
-    contents = [note[match.end() : end].strip(" .;,|>") for match, end in zip(found, ends, strict=True)]
-    is_ranking = all(re.fullmatch(rf"[{letters}]", text) for text in contents) and len(set(contents)) == len(contents)
+    contents = [
+        note[match.end() : end].strip(" .;,|>") for match, end in zip(found, ends, strict=True)
+    ]
+    is_ranking = all(re.fullmatch(rf"[{letters}]", text) for text in contents) and len(
+        set(contents)
+    ) == len(contents)
     return 0 if is_ranking else len(found)
 
 
@@ -279,12 +341,18 @@ def _records(note: str, letters: str) -> int:
     run = re.compile(rf"(?<![A-Za-z]){one}(?:[\s,;|]*(?:and\s+)?{one})+")
     rows = 0
     for match in run.finditer(note):
-        names = re.findall(rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0))
+        names = re.findall(
+            rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0)
+        )
         rows += max(names.count(letter) for letter in set(names)) if names else 1
     votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{len(letters) - 1}}}\)?"
     label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
     right = rf"{_RE.word}\s*\({name}(?:[,\s]+{name})*\)"
-    return rows + len(re.findall(rf"{votes}\s*{label}", note)) + len(re.findall(right, note, re.IGNORECASE))
+    return (
+        rows
+        + len(re.findall(rf"{votes}\s*{label}", note))
+        + len(re.findall(right, note, re.IGNORECASE))
+    )
 
 
 def _conditional(note: str, n_experts: int) -> int:
@@ -292,7 +360,9 @@ def _conditional(note: str, n_experts: int) -> int:
     conditions = []
     for match in _RE.condition.finditer(note):
         if not _RE.one_round.search(note[max(0, match.start() - 14) : match.start()]):
-            outcome = 1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
+            outcome = (
+                1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
+            )
             conditions.append((match.start(), outcome))
     # Where the note's tallies stand, of every form.
     places = [match.start() for match in _RE.fraction.finditer(note) if _is_share(match)]
@@ -303,7 +373,9 @@ def _conditional(note: str, n_experts: int) -> int:
         before = [outcome for place, outcome in conditions if place < start]
         if before:
             under[before[-1]] += 1
-    direct = len(re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE))
+    direct = len(
+        re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE)
+    )
     rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
     bare = [bool(match[1]) for match in _RE.count_of_word.finditer(note)]  # "rainy(40) sunny(39)"
     direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)

@@ -25,7 +25,14 @@ from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
+from interp.llm.schemes import (
+    Condition,
+    Message,
+    built_in_prompts,
+    expert_keys,
+    expert_letters,
+    read_message,
+)
 from interp.measure import Found
 from interp.provenance import provenance
 from interp.statistics import mean_interval
@@ -93,17 +100,32 @@ class _Patch(Found):
         scale = float(np.abs(self.full).mean())
         scale = scale if scale > _ROUNDING else np.nan
         every = {"restored": self.patched, "control": self.control, "full": self.full[None]}
-        moves = {label: ((self.before > 0) != (self.before + of > 0)).mean(-1) for label, of in every.items()}
+        moves = {
+            label: ((self.before > 0) != (self.before + of > 0)).mean(-1)
+            for label, of in every.items()
+        }
         for label in ("restored", "control"):
-            shares = [mean_interval(np.sign(self.full) * effect / scale).columns(label) for effect in every[label]]
+            shares = [
+                mean_interval(np.sign(self.full) * effect / scale).columns(label)
+                for effect in every[label]
+            ]
             table |= {**pd.DataFrame(shares), f"{label}_moves": moves[label]}
-        return pd.DataFrame(table).assign(full=np.abs(self.full).mean(), full_moves=moves["full"].item())
+        return pd.DataFrame(table).assign(
+            full=np.abs(self.full).mean(), full_moves=moves["full"].item()
+        )
 
 
 class Opened:
     """A chat model behind a TransformerLens bridge."""
 
-    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = _CONDITION):
+    def __init__(
+        self,
+        bridge: Any,
+        tokenizer: Any,
+        name: str,
+        prompt: str | None = None,
+        condition: str = _CONDITION,
+    ):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
         self.condition = Condition.parse(condition)
 
@@ -139,9 +161,13 @@ class Opened:
         with torch.no_grad():
             plain = model(torch.tensor([_SOME_IDS], device=device)).logits
         try:
-            bridge = build_bridge_from_module(model, kind, hf_config=model.config, tokenizer=tokenizer)
+            bridge = build_bridge_from_module(
+                model, kind, hf_config=model.config, tokenizer=tokenizer
+            )
         except (ValueError, KeyError, AttributeError) as error:
-            raise InputError(f"TransformerLens has no bridge for {kind}: {error}; choose another model") from error
+            raise InputError(
+                f"TransformerLens has no bridge for {kind}: {error}; choose another model"
+            ) from error
         opened = cls(bridge, tokenizer, name, prompt, condition)
         other = f"TransformerLens' bridge to {kind} gives other logits than the model itself"
         same = _alike(opened._logits(_SOME_IDS), plain)
@@ -153,8 +179,12 @@ class Opened:
         import torch
 
         with torch.no_grad():
-            tokens = torch.tensor([list(ids)], device=next(self.bridge.original_model.parameters()).device)
-            return self.bridge(tokens, past_key_values=keys, use_cache=keys is not None, return_type="logits")
+            tokens = torch.tensor(
+                [list(ids)], device=next(self.bridge.original_model.parameters()).device
+            )
+            return self.bridge(
+                tokens, past_key_values=keys, use_cache=keys is not None, return_type="logits"
+            )
 
     @cached_property
     def reads_on(self) -> bool:
@@ -172,23 +202,38 @@ class Opened:
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """The embeddings, and the residual stream after every so many blocks, the last one among them."""
         last = len(self.bridge.blocks) - 1
-        return ("embed.hook_out", *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)))
+        return (
+            "embed.hook_out",
+            *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)),
+        )
 
-    def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> _OpenedRollout:
+    def play(
+        self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
+    ) -> _OpenedRollout:
         """Play ``episodes`` and keep the hook points ``names`` at every position."""
         import torch
 
         for name in names:
             require_known("hook point", name, self.bridge.hook_dict)
-        parts = [[told.round(names) for _ in range(episodes.n_rounds)] for told in self._batches(episodes, batch)]
+        parts = [
+            [told.round(names) for _ in range(episodes.n_rounds)]
+            for told in self._batches(episodes, batch)
+        ]
         predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
         cache = {
-            name: torch.cat([torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]) for name in names
+            name: torch.cat(
+                [torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]
+            )
+            for name in names
         }
         for kept in cache.values() if self.condition.has_note else ():
-            kept[:, 0, 1 + episodes.n_experts :] = torch.nan  # no count stands before the first round
+            kept[:, 0, 1 + episodes.n_experts :] = (
+                torch.nan
+            )  # no count stands before the first round
         positions = [ANSWER, *expert_keys(episodes.n_experts)]
-        positions += [f"count_{letter}" for letter in expert_letters(episodes.n_experts)] * self.condition.has_note
+        positions += [
+            f"count_{letter}" for letter in expert_letters(episodes.n_experts)
+        ] * self.condition.has_note
         settings = provenance(model=self.name, condition=self.condition.name, forced_format=True)
         return _OpenedRollout(predictions, cache, tuple(positions), episodes, settings)
 
@@ -209,20 +254,36 @@ class Opened:
             f"counts stand in notes, and {self.condition.name} has none; open the model in a condition with notes, "
             "such as online-note-only",
         )
-        require(of == "vote" or round != 0, "the first round has no note; patch a count in round 1 or later")
+        require(
+            of == "vote" or round != 0,
+            "the first round has no note; patch a count in round 1 or later",
+        )
         names = self.residuals() if names is None else names
         for name in names:
             require_known("hook point", name, self.bridge.hook_dict)
-        require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
-        require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
+        require(
+            0 <= expert < episodes.n_experts,
+            f"expert must be in [0, {episodes.n_experts - 1}], got {expert}",
+        )
+        require(
+            0 <= round < episodes.n_rounds,
+            f"round must be in [0, {episodes.n_rounds - 1}], got {round}",
+        )
         effects = []
         for told in self._batches(episodes, batch):
             for _ in range(round):
                 told.round(())
             effects.append(told.patch(of, expert, names))
-        before, full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
+        before, full, patched, control = (
+            np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True)
+        )
         settings = provenance(
-            model=self.name, condition=self.condition.name, forced_format=True, of=of, expert=expert, round=round
+            model=self.name,
+            condition=self.condition.name,
+            forced_format=True,
+            of=of,
+            expert=expert,
+            round=round,
         )
         return _Patch(tuple(names), before, full, patched, control, settings)
 
@@ -250,15 +311,23 @@ class _Conversations:
         ]
         self.begin, self.choices, self.texts = answers(tokenizer, condition)
         self.read: list[list[int]] = [[] for _ in self.sessions]
-        self.keys = DynamicCache(config=self.bridge.original_model.config) if opened.reads_on else None
+        self.keys = (
+            DynamicCache(config=self.bridge.original_model.config) if opened.reads_on else None
+        )
 
     def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
         ids = self._conversations()
         places = [[-1, *self._places(row, "vote")] for row in ids]
-        if self.sessions[0].condition.has_note:  # the last token in the place of counts in the first round
+        if self.sessions[
+            0
+        ].condition.has_note:  # the last token in the place of counts in the first round
             for row, at in zip(ids, places, strict=True):
-                at += self._places(row, "count") if self.sessions[0].predictions else [-1] * self.n_experts
+                at += (
+                    self._places(row, "count")
+                    if self.sessions[0].predictions
+                    else [-1] * self.n_experts
+                )
         # A note may begin as the one before it: what is kept is read again, although the cache has it.
         first = len(ids[0]) + min(min(row) for row in places)
         self.read = [row[:first] for row in self.read]
@@ -285,7 +354,9 @@ class _Conversations:
             places = self._places(row, of)
             first = next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
             n = 1 + len(row) + places[expert] - first
-            here.append([places[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
+            here.append(
+                [places[expert] - i for i in range(n)]
+            )  # all tokens of the word that differ or follow
             elsewhere.append([places[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
@@ -296,7 +367,10 @@ class _Conversations:
         full = self._difference(self._run(opposite, keep, stay=True)) - base
         effects = []
         for at in (here, elsewhere):
-            runs = [self._run(ids, {name: partial(_add, new[name] - own[name], at)}, stay=True) for name in names]
+            runs = [
+                self._run(ids, {name: partial(_add, new[name] - own[name], at)}, stay=True)
+                for name in names
+            ]
             effects.append(np.stack([self._difference(logits) - base for logits in runs]))
         return base, full, effects[0], effects[1]
 
@@ -320,13 +394,20 @@ class _Conversations:
         """Where the votes of the last message, or the counts of its note, stand, from the end: the last token of
         each."""
         decode = self.tokenizer.decode
-        start = bisect_left(range(len(row)), True, key=lambda i: '"turn_type"' not in decode(row[i:])) - 1
+        start = (
+            bisect_left(range(len(row)), True, key=lambda i: '"turn_type"' not in decode(row[i:]))
+            - 1
+        )
         n = len(row) - start
 
         def ends(pattern: str) -> int:
             """The first token with which the message holds what the pattern says."""
             held = re.compile(pattern)
-            i = bisect_left(range(n), True, key=lambda i: held.search(decode(row[start : start + i + 1])) is not None)
+            i = bisect_left(
+                range(n),
+                True,
+                key=lambda i: held.search(decode(row[start : start + i + 1])) is not None,
+            )
             assert i < n, f"the message lacks {pattern}"
             return i
 
@@ -351,7 +432,9 @@ class _Conversations:
             n = len(found[1])
             lowest, highest = 10 ** (n - 1) if n > 1 else 0, min(10**n - 1, int(found[2]))
             far = max(lowest, highest, key=lambda other: abs(other - int(found[1])))
-            content = f"{message['content'][: found.start()]}{far}{message['content'][found.end(1) :]}"
+            content = (
+                f"{message['content'][: found.start()]}{far}{message['content'][found.end(1) :]}"
+            )
             require(
                 content != message["content"],
                 f"the note {read_message(message)['note']!r} has no other count of as many digits for expert {letter}; "
@@ -370,10 +453,15 @@ class _Conversations:
             start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
         if self.keys is not None and self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
-        new = torch.tensor([row[start:] for row in ids], device=next(self.bridge.original_model.parameters()).device)
+        new = torch.tensor(
+            [row[start:] for row in ids],
+            device=next(self.bridge.original_model.parameters()).device,
+        )
         with torch.no_grad():
             cached = {"past_key_values": self.keys, "use_cache": self.keys is not None}
-            logits = self.bridge.run_with_hooks(new, fwd_hooks=list(hooks.items()), **cached, return_type="logits")
+            logits = self.bridge.run_with_hooks(
+                new, fwd_hooks=list(hooks.items()), **cached, return_type="logits"
+            )
         if not stay:
             self.read = ids
         return logits[:, -1]
@@ -388,7 +476,9 @@ def _alike(logits: Tensor, others: Tensor) -> bool:
     return bool((logits - others).abs().max() <= _ROUNDED * others.abs().max())
 
 
-def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any) -> None:
+def _keep(
+    kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any
+) -> None:
     """As a hook: keep the activations at ``places``, counted from the end, a list for each episode."""
     import torch
 

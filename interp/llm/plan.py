@@ -61,16 +61,30 @@ def instances(
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
-    refuse_endless("n_instances", n_instances, 1e-3 * len(regimes))  # an episode of two experts takes a millisecond
-    require(1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}")
-    seeds = [int(np.random.default_rng([seed, index]).integers(2**31)) for index in range(n_instances)]
+    refuse_endless(
+        "n_instances", n_instances, 1e-3 * len(regimes)
+    )  # an episode of two experts takes a millisecond
+    require(
+        1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}"
+    )
+    seeds = [
+        int(np.random.default_rng([seed, index]).integers(2**31)) for index in range(n_instances)
+    ]
     drawn = []
     for regime in dict.fromkeys(regimes):
         for index, instance_seed in enumerate(seeds):
             longest = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed)
-            advice, labels, accuracies = longest.advice[0], longest.labels[0], longest.known_accuracies[0]
+            advice, labels, accuracies = (
+                longest.advice[0],
+                longest.labels[0],
+                longest.known_accuracies[0],
+            )
             accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
-            drawn.append(Instance(regime, index, instance_seed, advice[:n_rounds], labels[:n_rounds], accuracies))
+            drawn.append(
+                Instance(
+                    regime, index, instance_seed, advice[:n_rounds], labels[:n_rounds], accuracies
+                )
+            )
     return drawn
 
 
@@ -109,9 +123,15 @@ class Job:
         return {
             "format": FORMAT,
             "condition": asdict(self.condition),
-            "prompt": {"wording": self.prompt.wording, "sha256": self.prompt.sha256, "text": self.prompt.text},
+            "prompt": {
+                "wording": self.prompt.wording,
+                "sha256": self.prompt.sha256,
+                "text": self.prompt.text,
+            },
             "settings": asdict(self.settings),
-            "instance": {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in parts},
+            "instance": {
+                key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in parts
+            },
             "made_with": provenance(address=address),
             **({"begins": dict(self.begins)} if self.begins else {}),
         }
@@ -120,7 +140,12 @@ class Job:
         """A new session of this job, before its first round."""
         instance, retries = self.instance, self.settings.max_reasks
         return Session(
-            self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=retries, **self.begins
+            self.condition,
+            self.prompt.text,
+            instance.advice,
+            instance.labels,
+            max_retries=retries,
+            **self.begins,
         )
 
 
@@ -163,7 +188,9 @@ class Prices:
     @checked
     def cost(self, prompt: float, cached: float, completion: float) -> float:
         """``prompt`` counts all prompt tokens, the cached ones among them."""
-        return ((prompt - cached) * self.prompt + cached * self.cached + completion * self.completion) / 1e6
+        return (
+            (prompt - cached) * self.prompt + cached * self.cached + completion * self.completion
+        ) / 1e6
 
 
 @dataclass(frozen=True)
@@ -176,8 +203,13 @@ class _Estimate:
         """For a terminal: one row per condition; the cost where there are prices."""
         by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
         shown = by[["episodes", "calls"]].reset_index()
-        units = {"prompt_tokens": ("M prompt tokens", 1e6), "completion_tokens": ("M answer tokens", 1e6)}
-        for name, (title, unit) in (units | ({"cost": ("cost", 1)} if by["cost_high"].any() else {})).items():
+        units = {
+            "prompt_tokens": ("M prompt tokens", 1e6),
+            "completion_tokens": ("M answer tokens", 1e6),
+        }
+        for name, (title, unit) in (
+            units | ({"cost": ("cost", 1)} if by["cost_high"].any() else {})
+        ).items():
             bounds = zip(by[f"{name}_low"] / unit, by[f"{name}_high"] / unit, strict=True)
             shown[title] = [f"{low:.2f} to {high:.2f}" for low, high in bounds]
         return shown
@@ -187,7 +219,11 @@ class _Estimate:
         """The totals in one sentence."""
         total = self.frame.sum(numeric_only=True)
         tokens = f"{total['prompt_tokens_low'] / 1e6:.2f} to {total['prompt_tokens_high'] / 1e6:.2f} M prompt tokens"
-        cost = f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}" if total["cost_high"] else ""
+        cost = (
+            f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}"
+            if total["cost_high"]
+            else ""
+        )
         return f"{int(total['episodes'])} episodes, {int(total['calls']):,} calls, {tokens} expected{cost}"
 
 
@@ -217,7 +253,12 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
     sizes: list[int] = []
     before: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, request.messages, strict=False)))
+        shared = sum(
+            1
+            for _ in takewhile(
+                lambda pair: pair[0] == pair[1], zip(before, request.messages, strict=False)
+            )
+        )
         sizes = sizes[:shared] + [
             len(message["content"]) // (4 if message["role"] == "system" else 3) + 4
             for message in request.messages[shared:]

@@ -88,7 +88,9 @@ class Session:
         """Go on over a longer instance, of which the present one is the beginning."""
         n = len(self.labels)
         require(
-            len(labels) > n and np.array_equal(advice[:n], self.advice) and np.array_equal(labels[:n], self.labels),
+            len(labels) > n
+            and np.array_equal(advice[:n], self.advice)
+            and np.array_equal(labels[:n], self.labels),
             f"an instance of {n} rounds can only be extended by one that begins with the same rounds",
         )
         self.advice, self.labels = advice, labels
@@ -96,10 +98,16 @@ class Session:
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
         n_rounds = len(self.labels)
-        if self._round >= n_rounds or (self._turn == "note" and self._round == n_rounds - 1 and not self.last_note):
+        if self._round >= n_rounds or (
+            self._turn == "note" and self._round == n_rounds - 1 and not self.last_note
+        ):
             return None
         if self._pending is None:
-            messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]
+            messages = [
+                {"role": "system", "content": self.system_prompt},
+                *self.history,
+                self._question(),
+            ]
             if self._attempts:
                 reply, problem = self._attempts[-1]
                 # Some servers refuse an assistant message without content.
@@ -114,7 +122,10 @@ class Session:
 
         ``problem``: why it was malformed when it was recorded; rules that read more by now do not change what followed.
         """
-        require(self.next() is not None, "the episode is over: nothing was asked that a reply could be fed to")
+        require(
+            self.next() is not None,
+            "the episode is over: nothing was asked that a reply could be fed to",
+        )
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
         answer = ParsedReply(None, problem=problem) if problem else answer
@@ -126,9 +137,13 @@ class Session:
         self._attempts = []
         if self.condition.protocol != "note-only":
             self.history.append(self._question())
-            self.history += [{"role": "assistant", "content": text}] if text and text.strip() else []
+            self.history += (
+                [{"role": "assistant", "content": text}] if text and text.strip() else []
+            )
         if self._turn == "prediction":
-            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
+            self.predictions.append(
+                float(answer.value) if isinstance(answer.value, int) else float("nan")
+            )
             self._turn = "note"
             if self.condition.has_note:
                 return answer
@@ -142,7 +157,9 @@ class Session:
 
     def _question(self) -> Message:
         t = self._round
-        return self.condition.question(self._turn, self.advice[t].tolist(), self.note, int(self.labels[t]))
+        return self.condition.question(
+            self._turn, self.advice[t].tolist(), self.note, int(self.labels[t])
+        )
 
 
 FORMAT = "interp-llm-trace/2"
@@ -164,7 +181,9 @@ class TraceFile:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise _cannot_write(path, error) from error
         with ExitStack() as undo:
@@ -240,7 +259,9 @@ def _check_header(
     instance where it begins with the trace's own and is longer, else None."""
     recorded, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
     if recorded.get("format") != FORMAT:
-        raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
+        raise InputError(
+            f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
+        )
     recorded["instance"] = instance_of(recorded, lines[1:])
     longer = _is_longer(recorded["instance"], wanted["instance"])
     for key in sorted(recorded.keys() | wanted.keys()):
@@ -254,9 +275,14 @@ def _check_header(
                 "for as many or more to resume it, or choose another output folder"
             )
         if isinstance(before, dict) and isinstance(now, dict):
-            part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
+            part = next(
+                k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k)
+            )
             key, before, now = f"{key}.{part}", before.get(part), now.get(part)
-        texts = [text if len(text) <= 60 else f"{text[:57]}..." for text in map(json.dumps, (before, now))]
+        texts = [
+            text if len(text) <= 60 else f"{text[:57]}..."
+            for text in map(json.dumps, (before, now))
+        ]
         raise InputError(
             f"{str(path)!r} was begun with another {key} ({texts[0]}, now {texts[1]}); "
             "use the same settings to resume it, or choose another output folder"
@@ -268,13 +294,23 @@ def _is_longer(short: Any, long: Any) -> bool:
     n = len(short["labels"])
     if len(long["labels"]) <= n or short.keys() != long.keys():
         return False
-    by_round = ("advice", "labels", *(["accuracies"] if isinstance(long["accuracies"][0], list) else []))
-    return all(short[name] == (long[name][:n] if name in by_round else long[name]) for name in short)
+    by_round = (
+        "advice",
+        "labels",
+        *(["accuracies"] if isinstance(long["accuracies"][0], list) else []),
+    )
+    return all(
+        short[name] == (long[name][:n] if name in by_round else long[name]) for name in short
+    )
 
 
-def instance_of(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def instance_of(
+    header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
     """The instance of a trace: its header's, or the last one that it was extended to."""
-    return next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
+    return next(
+        (record["extended"] for record in records[::-1] if "extended" in record), header["instance"]
+    )
 
 
 def session_from(header: Mapping[str, Any]) -> Session:
@@ -290,7 +326,9 @@ def session_from(header: Mapping[str, Any]) -> Session:
     )
 
 
-def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None) -> str | None:
+def replay(
+    session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None
+) -> str | None:
     """Feed recorded replies to ``session``, of so many ``rounds`` or of all; gives how the episode ended, as in the
     trace.
 
@@ -306,7 +344,9 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, r
             end = "refused"
         elif "extended" in record:
             longer = record["extended"]
-            session.extend(np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64))
+            session.extend(
+                np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64)
+            )
             end = None if end == "complete" else end
         else:
             request = session.next()
@@ -315,7 +355,11 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, r
                     f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
                     "edited, or made with other prompts or another version); move it away and run again"
                 )
-            session.feed(record.get("reply"), record.get("finish_reason") or "stop", record.get("problem") or "")
+            session.feed(
+                record.get("reply"),
+                record.get("finish_reason") or "stop",
+                record.get("problem") or "",
+            )
             end = None
     return end
 

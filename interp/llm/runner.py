@@ -24,7 +24,15 @@ from interp.errors import InputError, require
 from interp.llm import backend as players
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Job, Prices, instances, plan
-from interp.llm.protocol import LockedError, Request, Session, TraceFile, read_lines, replay, session_from
+from interp.llm.protocol import (
+    LockedError,
+    Request,
+    Session,
+    TraceFile,
+    read_lines,
+    replay,
+    session_from,
+)
 from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
@@ -100,8 +108,13 @@ def run(
         InputError: what docs/method/traces.md says; what was recorded is safe, and the same call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
-    require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
-    require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
+    require(
+        all(job.settings == jobs[0].settings for job in jobs),
+        "one run plays one model with one set of settings",
+    )
+    require(
+        malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}"
+    )
     allowed = None if budget is None else _Budget(budget, prices or Prices())
     require(
         allowed is None or jobs[0].settings.longest_answer is not None,
@@ -112,7 +125,14 @@ def run(
         if allowed and "reply" in record:
             allowed.settle(0.0, _usage_tokens(record.get("usage")))
     backend = Client(jobs[0].settings, where) if isinstance(where, players.Connection) else where
-    one = _Playing(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
+    one = _Playing(
+        Path(folder),
+        backend,
+        RunSummary(len(jobs)),
+        progress or (lambda _: None),
+        malformed_limit,
+        allowed,
+    )
     playing = one.play(jobs, prices or Prices())
     try:
         within_a_loop = asyncio.get_running_loop().is_running()
@@ -120,7 +140,9 @@ def run(
         within_a_loop = False
     if not within_a_loop:
         return asyncio.run(playing)
-    with ThreadPoolExecutor(1) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
+    with ThreadPoolExecutor(
+        1
+    ) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
         return beside.submit(asyncio.run, playing).result()
 
 
@@ -143,7 +165,9 @@ class _Budget:
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
         """The most that a call can cost, set aside for it; None where less than that is left."""
-        bound = self.prices.cost(sum(len(message["content"].encode()) + 16 for message in messages), 0, longest)
+        bound = self.prices.cost(
+            sum(len(message["content"].encode()) + 16 for message in messages), 0, longest
+        )
         if self.spent + self._in_flight + bound > self.most:
             return None
         self._in_flight += bound
@@ -170,7 +194,9 @@ class _Playing:
 
     def count(self, **more: Any) -> None:
         """Add to the counts of the run."""
-        self.state = replace(self.state, **{name: getattr(self.state, name) + n for name, n in more.items()})
+        self.state = replace(
+            self.state, **{name: getattr(self.state, name) + n for name, n in more.items()}
+        )
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
         """Play by workers that share the jobs; the first exception of any cancels the others and is raised."""
@@ -185,10 +211,15 @@ class _Playing:
 
         try:
             await self.backend.start(jobs[0].condition)
-            workers += [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, len(jobs)))]
+            workers += [
+                asyncio.create_task(worker())
+                for _ in range(min(self.backend.concurrency, len(jobs)))
+            ]
             await asyncio.gather(*workers)
         except players.UnavailableError as error:
-            raise InputError(f"{error}; start the server or check the address, and run again to resume") from error
+            raise InputError(
+                f"{error}; start the server or check the address, and run again to resume"
+            ) from error
         except (players.RefusedError, players.ContextOverflowError) as error:
             raise InputError(
                 f"{error}; check the model name, the settings and what the key may do, and run again to resume"
@@ -198,7 +229,9 @@ class _Playing:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             await self.backend.close()
-        cost = prices.cost(self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens)
+        cost = prices.cost(
+            self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens
+        )
         return replace(self.state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
     async def _try(self, job: Job) -> None:
@@ -210,12 +243,17 @@ class _Playing:
         except _OverBudgetError:
             self.state = replace(self.state, over_budget=True)
         except (LockedError, players.UnavailableError, players.RefusedError) as error:
-            self.count(unfinished=((str(job.place), str(error)),), refused=isinstance(error, players.RefusedError))
+            self.count(
+                unfinished=((str(job.place), str(error)),),
+                refused=isinstance(error, players.RefusedError),
+            )
             if isinstance(error, LockedError):
                 return
             self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
             nothing_yet = self.state.calls + self.state.resumed_calls == 0
-            if (nothing_yet or isinstance(error, players.UnavailableError)) and self.in_a_row >= _GIVE_UP_AFTER:
+            if (
+                nothing_yet or isinstance(error, players.UnavailableError)
+            ) and self.in_a_row >= _GIVE_UP_AFTER:
                 raise
 
     async def _episode(self, job: Job) -> None:
@@ -235,11 +273,17 @@ class _Playing:
                 trace.append({"end": end})
             self.count(finished=1, overflowed=end == "overflow")
 
-    async def _call(self, job: Job, session: Session, request: Request, trace: TraceFile) -> str | None:
+    async def _call(
+        self, job: Job, session: Session, request: Request, trace: TraceFile
+    ) -> str | None:
         """Make the call that ``request`` is and record it; "overflow" where it no longer fits into the context."""
         seed = request.seed(job.name)
         at = {"round": request.round, "turn": request.turn}
-        bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0) if self.budget else 0.0
+        bound = (
+            self.budget.reserve(request.messages, job.settings.longest_answer or 0)
+            if self.budget
+            else 0.0
+        )
         if bound is None:
             raise _OverBudgetError
         tokens = None
@@ -269,7 +313,10 @@ class _Playing:
         self.count(calls=1, malformed=bool(answer.problem))
         self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
         self.report(self.state)
-        if self.malformed_limit and self.state.calls == self.state.malformed == self.malformed_limit:
+        if (
+            self.malformed_limit
+            and self.state.calls == self.state.malformed == self.malformed_limit
+        ):
             raise InputError(
                 f"the first {self.malformed_limit} answers are all malformed, the last one because {answer.problem}: "
                 f"{reply.text[:200]!r}. Try a response format (--response-format), turn thinking off (--thinking-off), "
@@ -278,7 +325,9 @@ class _Playing:
         return None
 
 
-def trace_record(request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply) -> dict[str, Any]:
+def trace_record(
+    request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
+) -> dict[str, Any]:
     """A line of the trace; what the server said about its reply is kept as it came."""
     return {
         **{name: getattr(request, name) for name in ("round", "turn", "attempt")},
@@ -289,12 +338,17 @@ def trace_record(request: Request, seed: int | None, reply: players.Reply, answe
         "problem": answer.problem,
         "strict": answer.strict,
         **({"embedded": True} if answer.embedded else {}),
-        **{name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")},
+        **{
+            name: getattr(reply, name)
+            for name in ("model", "system_fingerprint", "usage", "more", "seconds")
+        },
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 
 
-def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> tuple[NDArray[np.float64], int, int]:
+def tokens_of(
+    calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int
+) -> tuple[NDArray[np.float64], int, int]:
     """Prompt tokens of the last call of each round (Float[round], the round under ``key``; NaN where not known), and
     the prompt and completion tokens of all recorded ``calls``."""
     usage = [_usage_tokens(call.get("usage")) for call in calls]
@@ -302,7 +356,11 @@ def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> tu
     for call, (prompt, _, _) in zip(calls, usage, strict=True):
         if call[key] < n_rounds and prompt:
             by_round[call[key]] = prompt
-    return by_round, sum(prompt for prompt, _, _ in usage), sum(completion for _, _, completion in usage)
+    return (
+        by_round,
+        sum(prompt for prompt, _, _ in usage),
+        sum(completion for _, _, completion in usage),
+    )
 
 
 def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
@@ -313,7 +371,11 @@ def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
     usage = usage if isinstance(usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     told = details.get("cached_tokens") if isinstance(details, dict) else None
-    cached = counted(told) or counted(usage.get("prompt_cache_hit_tokens")) or counted(usage.get("cached_tokens"))
+    cached = (
+        counted(told)
+        or counted(usage.get("prompt_cache_hit_tokens"))
+        or counted(usage.get("cached_tokens"))
+    )
     return counted(usage.get("prompt_tokens")), cached, counted(usage.get("completion_tokens"))
 
 
@@ -331,10 +393,18 @@ def counted(value: Any) -> int:
 
 
 @checked
-def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30) -> dict[str, RunSummary]:
+def play_demo(
+    folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30
+) -> dict[str, RunSummary]:
     """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
     and write the traces below ``folder``."""
     conditions = [Condition.parse(name) for name in ("online-no-note", "weather-note-only")]
     episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
-    jobs = {name: plan(players.Settings(name), prompts, episodes, conditions) for name in players.PLAYERS}
-    return {name: run(of, folder, players.AgentBackend(name, players.AGENTS[name])) for name, of in jobs.items()}
+    jobs = {
+        name: plan(players.Settings(name), prompts, episodes, conditions)
+        for name in players.PLAYERS
+    }
+    return {
+        name: run(of, folder, players.AgentBackend(name, players.AGENTS[name]))
+        for name, of in jobs.items()
+    }

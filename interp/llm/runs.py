@@ -64,7 +64,8 @@ class LLMRun:
     def __post_init__(self) -> None:
         played = len(self.predictions)
         require(
-            len(self.labels) == len(self.advice) >= played and len(self.notes) == len(self.prompt_tokens) == played,
+            len(self.labels) == len(self.advice) >= played
+            and len(self.notes) == len(self.prompt_tokens) == played,
             f"{str(self.path)!r}: {played} predictions, {len(self.notes)} notes and {len(self.labels)} labels do not "
             "belong together",
         )
@@ -123,7 +124,9 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
     return ExpertEpisodes(
         advice=np.stack([run.advice for run in chosen]),
         labels=np.stack([run.labels for run in chosen]),
-        accuracies=np.stack([unknown if run.accuracies is None else run.accuracies for run in chosen]),
+        accuracies=np.stack(
+            [unknown if run.accuracies is None else run.accuracies for run in chosen]
+        ),
         regime=regime,
         params=REGIMES[regime].params if regime in REGIMES else {},
     )

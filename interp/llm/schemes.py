@@ -70,7 +70,10 @@ class Condition:
         It holds the note where there is one; the outcome then comes with the note and the advice (paper, F.3).
         """
         words, known = _WORDS[self.framing], dict[str, Any](note=note) if self.has_note else {}
-        votes = {key: self.words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
+        votes = {
+            key: self.words[int(vote)]
+            for key, vote in zip(expert_keys(len(advice)), advice, strict=True)
+        }
         if turn == "prediction":
             return _user({"turn_type": words["turn_type"], **known, **votes})
         known |= votes if self.has_note else {}
@@ -80,7 +83,9 @@ class Condition:
     def retry_message(self, turn: Turn, problem: str) -> Message:
         """The user message after a malformed answer (ours: the paper has none)."""
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
-        return _user({"turn_type": "retry", "problem": problem, "expected_output": f'{{"{turn}": {value}}}'})
+        return _user(
+            {"turn_type": "retry", "problem": problem, "expected_output": f'{{"{turn}": {value}}}'}
+        )
 
     @classmethod
     @checked
@@ -132,15 +137,21 @@ def patterns(path: Path) -> SimpleNamespace:
         text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
         return re.sub(r"\{([a-z_]+)\}", lambda part: filled(table["parts"][part[1]]), text)
 
-    made: dict[str, Any] = {name: re.compile(filled(text)) for name, text in table["patterns"].items()}
+    made: dict[str, Any] = {
+        name: re.compile(filled(text)) for name, text in table["patterns"].items()
+    }
     pairs = tuple(re.compile(filled(text)) for text in table.get("pairs", {}).values())
-    return SimpleNamespace(**made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()})
+    return SimpleNamespace(
+        **made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()}
+    )
 
 
 _RE = patterns(Path(__file__).with_suffix(".toml"))
 
 
-def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> ParsedReply:
+def read_answer(
+    condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop"
+) -> ParsedReply:
     """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
 
     A reply cut by the token limit (``finish_reason`` "length") is malformed, too; thoughts are left out.
@@ -150,7 +161,9 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     if not text or not text.strip():
         return ParsedReply(None, problem="the answer was empty")
     if len(text) > _LONGEST_ANSWER:
-        return ParsedReply(None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters")
+        return ParsedReply(
+            None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters"
+        )
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone, embedded = said is not None, False
     if not alone:
@@ -160,7 +173,9 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
         # One object among other words: from the first brace to the last one.
         begin, end = body.find("{"), body.rfind("}") + 1
-        unclosed = _RE.unknown.search(_RE.block.sub("", body[:begin])) or _RE.open.search(body[:begin] + body[end:])
+        unclosed = _RE.unknown.search(_RE.block.sub("", body[:begin])) or _RE.open.search(
+            body[:begin] + body[end:]
+        )
         if said is None and not unclosed:
             said = json_in(body[begin:end], object_pairs_hook=_no_duplicates)
             embedded = said is not None
@@ -176,9 +191,13 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         if not isinstance(value, str):
             return ParsedReply(None, problem="the note is not a text")
         if len(value) > LONGEST_NOTE:
-            return ParsedReply(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
+            return ParsedReply(
+                None, problem=f"the note was longer than {LONGEST_NOTE:,} characters"
+            )
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
-        return ParsedReply(value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded)
+        return ParsedReply(
+            value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded
+        )
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
     if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
@@ -208,8 +227,15 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 
     A grammar (GBNF, of llama.cpp) bounds the note's length so that a small model ends it.
     """
-    value: dict[str, Any] = {"type": "string"} if turn == "note" else {"enum": list(condition.words)}
-    form = {"type": "object", "properties": {turn: value}, "required": [turn], "additionalProperties": False}
+    value: dict[str, Any] = (
+        {"type": "string"} if turn == "note" else {"enum": list(condition.words)}
+    )
+    form = {
+        "type": "object",
+        "properties": {turn: value},
+        "required": [turn],
+        "additionalProperties": False,
+    }
     zero, one = (json.dumps(word).replace('"', '\\"') for word in condition.words)
     answer = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""' if turn == "note" else f'("{zero}" | "{one}")'
     schema = {"name": f"{turn}_answer", "schema": form, "strict": True}
@@ -225,7 +251,10 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 def read_message(message: Message) -> dict[str, Any]:
     """The JSON object of a user message."""
     body = json_in(message["content"])
-    require(isinstance(body, dict), f"a user message must be one JSON object, got {message['content'][:80]!r}")
+    require(
+        isinstance(body, dict),
+        f"a user message must be one JSON object, got {message['content'][:80]!r}",
+    )
     return dict(body)
 
 
@@ -278,9 +307,14 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
         path = folder / f"{scheme}.txt"
         if not path.is_file():
             continue
-        with theirs(f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8", of=UnicodeDecodeError):
+        with theirs(
+            f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8", of=UnicodeDecodeError
+        ):
             text = path.read_bytes().decode("utf-8")  # read_text would turn \r\n into \n
-        require(bool(text.strip()), f"the prompt {str(path)!r} is empty; write the system prompt into it")
+        require(
+            bool(text.strip()),
+            f"the prompt {str(path)!r} is empty; write the system prompt into it",
+        )
         found[scheme] = Prompt(text, f"file {path.name}")
     require(bool(found), f"the prompt folder {str(folder)!r} holds none of {names}")
     return found

@@ -32,7 +32,13 @@ from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 
 _BASELINES = (
-    *("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "random"),
+    *(
+        "weighted_majority_paper",
+        "follow_the_leader",
+        "follow_previous_winners",
+        "majority_vote",
+        "random",
+    ),
     *("bayes_uniform", "bayes", "oracle"),
 )
 _OWN_ETA = "weighted majority, eta given with each instance"
@@ -70,7 +76,9 @@ class LLMScores(Found):
 
 
 @checked
-def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0) -> LLMScores:
+def score(
+    runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0
+) -> LLMScores:
     """Score runs, the baselines and any ``others`` on the instances that the runs played; ``seed`` is of the bootstrap.
 
     ``others`` are more predictors by name, functions of episodes. Handwired and learned transformers enter here:
@@ -89,12 +97,24 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
         by_index = {run.index: run.eta for run in runs if run.regime == regime}
         rates = [eta for _, eta in sorted(by_index.items()) if eta is not None]
         etas = np.array(rates) if rates and len(rates) == len(by_index) else None
-        for kind, name, regret, accuracy in references(episodes_of(runs, regime), others, known, etas):
+        for kind, name, regret, accuracy in references(
+            episodes_of(runs, regime), others, known, etas
+        ):
             names = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
             curves.append(_curve(list(regret), names, seed))
-            finals.append({**names, **_summary(regret[:, -1], seed), "runs": len(regret), "accuracy": accuracy})
+            finals.append(
+                {
+                    **names,
+                    **_summary(regret[:, -1], seed),
+                    "runs": len(regret),
+                    "accuracy": accuracy,
+                }
+            )
     settings = provenance(
-        n_runs=len(runs), bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), std="population"
+        n_runs=len(runs),
+        bootstrap_seed=seed,
+        wording=sorted({run.wording for run in runs}),
+        std="population",
     )
     return LLMScores(pd.DataFrame(finals), pd.concat(curves, ignore_index=True), settings)
 
@@ -115,12 +135,23 @@ def references(
     ran = {PREDICTORS[key].name: PREDICTORS[key].run for key in _BASELINES if key not in left_out}
     if etas is not None:
         own = {_OWN_ETA: lambda episodes: weighted_majority(episodes, eta=etas)}
-        ran = own | {name: run for name, run in ran.items() if name != PREDICTORS["weighted_majority_paper"].name}
+        ran = own | {
+            name: run
+            for name, run in ran.items()
+            if name != PREDICTORS["weighted_majority_paper"].name
+        }
     runs = {name: run(episodes) for name, run in ran.items()}
     every = [("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
-    every += [("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
+    every += [
+        ("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()
+    ]
     return [
-        (kind, name, metrics.regret(p, episodes, decision), float(1 - metrics.mistakes(p, episodes, decision).mean()))
+        (
+            kind,
+            name,
+            metrics.regret(p, episodes, decision),
+            float(1 - metrics.mistakes(p, episodes, decision).mean()),
+        )
         for kind, name, p, decision in every
     ]
 
@@ -132,8 +163,12 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
     return {"n": len(values), "mean": mean, "std": float(values.std()), "low": low, "high": high}
 
 
-def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int) -> dict[str, float | int]:
-    ends = [regret[-1] for run, regret in zip(members, regrets, strict=True) if run.ended == "complete"]
+def _final(
+    members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
+) -> dict[str, float | int]:
+    ends = [
+        regret[-1] for run, regret in zip(members, regrets, strict=True) if run.ended == "complete"
+    ]
     right = sum(int((run.predictions == run.labels[: run.rounds]).sum()) for run in members)
     missing = sum(int(run.missing.sum()) for run in members)
     calls, malformed = sum(run.calls for run in members), sum(run.malformed for run in members)
@@ -148,12 +183,16 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
         "embedded_answers": sum(run.embedded for run in members),
         "calls": calls,
         "prompt_tokens_per_run": float(np.mean([run.total_prompt_tokens for run in members])),
-        "completion_tokens_per_run": float(np.mean([run.total_completion_tokens for run in members])),
+        "completion_tokens_per_run": float(
+            np.mean([run.total_completion_tokens for run in members])
+        ),
         "seconds_per_call": float(np.mean([run.seconds for run in members])),
     }
 
 
-def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int) -> pd.DataFrame:
+def _curve(
+    regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
+) -> pd.DataFrame:
     """Mean, std and interval of each round over the runs that got there."""
     parts = []
     start = 0
@@ -161,7 +200,14 @@ def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], see
         block = np.stack([regret[start:end] for regret in regrets if len(regret) >= end])
         mean, low, high = bootstrap_mean(block, seed=seed)
         rounds, std = np.arange(start + 1, end + 1), block.std(axis=0)
-        columns = {"round": rounds, "mean": mean, "std": std, "low": low, "high": high, "n": len(block)}
+        columns = {
+            "round": rounds,
+            "mean": mean,
+            "std": std,
+            "low": low,
+            "high": high,
+            "n": len(block),
+        }
         parts.append(pd.DataFrame({**names, **columns}))
         start = end
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -184,11 +230,15 @@ def write_tables(
     scores and the files written are returned.
     """
     scores = score(runs, seed=seed)
-    written = write_notes(note_table(runs), folder, {"final": scores.final, "curves": scores.curves, **(more or {})})
+    written = write_notes(
+        note_table(runs), folder, {"final": scores.final, "curves": scores.curves, **(more or {})}
+    )
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 
 
-def write_notes(notes: NoteTable, folder: str | Path, more: Mapping[str, pd.DataFrame] | None = None) -> list[Path]:
+def write_notes(
+    notes: NoteTable, folder: str | Path, more: Mapping[str, pd.DataFrame] | None = None
+) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
     ``note_rounds.csv`` and ``note_summary.csv``, after ``more`` tables by name; empty ones are left out.
     """
@@ -200,23 +250,39 @@ def write_notes(notes: NoteTable, folder: str | Path, more: Mapping[str, pd.Data
         "note_rounds": notes.over_rounds(),
         "note_summary": notes.final(),
     }
-    return [write_csv(Path(folder) / f"{name}.csv", table) for name, table in tables.items() if len(table)]
+    return [
+        write_csv(Path(folder) / f"{name}.csv", table)
+        for name, table in tables.items()
+        if len(table)
+    ]
 
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
     """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
-    require_columns("final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy")
+    require_columns(
+        "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
+    )
     shown = final[final["missing"] != "skipped"].copy()
     skipped = final[final["missing"] == "skipped"].set_index(_GROUP)["mean"]
     keys = shown[_GROUP].apply(tuple, axis=1)
     return pd.DataFrame(
         {
             "regime": shown["regime"],
-            "predictor": [f"{m}, {c}" if c else m for m, c in zip(shown["model"], shown["condition"], strict=True)],
-            "runs": [f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)],
-            "regret": [f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)],
-            "95 %": [f"{low:.2f} to {high:.2f}" for low, high in zip(shown["low"], shown["high"], strict=True)],
+            "predictor": [
+                f"{m}, {c}" if c else m
+                for m, c in zip(shown["model"], shown["condition"], strict=True)
+            ],
+            "runs": [
+                f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)
+            ],
+            "regret": [
+                f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)
+            ],
+            "95 %": [
+                f"{low:.2f} to {high:.2f}"
+                for low, high in zip(shown["low"], shown["high"], strict=True)
+            ],
             "left out": [f"{skipped[key]:.2f}" if key in skipped.index else "" for key in keys],
             "accuracy": [f"{a:.3f}" for a in shown["accuracy"]],
             "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
@@ -250,8 +316,14 @@ class NoteTable:
         """:meth:`formats_by_round` at the moments the paper tells of: after the first round, after the sixth (its step
         5), and after the last that each group has."""
         by_round = self.formats_by_round()
-        last = by_round.groupby(_GROUP)["round"].transform("max") if len(by_round) else by_round["round"]
-        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(drop=True)
+        last = (
+            by_round.groupby(_GROUP)["round"].transform("max")
+            if len(by_round)
+            else by_round["round"]
+        )
+        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(
+            drop=True
+        )
 
     def final(self) -> pd.DataFrame:
         """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
@@ -262,7 +334,10 @@ class NoteTable:
             readable = group[group["readable"].astype(bool)]
             row: dict[str, Any] = dict(zip(_GROUP, names, strict=True))
             row |= {"n": len(group), "words": group["words"].mean()}
-            row |= {"over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()), "readable": len(readable)}
+            row |= {
+                "over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()),
+                "readable": len(readable),
+            }
             rows.append(row | {key: readable[key].astype(float).mean() for key in measures})
         return pd.DataFrame(rows)
 
@@ -271,7 +346,9 @@ class NoteTable:
         columns = ["words", "prompt_tokens", "exact"]
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", *columns])
-        table = self.notes.assign(exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float))
+        table = self.notes.assign(
+            exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float)
+        )
         return table.groupby([*_GROUP, "round"])[columns].mean().reset_index()
 
     @property
@@ -279,7 +356,12 @@ class NoteTable:
         return self.notes[self.notes["round"] == self.notes["last_round"]]
 
     def _counted(self, notes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-        return notes.groupby([*by, "format"]).size().unstack(fill_value=0).reindex(columns=list(FORMATS), fill_value=0)
+        return (
+            notes.groupby([*by, "format"])
+            .size()
+            .unstack(fill_value=0)
+            .reindex(columns=list(FORMATS), fill_value=0)
+        )
 
 
 @checked
@@ -292,9 +374,17 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
         for t, whole in enumerate(run.notes):
             if whole is not None:
                 note = whole[:LONGEST_NOTE]  # an imported note may be longer
-                row = {**dict(zip(_GROUP, run.group, strict=True)), "index": run.index, "round": t + 1}
+                row = {
+                    **dict(zip(_GROUP, run.group, strict=True)),
+                    "index": run.index,
+                    "round": t + 1,
+                }
                 row |= {"last_round": run.rounds, **classify(note, run.advice.shape[1])}
                 row |= {"note": whole, "chars": len(whole)}
                 row |= check_counts(note, correct[t], t + 1, run.reliability)
                 rows.append(row | {"prompt_tokens": run.prompt_tokens[t]})
-    return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))
+    return NoteTable(
+        pd.DataFrame(
+            rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]
+        )
+    )

@@ -36,11 +36,17 @@ _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
 class _Learner(nn.Module):
     """A core that hears a round with its truth, and a readout of its state and of what the round asks."""
 
-    def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int) -> None:
+    def __init__(
+        self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int
+    ) -> None:
         super().__init__()
-        self.hear = nn.Sequential(nn.Linear(said.n_told, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width))
+        self.hear = nn.Sequential(
+            nn.Linear(said.n_told, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width)
+        )
         self.core = core
-        self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes))
+        self.read = nn.Sequential(
+            nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes)
+        )
 
 
 class _Reader(nn.Module):
@@ -52,7 +58,11 @@ class _Reader(nn.Module):
             nn.Sequential(nn.Linear(n, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width))
             for n in (said.n_asked, said.n_told)
         )
-        self.begin, self.core, self.read = nn.Linear(1, width, bias=False), core, nn.Linear(width, n_outcomes)
+        self.begin, self.core, self.read = (
+            nn.Linear(1, width, bias=False),
+            core,
+            nn.Linear(width, n_outcomes),
+        )
 
 
 class _Refine(nn.Sequential):
@@ -81,27 +91,47 @@ def learner(
         n_rounds: how many rounds the cache of "thoughts" has room for; the others take any number.
     """
     require_known("kind of learner", kind, list(KINDS))
-    require(integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
-    machine: AdaptedMachine = KINDS[kind](layout_for(task, sizes), integer("width", width, 1, 4096), n_layers, n_rounds)
+    require(
+        integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop",
+        "a loop has one block: n_layers must be 1",
+    )
+    machine: AdaptedMachine = KINDS[kind](
+        layout_for(task, sizes), integer("width", width, 1, 4096), n_layers, n_rounds
+    )
     machine.name = kind
     return machine
 
 
-def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any) -> AdaptedMachine:
+def _cell(
+    layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any
+) -> AdaptedMachine:
     said = Said(layout)
-    module = _Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
+    module = _Learner(
+        said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width
+    )
     return cell(module, layout, check=False, **_ends(said))
 
 
 def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     said = Said(layout)
-    block = _Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    block = _Refine(
+        nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+    )
     module = _Learner(said, block, width, layout.n_outputs, width)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
         return z + heard / _CYCLES
 
-    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), inject=inject, check=False, **_ends(said))
+    return loop(
+        module,
+        layout,
+        block="core",
+        cycles=_CYCLES,
+        shape=(width,),
+        inject=inject,
+        check=False,
+        **_ends(said),
+    )
 
 
 def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -113,8 +143,15 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
-    asked = Embedded(lambda m, fed: torch.stack([m.ask(said.before(fed)), m.hear(said.after(fed))], 1), 2, at=0, slot=0)
-    return state_space(module, layout, read=lambda m, y, fed: m.read(y), embedded=asked, check=False)
+    asked = Embedded(
+        lambda m, fed: torch.stack([m.ask(said.before(fed)), m.hear(said.after(fed))], 1),
+        2,
+        at=0,
+        slot=0,
+    )
+    return state_space(
+        module, layout, read=lambda m, y, fed: m.read(y), embedded=asked, check=False
+    )
 
 
 def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -122,7 +159,12 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
 
     said = Said(layout)
     heads = max(n for n in (1, 2, 4) if width % n == 0)
-    sizes: dict[str, Any] = {"n_embd": width, "n_layer": n_layers, "n_head": heads, "n_positions": 3 * n_rounds}
+    sizes: dict[str, Any] = {
+        "n_embd": width,
+        "n_layer": n_layers,
+        "n_head": heads,
+        "n_positions": 3 * n_rounds,
+    }
     # As the house's transformers begin; GPT-2's own .02 is for widths of 768.
     sizes |= {"initializer_range": 0.08}
     # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
@@ -135,7 +177,11 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    rounds: dict[str, Any] = {"embedded": Embedded(embed, 3, at=1, slot=0), "n_rounds": n_rounds, "check": False}
+    rounds: dict[str, Any] = {
+        "embedded": Embedded(embed, 3, at=1, slot=0),
+        "n_rounds": n_rounds,
+        "check": False,
+    }
     return thoughts(module, layout, read=lambda m, y, fed: m.read(y), core="core", **rounds)
 
 

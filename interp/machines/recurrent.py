@@ -29,12 +29,23 @@ from interp.task import Task
 
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]  # ``(module, fed)`` to what the model hears of a round
-_Read = Callable[[Any, Tensor, Any], Tensor]  # ``(module, state, fed)`` to the scores ``[batch, outcome]``
-_KINDS = {name: kind_of(one.annotation, unwrap(adapt).__globals__) for name, one in signature(adapt).parameters.items()}
+_Read = Callable[
+    [Any, Tensor, Any], Tensor
+]  # ``(module, state, fed)`` to the scores ``[batch, outcome]``
+_KINDS = {
+    name: kind_of(one.annotation, unwrap(adapt).__globals__)
+    for name, one in signature(adapt).parameters.items()
+}
 _OPTIONS = sorted(_KINDS.keys() - {"module", "task", "step", "channels"})
 """What of ``interp.adapt`` an adapter passes on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
-_OF_THE_CRITIC = ("lstm_critic.", "critic.", "mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")
+_OF_THE_CRITIC = (
+    "lstm_critic.",
+    "critic.",
+    "mlp_extractor.value_net.",
+    "value_net.",
+    "vf_features_extractor.",
+)
 """Where a policy's weights that act on nothing begin."""
 
 
@@ -77,7 +88,9 @@ class Said:
         return torch.cat([numbers, fed.values[:, at]], 1) if self.layout.payload else numbers
 
 
-def with_points(options: Mapping[str, Any], points: Mapping[str, str | Point], *own: str) -> dict[str, Any]:
+def with_points(
+    options: Mapping[str, Any], points: Mapping[str, str | Point], *own: str
+) -> dict[str, Any]:
     """Options for ``interp.adapt``, or an adapter's ``own``, with its ``points`` before those of the user."""
     for name in options:
         require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own])
@@ -120,12 +133,18 @@ def cell(
         f"direction without projections, got {type(part).__name__}; the module has {', '.join(filter(None, parts))}",
     )
     cells: Any = part
-    n_layers, names = getattr(cells, "num_layers", 1), "hc" if isinstance(part, nn.LSTMCell | nn.LSTM) else "h"
+    n_layers, names = (
+        getattr(cells, "num_layers", 1),
+        "hc" if isinstance(part, nn.LSTMCell | nn.LSTM) else "h",
+    )
     shape = (cells.hidden_size,) if n_layers == 1 else (n_layers, cells.hidden_size)
 
     def run(module: Any, x: Tensor, carried: _Tree) -> _Tree:
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
-        require(fits, f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}")
+        require(
+            fits,
+            f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}",
+        )
         state = _state(module.get_submodule(core), x, tuple(carried[name] for name in names))
         return dict(zip(names, state, strict=True))
 
@@ -152,8 +171,12 @@ def _state(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ..
         held = cells(x, state if len(state) > 1 else state[0])
         return held if isinstance(held, tuple) else (held,)
     one = cells.num_layers == 1
-    layers = tuple((part.unsqueeze(0) if one else part.transpose(0, 1)).contiguous() for part in state)
-    _, held = cells(x.unsqueeze(1 if cells.batch_first else 0), layers if len(layers) > 1 else layers[0])
+    layers = tuple(
+        (part.unsqueeze(0) if one else part.transpose(0, 1)).contiguous() for part in state
+    )
+    _, held = cells(
+        x.unsqueeze(1 if cells.batch_first else 0), layers if len(layers) > 1 else layers[0]
+    )
     parts = held if isinstance(held, tuple) else (held,)
     return tuple(part.squeeze(0) if one else part.transpose(0, 1) for part in parts)
 
@@ -192,7 +215,9 @@ def loop(
         f"block {block!r} must name a submodule; there are {', '.join(filter(None, dict(module.named_modules())))}",
     )
 
-    def step(module: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        module: Any, carried: dict[str, Tensor], fed: EncodedRounds
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         z, heard, refine = carried["z"], hear(module, fed), module.get_submodule(block)
         scores = read(module, z, fed)
         for _ in range(cycles):
@@ -205,14 +230,22 @@ def loop(
         "entered": Point(block, of="input", times=cycles, axes=axes, labels=labels),
         "cycle": Point(block, times=cycles, axes=axes, labels=labels),
     }
-    return adapt(module, task, step=step, channels=[Channel("z", shape)], **with_points(options, points))
+    return adapt(
+        module, task, step=step, channels=[Channel("z", shape)], **with_points(options, points)
+    )
 
 
 class Actor(nn.Module):
     """The acting half of a recurrent policy: an LSTM, a few linear layers, and a score for each action."""
 
     def __init__(
-        self, n_inputs: int, width: int, policy: Sequence[int], n_actions: int, n_layers: int = 1, act: str = "tanh"
+        self,
+        n_inputs: int,
+        width: int,
+        policy: Sequence[int],
+        n_actions: int,
+        n_layers: int = 1,
+        act: str = "tanh",
     ) -> None:
         super().__init__()
         self.core = nn.LSTM(n_inputs, width, num_layers=n_layers)
@@ -235,8 +268,13 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         activation: of the layers after the LSTM; the file says it only in a pickle, which is not opened.
     """
     path = Path(file_path(path, "the agent"))
-    with reading(path, "give the file that model.save(...) of sb3-contrib wrote"), zipfile.ZipFile(path) as archive:
-        held = torch.load(io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True)
+    with (
+        reading(path, "give the file that model.save(...) of sb3-contrib wrote"),
+        zipfile.ZipFile(path) as archive,
+    ):
+        held = torch.load(
+            io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True
+        )
     weights: dict[str, Tensor] = {}
     beside = []  # what acts and is not read
     for name, value in held.items():
@@ -248,13 +286,18 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         elif not name.startswith(_OF_THE_CRITIC):
             beside.append(name)
     missing = {"core.weight_ih_l0", "action.weight"} - weights.keys()
-    require(not missing, f"{str(path)!r} holds no recurrent policy of discrete actions: it has {', '.join(held)}")
+    require(
+        not missing,
+        f"{str(path)!r} holds no recurrent policy of discrete actions: it has {', '.join(held)}",
+    )
     require(
         not beside,
         f"{str(path)!r} has more weights than a policy of discrete actions ({', '.join(beside)}), such as a feature "
         "extractor or the spread of continuous actions; only MlpLstmPolicy of discrete actions is read",
     )
-    policy = [len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)]
+    policy = [
+        len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
+    ]
     n_layers = sum(name.startswith("core.weight_hh_l") for name in weights)
     n_inputs, width = weights["core.weight_ih_l0"].shape[1], weights["core.weight_hh_l0"].shape[1]
     actor = Actor(n_inputs, width, policy, len(weights["action.weight"]), n_layers, activation)
@@ -264,7 +307,9 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 
 
 @checked
-def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any) -> AdaptedMachine:
+def agent(
+    actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any
+) -> AdaptedMachine:
     """A machine of an agent: its prediction is the probability of each action.
 
     Its LSTM hears a round before the prediction, and what passes is the actor's ``h`` and ``c``. One is made in
@@ -275,4 +320,10 @@ def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **option
         hear: ``(actor, fed)`` to the observation ``[batch, input]``, as the environment gave it.
     """
     given: Any = {"read": lambda actor, h, fed: actor.scores(h), "hears": "before"}
-    return cell(actor, task, hear=hear, **given, **with_points(options, {"policy": "policy"}, "core", "first"))
+    return cell(
+        actor,
+        task,
+        hear=hear,
+        **given,
+        **with_points(options, {"policy": "policy"}, "core", "first"),
+    )

@@ -54,7 +54,11 @@ class Embedded:
         >>> round.n_pos, round.at, round.slot
         (13, 10, 1)
         """
-        own = torch.arange(len(layout.vocabulary)) if ids is None else torch.tensor(_ids("ids", ids, layout.vocabulary))
+        own = (
+            torch.arange(len(layout.vocabulary))
+            if ids is None
+            else torch.tensor(_ids("ids", ids, layout.vocabulary))
+        )
 
         def embed(model: Any, fed: EncodedRounds) -> Tensor:
             return cast(Tensor, model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens]))
@@ -65,7 +69,10 @@ class Embedded:
 def _ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
     """The model's own tokens for as many words of a layout, all different."""
     fits = len(set(ids)) == len(ids) == len(stands_for) and min(ids) >= 0
-    require(fits, f"{what} are the model's tokens, all different, for each of {', '.join(stands_for)}, got {list(ids)}")
+    require(
+        fits,
+        f"{what} are the model's tokens, all different, for each of {', '.join(stands_for)}, got {list(ids)}",
+    )
     return list(ids)
 
 
@@ -74,7 +81,10 @@ def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
     parts = dict(module.named_modules())
     known = ", ".join(list(filter(None, parts))[:20])
     named = hasattr(parts.get(core), has)
-    require(named, f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}")
+    require(
+        named,
+        f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}",
+    )
     return parts[core]
 
 
@@ -112,14 +122,23 @@ def state_space(
     """
     model = _core_of(module, core, "norm_f", "MambaModel of transformers")
     layers = model.layers
-    known, kind = all(hasattr(one.mixer, name) for one in layers for name in ("A_log", "x_proj")), type(model).__name__
-    require(known, f"{core!r} is a {kind}, whose layers are no Mamba mixers; adapt it with interp.adapt")
+    known, kind = (
+        all(hasattr(one.mixer, name) for one in layers for name in ("A_log", "x_proj")),
+        type(model).__name__,
+    )
+    require(
+        known, f"{core!r} is a {kind}, whose layers are no Mamba mixers; adapt it with interp.adapt"
+    )
     config = model.config
     inner, kept = config.intermediate_size, config.conv_kernel - 1
 
-    def run(model: Any, inputs: Tensor, carried: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def run(
+        model: Any, inputs: Tensor, carried: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The normed outputs ``[batch, input, width]``, and what is carried then."""
-        states, convs = (carried[name].unflatten(2, (inner, -1)).unbind(1) for name in ("state", "conv"))
+        states, convs = (
+            carried[name].unflatten(2, (inner, -1)).unbind(1) for name in ("state", "conv")
+        )
         shown = []
         for x in inputs.unbind(1):
             after = []
@@ -129,10 +148,15 @@ def state_space(
                 after.append(held)
             states, convs = zip(*after, strict=True)
             shown.append(model.norm_f(x))
-        left = {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
+        left = {
+            name: torch.stack(part, 1).flatten(2)
+            for name, part in (("state", states), ("conv", convs))
+        }
         return torch.stack(shown, 1), left
 
-    def step(module: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        module: Any, carried: dict[str, Tensor], fed: EncodedRounds
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         shown, held = run(module.get_submodule(core), embedded.embed(module, fed), carried)
         return read(module, shown[:, embedded.at], fed), held
 
@@ -145,22 +169,34 @@ def state_space(
     sizes = {"state": inner * config.state_size, "conv": inner * kept}
     channels = [Channel(name, (len(layers), size)) for name, size in sizes.items()]
     empty = {channel.name: torch.zeros(2, *channel.shape) for channel in channels}
-    _hold_against(model, lambda own, x: run(own, x, {name: value.to(x) for name, value in empty.items()})[0])
+    _hold_against(
+        model, lambda own, x: run(own, x, {name: value.to(x) for name, value in empty.items()})[0]
+    )
     return adapt(module, task, step=step, channels=channels, **options)
 
 
 @plainly()
-def _hold_against(model: Any, ours: Callable[[Any, Tensor], Tensor], width: str = "hidden_size") -> None:
+def _hold_against(
+    model: Any, ours: Callable[[Any, Tensor], Tensor], width: str = "hidden_size"
+) -> None:
     """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it."""
     copied = copy.deepcopy(model).eval()
     weight = next(copied.parameters())
-    noise = torch.randn(2, 5, getattr(model.config, width), generator=torch.Generator().manual_seed(0)).to(weight)
+    noise = torch.randn(
+        2, 5, getattr(model.config, width), generator=torch.Generator().manual_seed(0)
+    ).to(weight)
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
     try:
-        with theirs(f"this adapter's form of {type(model).__name__} (others: interp.adapt)"), torch.no_grad():
-            mine, own = ours(copied, noise), copied(inputs_embeds=noise, use_cache=False).last_hidden_state
+        with (
+            theirs(f"this adapter's form of {type(model).__name__} (others: interp.adapt)"),
+            torch.no_grad(),
+        ):
+            mine, own = (
+                ours(copied, noise),
+                copied(inputs_embeds=noise, use_cache=False).last_hidden_state,
+            )
     finally:
         log.setLevel(level)
     gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30))
@@ -182,7 +218,9 @@ def _mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, 
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
     total = (window * mixer.conv1d.weight.squeeze(1)).sum(2)
     selected = mixer.act(total if mixer.conv1d.bias is None else total + mixer.conv1d.bias)
-    time, B, C = mixer.x_proj(selected).split([mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size], -1)
+    time, B, C = mixer.x_proj(selected).split(
+        [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size], -1
+    )
     dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
     state = (dt * (-mixer.A_log.exp())).exp() * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
     y = (state * C.unsqueeze(1)).sum(2) + mixer.D * selected
@@ -210,17 +248,27 @@ def hrm(
     """
     inner: Any = getattr(model, "model", None)
     config: Any = getattr(inner, "config", None)
-    require(hasattr(inner, "L_module"), f"expected an HrmTextForCausalLM of transformers, got {type(model).__name__}")
+    require(
+        hasattr(inner, "L_module"),
+        f"expected an HrmTextForCausalLM of transformers, got {type(model).__name__}",
+    )
     layout = layout_for(task, options.pop("sizes", None))
-    rounds, read = Embedded.tokens(layout, "model.embed_tokens", ids), _ids("outcomes", outcomes, layout.outcomes)
+    rounds, read = (
+        Embedded.tokens(layout, "model.embed_tokens", ids),
+        _ids("outcomes", outcomes, layout.outcomes),
+    )
 
-    def step(model: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        model: Any, carried: dict[str, Tensor], fed: EncodedRounds
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
         return model.lm_head(z_H[:, rounds.at])[:, read], {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
     n_slow = config.H_cycles
     points = {
-        "fast": Point("model.L_module", times=n_slow * config.L_cycles, axes="pos", labels=layout.labels),
+        "fast": Point(
+            "model.L_module", times=n_slow * config.L_cycles, axes="pos", labels=layout.labels
+        ),
         "slow": Point("model.H_module", times=n_slow, axes="pos", labels=layout.labels),
     }
     options = {"reset": _redraw, **with_points(options, points)}
@@ -237,9 +285,17 @@ def _refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tenso
     x = x * model.embedding_scale
     where = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
     mask = create_causal_mask(
-        config=model.config, inputs_embeds=x, attention_mask=None, past_key_values=None, position_ids=where
+        config=model.config,
+        inputs_embeds=x,
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=where,
     )
-    given = {"attention_mask": mask, "position_embeddings": model.rotary_emb(x, where), "position_ids": where}
+    given = {
+        "attention_mask": mask,
+        "position_embeddings": model.rotary_emb(x, where),
+        "position_ids": where,
+    }
     z_H = x + above.unsqueeze(1)
     z_L = model.z_L_init.to(x).expand_as(x) + below.unsqueeze(1)
     for _ in range(model.config.H_cycles):
@@ -287,8 +343,14 @@ def thoughts(
         uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
     """
     wrong = [name for name in uses if name not in ("thought", "cache")]
-    require(not wrong and len(uses) > 0, f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}")
-    require((read is None) != (outcomes is None), "give either read=, or outcomes=, the tokens of the outcomes")
+    require(
+        not wrong and len(uses) > 0,
+        f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}",
+    )
+    require(
+        (read is None) != (outcomes is None),
+        "give either read=, or outcomes=, the tokens of the outcomes",
+    )
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
     integer("slot of embedded", rounds.slot, 0, rounds.n_pos - 1)
@@ -302,13 +364,19 @@ def thoughts(
         f"than {config.n_positions // rounds.n_pos} rounds fit",
     )
 
-    def step(thinker: _Thinker, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        thinker: _Thinker, carried: dict[str, Tensor], fed: EncodedRounds
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         model: Any = thinker.model
         thought, length = thinker.thought(carried["thought"]), carried["cache_length"]
         cache = thinker.cache(carried["cache"])
         x = rounds.embed(model, fed)
-        if "thought" in uses:  # the first round has none yet: what stands there is the embedding of its token
-            begun = (torch.arange(x.shape[1], device=x.device) == rounds.slot) & (length > 0).unsqueeze(1)
+        if (
+            "thought" in uses
+        ):  # the first round has none yet: what stands there is the embedding of its token
+            begun = (torch.arange(x.shape[1], device=x.device) == rounds.slot) & (
+                length > 0
+            ).unsqueeze(1)
             x = torch.where(begun.unsqueeze(2), thought.unsqueeze(1), x)
         cache = cache[:, : int(length.max())]  # no row beyond is written
         written = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
@@ -321,13 +389,19 @@ def thoughts(
         return scores, {"thought": hidden[:, -1], "cache": new}
 
     cached = Channel("cache", (rows, 2 * config.n_layer * config.n_embd), grows=rounds.n_pos)
-    points = {"thought": Point("thought"), "cache": Point("cache", axes="pos", labels=cached.labels)}
+    points = {
+        "thought": Point("thought"),
+        "cache": Point("cache", axes="pos", labels=cached.labels),
+    }
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
 
     def halves(own: Any, x: Tensor) -> Tensor:
         """A sequence of inputs in two parts, the second of which reads the first from the cache."""
-        none, length = x.new_zeros(len(x), 0, cached.shape[1]), torch.zeros(len(x), dtype=torch.long)
+        none, length = (
+            x.new_zeros(len(x), 0, cached.shape[1]),
+            torch.zeros(len(x), dtype=torch.long),
+        )
         begun, cache = _run(own, x[:, :2], none, torch.ones(len(x), 0, dtype=torch.bool), length)
         rest, _ = _run(own, x[:, 2:], cache, torch.ones(len(x), 2, dtype=torch.bool), length + 2)
         return torch.cat([begun, rest], 1)
@@ -337,7 +411,9 @@ def thoughts(
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 
-def _run(core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+def _run(
+    core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor
+) -> tuple[Tensor, Tensor]:
     """Last hidden states ``[batch, pos, width]`` and what they add to the cache, ``[batch, pos, width of a row]``.
 
     A row of the cache holds the keys and values of every layer at one position; ``seen`` says which rows are read.
@@ -353,7 +429,9 @@ def _run(core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor) -> t
     done = core(
         inputs_embeds=x,
         attention_mask=torch.cat([seen, seen.new_ones(len(x), n)], 1).long(),
-        position_ids=(length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(max=core.config.n_positions - 1),
+        position_ids=(length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(
+            max=core.config.n_positions - 1
+        ),
         past_key_values=held,
         use_cache=True,
     )
@@ -375,7 +453,11 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     with reading(path):
         held = torch.load(path, map_location="cpu", weights_only=True)
     plain = {name.removeprefix("module."): value for name, value in held.items()}
-    weights = {name.removeprefix(_PREFIX): value for name, value in plain.items() if name.startswith(_PREFIX)}
+    weights = {
+        name.removeprefix(_PREFIX): value
+        for name, value in plain.items()
+        if name.startswith(_PREFIX)
+    }
     unknown = [name for name in plain if not name.startswith((_PREFIX, _ALIAS))]
     require(
         "transformer.wte.weight" in weights and not unknown,
@@ -384,13 +466,26 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     )
     n_words, width = weights["transformer.wte.weight"].shape
     heads = max(1, width // 64) if n_head is None else integer("n_head", n_head, 1)
-    require(width % heads == 0, f"n_head {heads} does not divide the {width} dimensions; give n_head=")
+    require(
+        width % heads == 0, f"n_head {heads} does not divide the {width} dimensions; give n_head="
+    )
     layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
-    sizes = {"n_positions": len(weights["transformer.wpe.weight"]), "n_embd": width, "n_layer": len(layers)}
+    sizes = {
+        "n_positions": len(weights["transformer.wpe.weight"]),
+        "n_embd": width,
+        "n_layer": len(layers),
+    }
     model = GPT2LMHeadModel(GPT2Config(vocab_size=n_words, n_head=heads, **sizes))
     with reading(path):
-        model.load_state_dict({k: v for k, v in weights.items() if not k.endswith((".attn.bias", ".masked_bias"))})
+        model.load_state_dict(
+            {k: v for k, v in weights.items() if not k.endswith((".attn.bias", ".masked_bias"))}
+        )
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
-    other = [k for k, v in {**weights, **plain}.items() if k in tied and not torch.equal(tied[k], v)]
-    require(not other, f"{str(path)!r} has other numbers in {', '.join(other)} than where GPT-2 has the same weights")
+    other = [
+        k for k, v in {**weights, **plain}.items() if k in tied and not torch.equal(tied[k], v)
+    ]
+    require(
+        not other,
+        f"{str(path)!r} has other numbers in {', '.join(other)} than where GPT-2 has the same weights",
+    )
     return cast(nn.Module, model.eval())

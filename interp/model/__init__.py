@@ -7,4 +7,14 @@ handwired weights (``circuits``), training (``interp.training``), interventions 
 the modules: nothing is re-exported, so that ``interp.model.layout`` is light.
 """
 
-__all__ = ["bound", "checkpoints", "components", "config", "hooked", "layout", "rollout", "saved", "transformer"]
+__all__ = [
+    "bound",
+    "checkpoints",
+    "components",
+    "config",
+    "hooked",
+    "layout",
+    "rollout",
+    "saved",
+    "transformer",
+]

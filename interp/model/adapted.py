@@ -54,7 +54,9 @@ _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
 _MOST_RUNS = 1000  # how often a submodule may run in a round: every run has a hook point of its own
 _DIGITS = 3  # to how many digits a digest holds what a machine does: rounding on another computer moves the eighth
-_LOOKED_AT = 6  # rounds of it: together they take as long as to draw the two that are played three times
+_LOOKED_AT = (
+    6  # rounds of it: together they take as long as to draw the two that are played three times
+)
 
 
 def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
@@ -63,7 +65,13 @@ def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     for channel in channels:
         value = tree.get(channel.name)
         if not isinstance(value, Tensor) or value.shape[1:] != channel.shape:
-            got = tuple(value.shape) if isinstance(value, Tensor) else "nothing" if value is None else shown(value)
+            got = (
+                tuple(value.shape)
+                if isinstance(value, Tensor)
+                else "nothing"
+                if value is None
+                else shown(value)
+            )
             raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")
         rows = value.reshape(len(value), channel.rows, channel.shape[-1])
         parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
@@ -75,7 +83,9 @@ def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
 def _unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
     """Each channel's part ``[..., *shape]`` of what is carried, ``[..., row, width]``."""
     parts = zip(channels, carried.split([channel.rows for channel in channels], -2), strict=True)
-    return {c.name: part[..., : c.shape[-1]].reshape(*carried.shape[:-2], *c.shape) for c, part in parts}
+    return {
+        c.name: part[..., : c.shape[-1]].reshape(*carried.shape[:-2], *c.shape) for c, part in parts
+    }
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,9 @@ def _parts(value: Any) -> Mapping[Any, Any]:
         return {**dict(enumerate(value.values())), **value}
     if isinstance(value, tuple | list):
         return {**dict(enumerate(value)), **getattr(value, "_asdict", dict)()}
-    return getattr(value, "__dict__", {name: getattr(value, name) for name in getattr(value, "__slots__", ())})
+    return getattr(
+        value, "__dict__", {name: getattr(value, name) for name in getattr(value, "__slots__", ())}
+    )
 
 
 class _Tap(nn.Module):
@@ -154,7 +166,9 @@ class _Tap(nn.Module):
         (key, *rest), parts = path, _parts(value)
         if key not in parts:
             known = ", ".join(map(repr, parts))
-            raise InputError(f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}")
+            raise InputError(
+                f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}"
+            )
         part = self._passed(parts[key], rest)
         if isinstance(value, Tensor):
             return part
@@ -169,7 +183,9 @@ class _Tap(nn.Module):
             object.__setattr__(changed, str(key), part)  # of a frozen dataclass, too
         return changed
 
-    def _given(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+    def _given(
+        self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, Any]:
         if not args or set(self.point.path[:1]) & named.keys():
             return args, self.pass_on(named)
         return (self.pass_on(args[0]), *args[1:]), named
@@ -179,7 +195,9 @@ class _Tap(nn.Module):
         """While it is open, what the submodule is given or gives passes the hook points."""
         self.runs = 0
         if self.point.of == "output":
-            handle = module.register_forward_hook(lambda module, given, output: self.pass_on(output))
+            handle = module.register_forward_hook(
+                lambda module, given, output: self.pass_on(output)
+            )
         else:
             handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
         try:
@@ -194,18 +212,33 @@ class _Read(TorchDispatchMode):
     They are what no operation made: parameters, and matrices of real numbers that lie where they lay in another round.
     """
 
-    _should_skip_dynamo = classmethod(lambda cls: False)  # which would load torch's compiler: a second
+    _should_skip_dynamo = classmethod(
+        lambda cls: False
+    )  # which would load torch's compiler: a second
 
     def __init__(self, own: Iterable[Tensor]) -> None:
         super().__init__()
-        self.own, self.round, self.made, self.beside = {one.data_ptr() for one in own}, 0, dict[int, Any](), set[str]()
+        self.own, self.round, self.made, self.beside = (
+            {one.data_ptr() for one in own},
+            0,
+            dict[int, Any](),
+            set[str](),
+        )
         self.seen = dict[int, tuple[int, Tensor]]()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         for one in tree_leaves((args, kwargs)):
-            if isinstance(one, Tensor) and id(one) not in self.made and one.data_ptr() not in self.own:
+            if (
+                isinstance(one, Tensor)
+                and id(one) not in self.made
+                and one.data_ptr() not in self.own
+            ):
                 first, _ = self.seen.setdefault(one.data_ptr(), (self.round, one))
-                learned = isinstance(one, nn.Parameter) or (one.requires_grad and one.is_leaf and one._base is None)
+                learned = isinstance(one, nn.Parameter) or (
+                    one.requires_grad and one.is_leaf and one._base is None
+                )
                 if learned or (one.ndim > 1 and one.is_floating_point() and first < self.round):
                     self.beside.add(str(list(one.shape)))
         done = function(*args, **kwargs or {})
@@ -237,15 +270,22 @@ class AdaptedMachine(HookedMachine):
         self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
         self.hook_latents = HookPoint()
         labels = tuple(label for channel in self.channels for label in channel.labels)
-        self.points = {_LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)}
+        self.points = {
+            _LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)
+        }
         for key, point in points.items():
-            hook, several = f"points.{key}" + (".{layer}" if point.times > 1 else ""), point.times * (point.times > 1)
+            hook, several = (
+                f"points.{key}" + (".{layer}" if point.times > 1 else ""),
+                point.times * (point.times > 1),
+            )
             name = point.name or key.replace("_", " ")
             self.points[key] = Component(key, hook, point.axes, name, several, labels=point.labels)
         self.taps = {key: _Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
-        cells = {name: part for name, part in _named(module).items() if name in asked and gates(part)}
+        cells = {
+            name: part for name, part in _named(module).items() if name in asked and gates(part)
+        }
         self.opened = {name: _Open(part) for name, part in cells.items()}
         self._largest = layout.max_layout
         self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
@@ -253,7 +293,9 @@ class AdaptedMachine(HookedMachine):
 
     def setup(self) -> None:
         """Name the hook points: ``hook_latents``, and ``points.KEY`` or ``points.KEY.RUN`` for those asked for."""
-        own = self.__dict__["_modules"].pop("module")  # whose parts, which may have names of their own, get none
+        own = self.__dict__["_modules"].pop(
+            "module"
+        )  # whose parts, which may have names of their own, get none
         super().setup()
         self.module = own
         for key, tap in self.taps.items():
@@ -280,7 +322,10 @@ class AdaptedMachine(HookedMachine):
         """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
         with self._settled(self.dtype, looked_into=False):
             tree = {} if self.start is None else self._tried("initial=", self.start, self.module)
-        require(isinstance(tree, Mapping), f"initial= of {self.name!r} gives a mapping of channels, got {shown(tree)}")
+        require(
+            isinstance(tree, Mapping),
+            f"initial= of {self.name!r} gives a mapping of channels, got {shown(tree)}",
+        )
         one = {}
         for channel in self.channels:
             value = tree.get(channel.name, torch.zeros(channel.shape))
@@ -288,7 +333,9 @@ class AdaptedMachine(HookedMachine):
                 wanted = f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers"
                 raise InputError(f"{wanted}, got {shown(value)}")
             one[channel.name] = value.to(self.device, self.dtype)
-        packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
+        packed = _pack(
+            self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()}
+        )
         return packed.expand(n_episodes, -1, -1)
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
@@ -308,7 +355,9 @@ class AdaptedMachine(HookedMachine):
                 f"{', '.join(map(shown, done)) if isinstance(done, tuple) else shown(done)}"
             )
         for name, channel in self.lengths.items():
-            cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
+            cache, length = _grown(
+                channel, known[channel.name], known[name], after.get(channel.name)
+            )
             after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
         fitted = self._of_length.get(fed.tokens.shape[-1], self.layout)
         if fitted.kind == "mean" and scores.ndim == 1:
@@ -322,7 +371,11 @@ class AdaptedMachine(HookedMachine):
         scores = scores[:, : fitted.n_outputs]
         if self.output == "logits":
             scores = scores.softmax(-1)
-        elif occurs and self.output == "probability" and not any(p.fwd_hooks for p in self.hook_dict.values()):
+        elif (
+            occurs
+            and self.output == "probability"
+            and not any(p.fwd_hooks for p in self.hook_dict.values())
+        ):
             low, sums = float(scores.min()), scores.sum(-1)
             close, worst = CLOSE.get(scores.dtype, 1e-2), float(sums[(sums - 1).abs().argmax()])
             require(
@@ -350,7 +403,9 @@ class AdaptedMachine(HookedMachine):
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
         default = torch.get_default_dtype()
         with ExitStack() as stack:
-            for own in map(vars, awake):  # without the look at every kind of attribute that modules take at a change
+            for own in map(
+                vars, awake
+            ):  # without the look at every kind of attribute that modules take at a change
                 own["training"] = False
                 stack.callback(own.update, training=True)
             if dtype != default:
@@ -362,18 +417,27 @@ class AdaptedMachine(HookedMachine):
             for tap in self.taps.values() if looked_into else ():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
-                at: Any = known.get(tap.point.module) if opened is None else opened.get_submodule(gate)
+                at: Any = (
+                    known.get(tap.point.module) if opened is None else opened.get_submodule(gate)
+                )
                 if at is None:
-                    raise InputError(f"{self.name!r} has no submodule {tap.point.module!r} any more; adapt it again")
+                    raise InputError(
+                        f"{self.name!r} has no submodule {tap.point.module!r} any more; adapt it again"
+                    )
                 stack.enter_context(tap.on(at))
             yield
 
     def read_state(self, latents: Tensor) -> Tensor:
         """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
         if self.reader is None:
-            raise InputError(f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read=")
+            raise InputError(
+                f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read="
+            )
         state: Tensor = self._tried("read=", self.reader, _unpack(self.channels, latents))
-        require(isinstance(state, Tensor), f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}")
+        require(
+            isinstance(state, Tensor),
+            f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}",
+        )
         return state
 
     @checked
@@ -398,7 +462,15 @@ class AdaptedMachine(HookedMachine):
         what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
         code = f"{getattr(self.one_step, '__module__', '')}.{what}"
         points = {key: vars(tap.point) for key, tap in self.taps.items()}
-        said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, points, self.output]
+        said = [
+            self.name,
+            repr(self.module),
+            code,
+            self.layout.to_dict(),
+            self.channels,
+            points,
+            self.output,
+        ]
         return json.dumps([*said, self._done()], sort_keys=True, default=str)
 
     @plainly()
@@ -418,7 +490,11 @@ class AdaptedMachine(HookedMachine):
             with ExitStack() as stack, reading, torch.no_grad():
                 # No hook is run, and nothing is trained.
                 for part in (one.__dict__ for one in (self, *self.hook_points())):
-                    stack.callback(part.update, _forward_hooks=part["_forward_hooks"], training=part["training"])
+                    stack.callback(
+                        part.update,
+                        _forward_hooks=part["_forward_hooks"],
+                        training=part["training"],
+                    )
                     part.update(_forward_hooks={}, training=False)
                 carried, done = self.initial(2, fitted), []
                 for reading.round, now in enumerate(rounds):
@@ -428,7 +504,10 @@ class AdaptedMachine(HookedMachine):
             return type(error).__name__
         numbers = [(float(part.abs().max()), part.double().cpu()) for part in done]
         return str(
-            [f"{most:.{_DIGITS}g} {(part / (most or 1)).round(decimals=_DIGITS).tolist()}" for most, part in numbers]
+            [
+                f"{most:.{_DIGITS}g} {(part / (most or 1)).round(decimals=_DIGITS).tolist()}"
+                for most, part in numbers
+            ]
         )
 
 
@@ -487,37 +566,70 @@ def adapt(
         f"algorithm= is what a machine of {layout.task!r} with a known state computes: give read=, too, and an "
         "algorithm of its task; which one explains a learned machine, circuits.compare.run(machine) says",
     )
-    require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
-    names = [name for one in channels for name in (one.name, f"{one.name}_length")[: 1 + bool(one.grows)]]
-    require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
+    require(
+        len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)"
+    )
+    names = [
+        name for one in channels for name in (one.name, f"{one.name}_length")[: 1 + bool(one.grows)]
+    ]
+    require(
+        len(set(names)) == len(names),
+        f"channels must have names of their own, got {', '.join(names)}",
+    )
     parts = _named(module)
     known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
     require(
         isinstance(points or {}, Mapping),
         f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
     )
-    where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
+    where = {
+        key: point if isinstance(point, Point) else Point(point)
+        for key, point in (points or {}).items()
+    }
     for key, point in where.items():
         good = isinstance(key, str) and key.isidentifier() and key != _LATENT
         require(good, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
         scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
-        require(not scripted, f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted")
+        require(
+            not scripted,
+            f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted",
+        )
     machine = AdaptedMachine(module, layout, step, channels, where, output)
-    machine.start, machine.reader, machine.reset, machine.algorithm = initial, read, reset, algorithm
-    machine.name, machine.origin, machine.training = name or type(module).__name__, dict(origin or {}), False
+    machine.start, machine.reader, machine.reset, machine.algorithm = (
+        initial,
+        read,
+        reset,
+        algorithm,
+    )
+    machine.name, machine.origin, machine.training = (
+        name or type(module).__name__,
+        dict(origin or {}),
+        False,
+    )
     state = {**module.state_dict(), **dict(module.named_buffers())}
-    odd = [n for n, t in state.items() if not isinstance(t, Tensor) or t.is_complex() or t.layout != torch.strided]
+    odd = [
+        n
+        for n, t in state.items()
+        if not isinstance(t, Tensor) or t.is_complex() or t.layout != torch.strided
+    ]
     what = f"{machine.name!r} keeps {', '.join(odd)} as no dense tensors of real numbers, which alone can be drawn,"
-    require(not odd, f"{what} copied and cast: take torch.view_as_real of complex ones, and keep others outside")
-    refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))
+    require(
+        not odd,
+        f"{what} copied and cast: take torch.view_as_real of complex ones, and keep others outside",
+    )
+    refuse_beyond_machine(
+        f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels)
+    )
     if check and not TRUSTED.get():
         check_machine(machine, cheap=True)
     return machine
 
 
-def layout_for(task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None) -> RoundLayout:
+def layout_for(
+    task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None
+) -> RoundLayout:
     """The layout of a task's rounds, of the sizes given and of the task's own where none is; a layout is itself."""
     if isinstance(task, RoundLayout):
         require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
@@ -534,12 +646,16 @@ def _named(module: nn.Module) -> dict[str, nn.Module]:
     return dict(module.named_modules(remove_duplicate=False))
 
 
-def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) -> tuple[Tensor, Tensor]:
+def _grown(
+    channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """A cache with new rows ``[batch, grows, ...]`` behind those that are written, and how far it is written then."""
     wanted, room = (channel.grows, *channel.shape[1:]), channel.shape[0]
     got = "nothing" if new is None else tuple(new.shape[1:])
     if new is None or got != wanted:
-        raise InputError(f"a round writes [batch, *{wanted}] into the channel {channel.name!r}, got [batch, *{got}]")
+        raise InputError(
+            f"a round writes [batch, *{wanted}] into the channel {channel.name!r}, got [batch, *{got}]"
+        )
     at = length.unsqueeze(1) + torch.arange(channel.grows, device=length.device)
     if int(at.max()) >= room:
         raise InputError(
@@ -584,7 +700,9 @@ class _Open(nn.Module):
         for layer in range(fused.num_layers):
             now, shown = None if state is None else tuple(part[layer] for part in state), []
             for x_t in x.unbind(time):
-                now = self._cell(x_t, now, f"_l{layer}", f"_{layer + 1}" if fused.num_layers > 1 else "")
+                now = self._cell(
+                    x_t, now, f"_l{layer}", f"_{layer + 1}" if fused.num_layers > 1 else ""
+                )
                 shown.append(now[0])
             x = torch.stack(shown, time)
             left.append(now)
@@ -609,7 +727,9 @@ class _Open(nn.Module):
             new = seen[2]((given[2] + reset * kept[2]).tanh())
             return (new + update * (state[0] - new),)
         acts = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
-        taken, held, new, shown = (look(act(a + b)) for look, act, a, b in zip(seen, acts, given, kept, strict=True))
+        taken, held, new, shown = (
+            look(act(a + b)) for look, act, a, b in zip(seen, acts, given, kept, strict=True)
+        )
         c = held * state[1] + taken * new
         return shown * c.tanh(), c
 
@@ -626,8 +746,14 @@ def gates(part: nn.Module) -> tuple[str, ...]:
     """The names of the gates that can be looked into; none where a module is no fused cell or one-way layers."""
     names = _GATES.get(type(part), ())
     if not isinstance(part, nn.RNNBase) or not names or "forward" in vars(part):
-        return () if "forward" in vars(part) else names  # where its owner runs it otherwise, there are none
+        return (
+            () if "forward" in vars(part) else names
+        )  # where its owner runs it otherwise, there are none
     if part.bidirectional or part.proj_size:
         return ()
     several = range(1, part.num_layers + 1)
-    return tuple(f"{name}_{layer}" for layer in several for name in names) if part.num_layers > 1 else names
+    return (
+        tuple(f"{name}_{layer}" for layer in several for name in names)
+        if part.num_layers > 1
+        else names
+    )

@@ -63,7 +63,9 @@ class BoundRounds:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    original_model = property(attrgetter("model"))  # where TransformerLens looks for modules in training mode
+    original_model = property(
+        attrgetter("model")
+    )  # where TransformerLens looks for modules in training mode
     predict_position = property(attrgetter("round_layout.predict_position"))
 
     @property
@@ -83,7 +85,10 @@ class BoundRounds:
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
         """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
         rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
-        return [part.contiguous() for part in rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1]).split(self.split)]
+        return [
+            part.contiguous()
+            for part in rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1]).split(self.split)
+        ]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
@@ -91,10 +96,16 @@ class BoundRounds:
         whole = not (tokens.is_floating_point() or tokens.is_complex())
         require(whole, f"row ids must be integers, got {tokens.dtype}; use bound.tokens")
         fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
-        require(fits, f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens")
+        require(
+            fits,
+            f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens",
+        )
         index = tokens[:, 0]
         known = bool(((tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)).all())
-        require(known, f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens")
+        require(
+            known,
+            f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
+        )
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
@@ -107,11 +118,19 @@ class BoundRounds:
         """Logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
         outcomes = self(tokens)[:, self.predict_position]
         outcomes = outcomes[:, : self.round_layout.n_outputs]
-        return outcomes.clamp_min(_LOG_FLOOR).log() if self.model.config.output == "probability" else outcomes
+        return (
+            outcomes.clamp_min(_LOG_FLOOR).log()
+            if self.model.config.output == "probability"
+            else outcomes
+        )
 
-    def run_with_hooks(self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any) -> Tensor:
+    def run_with_hooks(
+        self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
+    ) -> Tensor:
         """TransformerLens' ``run_with_hooks``, on rows of the bank."""
-        known = {name: options[name] for name in ("reset_hooks_end", "clear_contexts") if name in options}
+        known = {
+            name: options[name] for name in ("reset_hooks_end", "clear_contexts") if name in options
+        }
         with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **known):
             return self(tokens)
 
@@ -127,7 +146,12 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     """Bind chosen rounds of rollouts with the same layout, such as a clean and a corrupted one, to their model."""
     require(bool(runs), "bind needs at least one rollout")
     layout = runs[0].layout
-    require(all(run.layout == layout for run in runs), "the rollouts have different layouts; bind each on its own")
+    require(
+        all(run.layout == layout for run in runs),
+        "the rollouts have different layouts; bind each on its own",
+    )
     latents, fed = zip(*(run.rows(rounds) for run in runs), strict=True)
     tokens, values = (torch.cat([getattr(part, of) for part in fed]) for of in ("tokens", "values"))
-    return BoundRounds(model, layout, tokens, torch.cat(latents), values, split=[len(part) for part in latents])
+    return BoundRounds(
+        model, layout, tokens, torch.cat(latents), values, split=[len(part) for part in latents]
+    )

@@ -27,7 +27,15 @@ from safetensors.torch import load_file, save_file
 from interp import catalog
 from interp.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
 from interp.errors import InputError, require, theirs
-from interp.files import digest_of, read_json, reading, temporary_beside, write_json, write_text, writing
+from interp.files import (
+    digest_of,
+    read_json,
+    reading,
+    temporary_beside,
+    write_json,
+    write_text,
+    writing,
+)
 from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
@@ -39,7 +47,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
 _FORMAT_VERSION = 2
-_CLOSE = 1e-3  # how far predictions of the same weights may lie apart on another computer, in float32
+_CLOSE = (
+    1e-3  # how far predictions of the same weights may lie apart on another computer, in float32
+)
 _SAID = {"arguments": dict, "name": str, "origin": dict, "layout": dict, "is_handwired": bool}
 """What the configuration of a machine holds that a builder makes, and of which kind."""
 
@@ -72,7 +82,9 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
     signature = inspect.signature(build)
     with theirs(f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError):
         signature.bind(**given)
-    with torch.random.fork_rng(devices=[]):  # the same weights every time, and no global generator moves
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # the same weights every time, and no global generator moves
         torch.default_generator.manual_seed(0)
         trusted = TRUSTED.set(made_before)
         try:
@@ -80,7 +92,10 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         finally:
             TRUSTED.reset(trusted)
     made = isinstance(machine, Machine)
-    require(made, f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}")
+    require(
+        made,
+        f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
+    )
     with theirs(
         f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
         f"makes: {{error}}",
@@ -88,10 +103,17 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
     ):
         machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
     ok = task in ("", machine.layout.task)
-    require(ok, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}")
+    require(
+        ok,
+        f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
+    )
     if not made_before:
         few = catalog.get(machine.layout.task)
-        check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)
+        check_machine(
+            machine,
+            few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED),
+            cheap=True,
+        )
         _KEPT[known] = build
     return machine
 
@@ -109,14 +131,19 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             "interp.tasks.register before saving"
         )
     with writing(folder):
-        require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
+        require(
+            not folder.exists(),
+            f"{str(folder)!r} exists already; choose another folder or remove it",
+        )
     held = model.state_dict()  # type: ignore[attr-defined]
     # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
     require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
     _check_finite(tensors, f"{model.name!r} cannot be saved:")
     if isinstance(model, HookedLatentTransformer):
-        as_loaded = model if model.dtype in (torch.float32, torch.float64) else copy.deepcopy(model).float()
+        as_loaded = (
+            model if model.dtype in (torch.float32, torch.float64) else copy.deepcopy(model).float()
+        )
         config, more = model.config.to_dict(), {"predicts": _predicted(as_loaded)}
     else:
         config, more = _said(model, tensors), {}
@@ -155,17 +182,27 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     the size of its weights. A machine whose builder is not registered here is refused with what to do.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
-    require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
+    require(
+        folder.is_dir(),
+        f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
+    )
     with reading(folder):
         held = any(next(folder.glob(f"{depth}.jsonl"), None) for depth in ("*", "*/*", "*/*/*"))
         traces = "; traces are for `interp llm` and `interp compare`" if held else ""
-        require((folder / "config.json").exists(), f"{str(folder)!r} lacks config.json, so it holds no model{traces}")
+        require(
+            (folder / "config.json").exists(),
+            f"{str(folder)!r} lacks config.json, so it holds no model{traces}",
+        )
     about = read_json(folder / "config.json", "config")
     version = about.get("format_version")
     known = version == _FORMAT_VERSION and not isinstance(version, bool)
-    require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
     require(
-        about.get("digest") == digest_of({key: value for key, value in about.items() if key != "digest"}),
+        known,
+        f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
+    )
+    require(
+        about.get("digest")
+        == digest_of({key: value for key, value in about.items() if key != "digest"}),
         f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
         "again, or change the model in Python and save it with save_checkpoint",
     )
@@ -181,16 +218,25 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     with reading(folder / "config.json"):
         said = about["config"]
         whole = {**about, **said} if isinstance(said, dict) else about
-        require(isinstance(whole.get("predicts"), dict), f"{str(folder)!r}: config.json lacks predicts; fetch it again")
+        require(
+            isinstance(whole.get("predicts"), dict),
+            f"{str(folder)!r}: config.json lacks predicts; fetch it again",
+        )
         if isinstance(said, dict) and "builder" in said:
             refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
             with reading(weights):
                 tensors = load_file(weights)
             missing = [name for name, kind in _SAID.items() if not isinstance(said.get(name), kind)]
-            require(not missing, f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
+            require(
+                not missing,
+                f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again",
+            )
             layout_from_dict(said["layout"])  # which refuses a task that is not registered
             machine = _copy_of(said, tensors, f"{str(folder)!r}:")
-            whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
+            whose, advice = (
+                f"the builder {said['builder']!r} has",
+                "register the builder that it was saved with",
+            )
             return _require_same(machine, whole, str(folder), whose, advice)
         config = LatentTransformerConfig.from_dict(said)
         with reading(weights):
@@ -199,14 +245,18 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
         unfit = f"{str(weights)!r} does not fit its configuration"
         filled: Machine = _filled(model, tensors, unfit, f"{str(weights)!r} is damaged:")
-        return _require_same(filled, about, str(folder), "its configuration has", "fetch the checkpoint again")
+        return _require_same(
+            filled, about, str(folder), "its configuration has", "fetch the checkpoint again"
+        )
 
 
 def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
     """``model`` with these weights, in their precision; weights that do not fit, or are not finite, are refused."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    wrong = sorted(
+        name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name)
+    )
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
     for name, held in model.state_dict().items():
         stored = tensors[name].dtype
@@ -253,20 +303,28 @@ _SAME: set[str] = set()
 """Digests of checkpoints whose machines, made by code of the toolkit, were found to do what they did when saved."""
 
 
-def _require_same(machine: Machine, about: dict[str, Any], folder: str, whose: str, advice: str) -> Machine:
+def _require_same(
+    machine: Machine, about: dict[str, Any], folder: str, whose: str, advice: str
+) -> Machine:
     """The machine, refused where it does something else than when it was saved; our own code is asked once."""
     then, build = about["predicts"], BUILDERS.get(about.get("builder", ""))
-    now = {} if about["digest"] in _SAME else _predicted(machine, *np.shape(then["predictions"])[:2])
+    now = (
+        {} if about["digest"] in _SAME else _predicted(machine, *np.shape(then["predictions"])[:2])
+    )
     if now and now["episodes"] == then["episodes"]:
         parts = [name for name in then if name != "episodes"]
         pairs = [(np.asarray(now.get(name, np.inf)), np.asarray(then[name])) for name in parts]
-        gap = max(float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs)
+        gap = max(
+            float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs
+        )
         require(
             gap <= _CLOSE,
             f"{folder!r}: {whose} changed since this was saved: with the same weights the machine predicts otherwise, "
             f"by up to {gap:.2g}; {advice}",
         )
-    if build is None or build.__module__.startswith("interp."):  # what others read outside may change at any time
+    if build is None or build.__module__.startswith(
+        "interp."
+    ):  # what others read outside may change at any time
         _SAME.add(about["digest"])
     return machine
 
@@ -276,7 +334,8 @@ def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str)
     if machine.is_handwired and not said["is_handwired"]:
         machine = machine.fresh()  # trained since: what it carries is no longer known exactly
     unfit = (
-        f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of {said['arguments']}"
+        f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of "
+        f"{said['arguments']}"
     )
     filled: Machine = _filled(machine, tensors, unfit, f"{where} damaged:")
     filled.name, filled.origin = said["name"], said["origin"]
@@ -298,5 +357,12 @@ def _predicted(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict
 
 
 def _check_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
-    wrong = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
-    require(not wrong, f"{what} weights that are not finite at {', '.join(wrong[:5])}; use an earlier checkpoint")
+    wrong = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
+    require(
+        not wrong,
+        f"{what} weights that are not finite at {', '.join(wrong[:5])}; use an earlier checkpoint",
+    )

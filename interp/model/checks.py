@@ -37,7 +37,9 @@ from interp.model.run import Rollout, room
 from interp.task import Task
 
 N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
-_NOTHING = 1e-30  # what stands for 0 in a machine made by hand (exp(-200), say) has rounding of its own
+_NOTHING = (
+    1e-30  # what stands for 0 in a machine made by hand (exp(-200), say) has rounding of its own
+)
 _N_RUN = 50
 """Rounds that a machine is run for, as analyses run it by default; fewer where its caches have room for fewer."""
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -47,7 +49,9 @@ CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 class _Case:
     """A machine with episodes, encoded. What a step is given are copies: it may write into them."""
 
-    def __init__(self, machine: Machine, episodes: Episodes, reference: Callable[[Any], Tensor] | None) -> None:
+    def __init__(
+        self, machine: Machine, episodes: Episodes, reference: Callable[[Any], Tensor] | None
+    ) -> None:
         self.machine, self.episodes, self.reference = machine, episodes, reference
         self.layout: RoundLayout = machine.layout.fit(episodes)
         self._fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
@@ -111,7 +115,10 @@ def _shapes(case: _Case) -> Iterator[str]:
             f"{start.dtype}; return every channel in its own shape and dtype"
         )
         return
-    if done.prediction.shape != (len(start), *(case.layout.n_outputs,) * case.layout.prediction_axes):
+    if done.prediction.shape != (
+        len(start),
+        *(case.layout.n_outputs,) * case.layout.prediction_axes,
+    ):
         yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
     elif not all(part.isfinite().all() for step in case.steps for part in step):
         yield "a prediction, or what is carried, is not finite"
@@ -121,20 +128,29 @@ def _prediction(case: _Case) -> Iterator[str]:
     if case.layout.kind != "classes":
         return
     total = case.layout.distribution(case.run.predictions)
-    if float(total.min()) < -case.close or _gap(total.sum(-1), torch.ones_like(total[..., 0])) > case.close:
+    if (
+        float(total.min()) < -case.close
+        or _gap(total.sum(-1), torch.ones_like(total[..., 0])) > case.close
+    ):
         yield "predictions are no probabilities of the outcomes: they must be 0 or more and add up to 1"
 
 
 def _pure(case: _Case) -> Iterator[str]:
     module: Any = case.machine
-    start, fed, held = case.start, case.fed(0), {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
+    start, fed, held = (
+        case.start,
+        case.fed(0),
+        {**module.state_dict(keep_vars=True), **dict(module.named_buffers())},
+    )
     kept, given = start.clone(), [start, *fed.tensors().values()]
     before = [written(tensor) for tensor in (*given, *held.values())]
     with torch.random.fork_rng(devices=[]):
         torch.rand(1)  # elsewhere than where a step that seeds the generator leaves it
         drawn: Any = torch.random.get_rng_state()
         first = case.machine.step(start, fed)
-        case.machine.step(first.carried.clone(), case.fed(case.n_rounds - 1))  # another round in between
+        case.machine.step(
+            first.carried.clone(), case.fed(case.n_rounds - 1)
+        )  # another round in between
         again = case.machine.step(kept.clone(), case.fed(0))
         drawn = ["the global generator"] * (not torch.equal(drawn, torch.random.get_rng_state()))
     after = [written(tensor) for tensor in (*given, *held.values())]
@@ -157,7 +173,9 @@ def _passes(case: _Case) -> Iterator[str]:
     rows = torch.arange(len(case.episodes)).roll(1)
     theirs = case.machine.step(swapped, case.fed(half).each(lambda part: part[rows]))
     wanted = (case.run.predictions[:, half], case.run.latents[:, half + 1])
-    if any(_gap(one, other.roll(1, 0)) > case.close for one, other in zip(theirs, wanted, strict=True)):
+    if any(
+        _gap(one, other.roll(1, 0)) > case.close for one, other in zip(theirs, wanted, strict=True)
+    ):
         yield (
             "an episode that is given all that another carries does not go on as the other: the channels are not all "
             "that passes between rounds"
@@ -172,7 +190,9 @@ def _rows(case: _Case) -> Iterator[str]:
         case.machine.step(start[rows].clone(), case.fed(1).each(lambda part, rows=rows: part[rows]))  # type: ignore[misc]
         for rows in (torch.arange(len(start)), others, torch.arange(1))
     )
-    if not _same(one.prediction[0], other.prediction[0]) or not _same(one.carried[0], other.carried[0]):
+    if not _same(one.prediction[0], other.prediction[0]) or not _same(
+        one.carried[0], other.carried[0]
+    ):
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
     elif max(_gap(part[:1], single) for part, single in zip(one, alone, strict=True)) > case.close:
         yield "an episode that runs alone gives another result than in a batch (a squeeze of the batch, a mean over it)"
@@ -184,21 +204,32 @@ def _truth(case: _Case) -> Iterator[str]:
     Every round of the run is a row of one batch, so that a machine that sees the truth late is found as well.
     """
     layout = case.layout
-    at = min(layout.predict_position, layout.position(layout.predict_label))  # what is declared, whatever is read
+    at = min(
+        layout.predict_position, layout.position(layout.predict_label)
+    )  # what is declared, whatever is read
     latents, fed = case.rows()
-    plain, again = (case.machine.step(latents.clone(), fed.each(torch.clone)).prediction for _ in range(2))
+    plain, again = (
+        case.machine.step(latents.clone(), fed.each(torch.clone)).prediction for _ in range(2)
+    )
     # Not seen, but drawn: that a round repeats is asked elsewhere.
     noise = (plain - again).abs().reshape(len(latents), -1).amax(1)
-    noise = noise.clamp_min(case.close) if noise.any() else noise  # what differs twice may differ more a third time
+    noise = (
+        noise.clamp_min(case.close) if noise.any() else noise
+    )  # what differs twice may differ more a third time
     for place in (*range(at + 1, layout.n_positions), *fed.after):
         seen = torch.zeros(len(latents), dtype=torch.bool)
         for shift in range(1, 4):
             tokens, values, later = fed.tokens.clone(), fed.values.clone(), {}
             if isinstance(place, int):
-                tokens[:, place], values[:, place] = fed.tokens[:, place].roll(shift), fed.values[:, place].roll(shift)
+                tokens[:, place], values[:, place] = (
+                    fed.tokens[:, place].roll(shift),
+                    fed.values[:, place].roll(shift),
+                )
             else:
                 later = {place: fed.tensors()[place].roll(shift, 0)}
-            moved = case.machine.step(latents.clone(), replace(fed, tokens=tokens, values=values, **later)).prediction
+            moved = case.machine.step(
+                latents.clone(), replace(fed, tokens=tokens, values=values, **later)
+            ).prediction
             seen |= (plain - moved).abs().reshape(len(latents), -1).amax(1) > noise
         if seen.any():
             t = int((seen.nonzero() % case.n_rounds).min())
@@ -215,7 +246,9 @@ def _sequential(case: _Case) -> Iterator[str]:
     n = len(case.steps)
     predictions = torch.stack([step.prediction for step in case.steps], 1)
     carried = torch.stack([case.start, *(step.carried for step in case.steps)], 1)
-    gap = max(_gap(predictions, case.run.predictions[:, :n]), _gap(carried, case.run.latents[:, : n + 1]))
+    gap = max(
+        _gap(predictions, case.run.predictions[:, :n]), _gap(carried, case.run.latents[:, : n + 1])
+    )
     if gap > case.close:
         yield f"step after step is {gap:.1g} apart from interp.rollout"
     again, left, _ = replay(case.machine, case.run)
@@ -244,27 +277,44 @@ def _reference(case: _Case) -> Iterator[str]:
 def _points(case: _Case) -> Iterator[str]:
     plain = case.machine.step(case.start, case.fed(0))
     module: Any = case.machine
-    compiled = any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in module.modules())
+    compiled = any(
+        hasattr(part, "_orig_mod") or part._compiled_call_impl is not None
+        for part in module.modules()
+    )
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):
             name = component.hook.format(layer=layer)
             seen: list[Any] = []
 
             def look(activation: Tensor, hook: Any, seen: list[Any] = seen) -> None:
-                seen.append((activation, activation.clone()) if isinstance(activation, Tensor) else None)
+                seen.append(
+                    (activation, activation.clone()) if isinstance(activation, Tensor) else None
+                )
 
             with case.machine.hooks(fwd_hooks=[(name, look)]):
                 hooked = case.machine.step(case.start, case.fed(0))
             shape: tuple[int, ...] = tuple(seen[0][1].shape) if seen and seen[0] else ()
             if len(seen) != 1:
-                why = "; compiled modules call no hooks: adapt the module that was compiled" if compiled else ""
+                why = (
+                    "; compiled modules call no hooks: adapt the module that was compiled"
+                    if compiled
+                    else ""
+                )
                 yield f"the point {name!r} fires {len(seen)} times in a round, which must be once{why}"
-            elif len(shape) != 2 + len(component.axes.split()) or shape[:1] != (len(plain.carried),):
+            elif len(shape) != 2 + len(component.axes.split()) or shape[:1] != (
+                len(plain.carried),
+            ):
                 got = f"shape {tuple(shape)}" if seen[0] else "no tensor"
                 yield f"the point {name!r} has axes [batch, {component.axes.replace(' ', ', ')}, vector], got {got}"
-            elif component.key != "latent" and component.labels and len(component.labels) not in shape[1:-1]:
+            elif (
+                component.key != "latent"
+                and component.labels
+                and len(component.labels) not in shape[1:-1]
+            ):
                 yield f"the point {name!r} has {len(component.labels)} labels for places of {tuple(shape)}"
-            gap = max(_gap(plain.prediction, hooked.prediction), _gap(plain.carried, hooked.carried))
+            gap = max(
+                _gap(plain.prediction, hooked.prediction), _gap(plain.carried, hooked.carried)
+            )
             # What each head writes is summed in another order once it is asked for, as in TransformerLens.
             if gap > (case.close if name.endswith("hook_result") else _NOTHING):
                 yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
@@ -281,7 +331,11 @@ def _copies(case: _Case) -> Iterator[str]:
     one, same, other = case.machine.fresh(0), case.machine.fresh(0), case.machine.fresh(1)
     if not _same(state, torch.random.get_rng_state()):
         yield "fresh(seed) moves the global generator of random numbers"
-    if one.digest() != same.digest() or one.digest() == other.digest() or one.digest() == case.machine.digest():
+    if (
+        one.digest() != same.digest()
+        or one.digest() == other.digest()
+        or one.digest() == case.machine.digest()
+    ):
         yield "fresh(seed) must give the same copy for the same seed, another for another, and never the machine itself"
     if one.is_handwired:
         yield "an untrained copy cannot have an exact state readout"
@@ -333,7 +387,11 @@ MACHINE_CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
     "digest_moves_with_every_weight": _digest,
 }
 """Every check, in the order in which they run."""
-_DEAR = ("fresh_copies_are_repeatable", "it_runs_in_every_precision", "digest_moves_with_every_weight")
+_DEAR = (
+    "fresh_copies_are_repeatable",
+    "it_runs_in_every_precision",
+    "digest_moves_with_every_weight",
+)
 """Those that copy the machine, which are left out whenever one is made."""
 
 
@@ -364,12 +422,21 @@ def check_machine(
     if episodes is None:
         task = catalog.get(machine.layout.task)
         try:
-            episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(room(machine, _N_RUN))), SEED)
+            episodes = task.sample_for(
+                machine, N_EPISODES, max(2, task.at_most(room(machine, _N_RUN))), SEED
+            )
         except InputError:  # recorded episodes may be shorter
             episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
-    require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")
+    require(
+        len(episodes) >= 2 and episodes.n_rounds >= 2,
+        "give at least 2 episodes of at least 2 rounds",
+    )
     case = _Case(machine, episodes, reference)
-    asked = only if only is not None else [key for key in MACHINE_CHECKS if not (cheap and key in _DEAR)]
+    asked = (
+        only
+        if only is not None
+        else [key for key in MACHINE_CHECKS if not (cheap and key in _DEAR)]
+    )
     broken: list[str] = []
     cause: Exception | None = None
     with torch.no_grad():
@@ -377,7 +444,10 @@ def check_machine(
             try:
                 broken += [f"{key}: {sentence}" for sentence in MACHINE_CHECKS[key](case)]
             except Exception as error:  # a machine of the user's may raise anything
-                cause, kind = error, "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                cause, kind = (
+                    error,
+                    "" if isinstance(error, InputError) else f"{type(error).__name__}: ",
+                )
                 broken.append(f"{key}: {kind}{error}")
             if broken and key in ("shapes_are_those_of_the_channels", "steps_are_pure"):
                 break  # the rest would only repeat it
@@ -402,7 +472,10 @@ def check_task(task: Task) -> None:
     layout = _tried("layout", lambda: task.layout(**sizes))
     _check_layout(task, layout)
     n_rounds = max(2, task.at_most(N_ROUNDS))
-    first, again = (_tried("sample", lambda: task.sample(_N_DRAWN, n_rounds, seed=SEED, **sizes)) for _ in range(2))
+    first, again = (
+        _tried("sample", lambda: task.sample(_N_DRAWN, n_rounds, seed=SEED, **sizes))
+        for _ in range(2)
+    )
     for episodes in (first, again):
         _check_episodes(task, episodes, n_rounds)
     fitted = _tried("layout.fit", lambda: layout.fit(first))
@@ -410,18 +483,25 @@ def check_task(task: Task) -> None:
     found |= {name: getattr(first, name) for name in sizes if hasattr(first, name)}
     _require(found == sizes, f"asked for episodes of {sizes}, the sampler gives such of {found}")
     _check_rounds(fitted, _tried("layout.encode", lambda: fitted.encode(first)), n_rounds)
-    one, other = (_tried("layout.encode", partial(fitted.encode, drawn)).tensors() for drawn in (first, again))
+    one, other = (
+        _tried("layout.encode", partial(fitted.encode, drawn)).tensors() for drawn in (first, again)
+    )
     alike = all(torch.equal(one[name], other[name]) for name in one)
     _require(alike, "seed=0 gives other episodes the second time: draw from the seed alone")
     _check_losses(task, fitted, first, n_rounds)
     _check_targets(task, fitted, first, n_rounds)
-    for record in _tried("algorithms", lambda: unique(task.algorithms.records(), "algorithm")).values():
+    for record in _tried(
+        "algorithms", lambda: unique(task.algorithms.records(), "algorithm")
+    ).values():
         algorithm = _tried(f"algorithm {record.key!r}", partial(record.for_episodes, first))
         _tried(f"algorithm {record.key!r}", partial(_check_algorithm, algorithm, first))
     analysis, records = task.analysis, task.algorithms.records()
     corruptions = _tried("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
     named = analysis.default_corruption
-    _require(not named or named in corruptions, f"default_corruption {named!r} is none of {', '.join(corruptions)}")
+    _require(
+        not named or named in corruptions,
+        f"default_corruption {named!r} is none of {', '.join(corruptions)}",
+    )
     if records:
         keys = {key for record in records for key in record.make().keys}
         unknown = [key for key in analysis.probed if key not in keys]
@@ -438,16 +518,28 @@ def _tried(what: str, call: Callable[[], Any]) -> Any:
 
 
 def _check_layout(task: Task, layout: Any) -> None:
-    _require(isinstance(layout, RoundLayout), f"layout gives {type(layout).__name__}, no RoundLayout")
-    _require(layout.task == task.key, f"its layout is of the task {layout.task!r}, its key is {task.key!r}")
+    _require(
+        isinstance(layout, RoundLayout), f"layout gives {type(layout).__name__}, no RoundLayout"
+    )
+    _require(
+        layout.task == task.key,
+        f"its layout is of the task {layout.task!r}, its key is {task.key!r}",
+    )
     for name in ("labels", "vocabulary", "outcomes"):
         words = _tried(name, partial(getattr, layout, name))
-        texts = isinstance(words, tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
+        texts = (
+            isinstance(words, tuple)
+            and bool(words)
+            and all(isinstance(word, str) and word for word in words)
+        )
         _require(texts, f"{name} must be a tuple of texts, got {shown(words)}")
         twice = max(words, key=words.count)
         _require(words.count(twice) == 1, f"{name} hold {twice!r} twice")
     n_outcomes = len(layout.outcomes)
-    _require(layout.kind != "classes" or n_outcomes > 1, "one outcome alone is no prediction; give two or more")
+    _require(
+        layout.kind != "classes" or n_outcomes > 1,
+        "one outcome alone is no prediction; give two or more",
+    )
     n_latents, before = _tried("n_latents", lambda: layout.n_latents), layout.predict_position
     _require(
         fitted(int, n_latents) in range(1, before),
@@ -460,37 +552,68 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
     kind = type(episodes).__name__
     for name in ("task", "n_rounds", "regime", "seed", "select", "__len__"):
         _require(hasattr(episodes, name), f"episodes ({kind}) have no {name!r}")
-    _require(episodes.task == task.key, f"episodes are of the task {shown(episodes.task)}, the key is {task.key!r}")
+    _require(
+        episodes.task == task.key,
+        f"episodes are of the task {shown(episodes.task)}, the key is {task.key!r}",
+    )
     whole = isinstance(episodes.n_rounds, int | np.integer)
     _require(whole, f"n_rounds of episodes ({kind}) is {shown(episodes.n_rounds)}, no integer")
     held = len(episodes), episodes.n_rounds
     wanted = _N_DRAWN, n_rounds
-    _require(held == wanted, f"asked for {wanted[0]} episodes of {wanted[1]} rounds, the sampler gives {held}")
+    _require(
+        held == wanted,
+        f"asked for {wanted[0]} episodes of {wanted[1]} rounds, the sampler gives {held}",
+    )
     kept = _tried("episodes.select", lambda: episodes.select(slice(0, 1)))
-    _require(len(kept) == 1 and kept.n_rounds == n_rounds, "episodes.select(slice(0, 1)) does not give one episode")
+    _require(
+        len(kept) == 1 and kept.n_rounds == n_rounds,
+        "episodes.select(slice(0, 1)) does not give one episode",
+    )
 
 
 def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
-    _require(isinstance(rounds, EncodedRounds), f"layout.encode gives {type(rounds).__name__}, no EncodedRounds")
+    _require(
+        isinstance(rounds, EncodedRounds),
+        f"layout.encode gives {type(rounds).__name__}, no EncodedRounds",
+    )
     each, positions = (_N_DRAWN, n_rounds), (layout.n_positions,)
     below = {"tokens": len(layout.vocabulary), "slots": layout.n_latents}
-    for name, shape in {"tokens": each + positions, "slots": each, "values": each + positions}.items():
+    for name, shape in {
+        "tokens": each + positions,
+        "slots": each,
+        "values": each + positions,
+    }.items():
         tensor = getattr(rounds, name)
         fits = isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == shape
         _require(fits, f"encoded {name} must be of shape {shape}, got {shown(tensor)}")
-        _require(tensor.is_floating_point() == (name == "values"), f"encoded {name} are of {tensor.dtype}")
+        _require(
+            tensor.is_floating_point() == (name == "values"),
+            f"encoded {name} are of {tensor.dtype}",
+        )
         if name in below:
             low, high, most = int(tensor.min()), int(tensor.max()), below[name] - 1
-            _require(low >= 0 and high <= most, f"encoded {name} are {low} to {high}, which must be 0 to {most}")
+            _require(
+                low >= 0 and high <= most,
+                f"encoded {name} are {low} to {high}, which must be 0 to {most}",
+            )
     at = _tried("latent_positions", lambda: list(layout.latent_positions))
     whole = all(isinstance(one, int | np.integer) and 0 <= one < layout.n_positions for one in at)
-    _require(whole, f"latent_positions must be 0 to {layout.n_positions - 1}, got {shown(layout.latent_positions)}")
+    _require(
+        whole,
+        f"latent_positions must be 0 to {layout.n_positions - 1}, got {shown(layout.latent_positions)}",
+    )
     covered = rounds.tokens[..., at]
     labels = [layout.labels[at] for at in layout.latent_positions]
-    _require(not covered.any(), f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0")
+    _require(
+        not covered.any(),
+        f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0",
+    )
     _require(bool(rounds.values.isfinite().all()), "encoded values (payloads) are not finite")
     unsaid = layout.payload is None and bool(rounds.values.any())
-    _require(not unsaid, "encoded values are not zero, and payload does not say what they are; nothing would read them")
+    _require(
+        not unsaid,
+        "encoded values are not zero, and payload does not say what they are; nothing would read them",
+    )
     for name, tensor in rounds.tensors().items():
         rows = isinstance(tensor, torch.Tensor) and tuple(tensor.shape[:2]) == (_N_DRAWN, n_rounds)
         _require(rows, f"encoded {name!r} must begin with [episode, round], got {shown(tensor)}")
@@ -504,9 +627,15 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
         told = layout.prediction(even.expand(*batch, *shape))
         losses = partial(task.data.losses, told, episodes, slice(0, n_rounds))
         found = _tried("losses", partial(torch.as_tensor, _tried("losses", losses)))
-        wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
+        wanted, axes = (
+            (*batch, *shape[:2]),
+            "[batch, episode, round]" if batch else "[episode, round]",
+        )
         ok = tuple(found.shape) == wanted
-        _require(ok, f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}")
+        _require(
+            ok,
+            f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}",
+        )
         _require(not bool(found.isnan().any()), "losses of even predictions hold NaN")
 
 
@@ -514,19 +643,29 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int
     if task.training is None:
         return
     goal = _tried("training", task.training)
-    whole = callable(getattr(goal, "targets", None)) and isinstance(getattr(goal, "other_targets", None), Mapping)
+    whole = callable(getattr(goal, "targets", None)) and isinstance(
+        getattr(goal, "other_targets", None), Mapping
+    )
     _require(whole, f"training gives {shown(goal)}, no TrainingGoal")
     wanted = (_N_DRAWN, n_rounds, layout.n_outputs if layout.kind == "classes" else 1)
     for name, targets in {"targets": goal.targets, **goal.other_targets}.items():
         found = array_of(name, _tried(name, partial(targets, episodes)))
         finite = bool(np.isfinite(found).all())
-        _require(found.shape == wanted and finite, f"{name} must be finite numbers {wanted}, got {shown(found)}")
+        _require(
+            found.shape == wanted and finite,
+            f"{name} must be finite numbers {wanted}, got {shown(found)}",
+        )
         if layout.kind == "classes":
             sums = found.sum(-1)
             nothing = (found == 0).all(-1)  # a round that asks for no prediction
-            proper = bool((found >= 0).all()) and bool((nothing | np.isclose(sums, 1, atol=1e-4)).all())
+            proper = bool((found >= 0).all()) and bool(
+                (nothing | np.isclose(sums, 1, atol=1e-4)).all()
+            )
             said = f"{name} must be probabilities of the outcomes, which add up to 1; they are {found.min():.4g} to "
-            _require(proper, f"{said}{found.max():.4g}, and add up to {sums.min():.4g} to {sums.max():.4g}")
+            _require(
+                proper,
+                f"{said}{found.max():.4g}, and add up to {sums.min():.4g} to {sums.max():.4g}",
+            )
 
 
 class _Declared(dict[str, Any]):
@@ -536,7 +675,10 @@ class _Declared(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         parents = ", ".join(self) or "none"
-        _require(False, f"the equation of {self.reader!r} reads {key!r}, which is none of its parents ({parents})")
+        _require(
+            False,
+            f"the equation of {self.reader!r} reads {key!r}, which is none of its parents ({parents})",
+        )
 
 
 def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
@@ -555,8 +697,13 @@ def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
                 values[variable.key] = np.asarray(variable.equation(seen))
             else:
                 key = variable.key
-                values[key] = state[key] if variable.role == "state" else np.asarray(inputs[key])[:, t]
+                values[key] = (
+                    state[key] if variable.role == "state" else np.asarray(inputs[key])[:, t]
+                )
         state = {key: values[NEXT + key] for key in algorithm.state}
         for key, size in sizes.items():
             now = np.shape(state[key])
-            _require(now == size, f"{what} state {key!r} is {size} before the first round and {now} after round {t}")
+            _require(
+                now == size,
+                f"{what} state {key!r} is {size} before the first round and {now} after round {t}",
+            )

@@ -50,11 +50,15 @@ class _LayerNormPre(nn.Module):
         self.hook_normalized = HookPoint()
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        if self.training and not (self.hook_scale._forward_hooks or self.hook_normalized._forward_hooks):
+        if self.training and not (
+            self.hook_scale._forward_hooks or self.hook_normalized._forward_hooks
+        ):
             # One operation where nobody looks between: a fifth less of a training step, and equal to rounding.
             return nn.functional.layer_norm(x, x.shape[-1:], eps=self.eps)
         x = x - x.mean(-1, keepdim=True)
-        return self.hook_normalized(x / self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()))
+        return self.hook_normalized(
+            x / self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        )
 
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
@@ -102,11 +106,21 @@ class Attention(_Drawn):
         shape = (config.n_heads, config.d_model, config.d_head)
         self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.empty(shape)) for _ in "QKV")
         self.W_O = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.d_model))
-        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV")
+        self.b_Q, self.b_K, self.b_V = (
+            nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV"
+        )
         self.b_O = nn.Parameter(torch.empty(config.d_model))
         self.rules = tuple(config.attention_rules[layer])
-        self.register_buffer("mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False)
-        self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
+        self.register_buffer(
+            "mask",
+            torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1),
+            persistent=False,
+        )
+        self.hook_q_input, self.hook_k_input, self.hook_v_input = (
+            HookPoint(),
+            HookPoint(),
+            HookPoint(),
+        )
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
         self.hook_z, self.hook_result = HookPoint(), HookPoint()
@@ -122,15 +136,21 @@ class Attention(_Drawn):
             k, v = past.append(k, v)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n = scores.shape[-2:]
-        scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
-        z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", self.hook_pattern(_attention(scores, self.rules)), v))
+        scores = self.hook_attn_scores(
+            scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf"))
+        )
+        z = self.hook_z(
+            torch.einsum("bhqk,bkhd->bqhd", self.hook_pattern(_attention(scores, self.rules)), v)
+        )
         if self.runtime.use_attn_result:
             return self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O)).sum(2) + self.b_O
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
 
     def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
         """What later positions read of these ones, ``[batch, pos, head, d_head]`` each."""
-        return self.hook_k(_per_head(k_in, self.W_K) + self.b_K), self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
+        return self.hook_k(_per_head(k_in, self.W_K) + self.b_K), self.hook_v(
+            _per_head(v_in, self.W_V) + self.b_V
+        )
 
 
 def _attention(scores: Tensor, rules: tuple[str, ...]) -> Float[Tensor, "batch head query key"]:
@@ -141,11 +161,15 @@ def _attention(scores: Tensor, rules: tuple[str, ...]) -> Float[Tensor, "batch h
     return torch.cat(patterns, dim=1) if patterns[1:] else patterns[0]
 
 
-def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "batch pos head d_head"]:
+def _per_head(
+    x: Tensor, weight: Float[Tensor, "head d_model d_head"]
+) -> Float[Tensor, "batch pos head d_head"]:
     n_heads, d_model, d_head = weight.shape
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)
-    return (x @ weight.transpose(0, 1).reshape(d_model, n_heads * d_head)).unflatten(-1, (n_heads, d_head))
+    return (x @ weight.transpose(0, 1).reshape(d_model, n_heads * d_head)).unflatten(
+        -1, (n_heads, d_head)
+    )
 
 
 def _softmax(scores: Tensor) -> Tensor:
@@ -164,7 +188,11 @@ def _hard(scores: Tensor) -> Tensor:
     return is_max.mul_(is_max.sum(-1, keepdim=True).reciprocal_())
 
 
-_RULES = {"softmax": _softmax, "hard": _hard, "linear": lambda scores: scores.nan_to_num(torch.nan, torch.inf, 0.0)}
+_RULES = {
+    "softmax": _softmax,
+    "hard": _hard,
+    "linear": lambda scores: scores.nan_to_num(torch.nan, torch.inf, 0.0),
+}
 
 
 class MLP(_Drawn):
@@ -182,7 +210,10 @@ class MLP(_Drawn):
         self.reset_parameters()
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        return self.hook_post(self.act(self.hook_pre(x @ self.W_in + self.b_in))) @ self.W_out + self.b_out
+        return (
+            self.hook_post(self.act(self.hook_pre(x @ self.W_in + self.b_in))) @ self.W_out
+            + self.b_out
+        )
 
 
 class Block(nn.Module):
@@ -197,7 +228,11 @@ class Block(nn.Module):
         self.attn = Attention(config, runtime, layer)
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
         self.hook_resid_post = HookPoint()
-        self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
+        self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = (
+            HookPoint(),
+            HookPoint(),
+            HookPoint(),
+        )
         self.mlp: MLP | None = None
         if config.d_mlp:
             self.ln2 = normalization(config, runtime.eps)
@@ -256,14 +291,32 @@ class Projection(_Drawn):
         return x @ self.weight + self.bias
 
 
-_KINDS = {Block, Attention, MLP, _LayerNormPre, Embedding, Projection, HookPoint, nn.ModuleList, nn.Identity}
-_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")  # hook points that run beside plain blocks
+_KINDS = {
+    Block,
+    Attention,
+    MLP,
+    _LayerNormPre,
+    Embedding,
+    Projection,
+    HookPoint,
+    nn.ModuleList,
+    nn.Identity,
+}
+_SERVED = (
+    "hook_embed",
+    "hook_attn_scores",
+    "hook_resid_post",
+)  # hook points that run beside plain blocks
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 
 def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
     """Whether nobody, but by hooks at ``served``, can tell if the blocks of ``model`` run as :class:`PlainBlock`."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(runtime.device.type):
+    if (
+        torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or torch.is_autocast_enabled(runtime.device.type)
+    ):
         return False
     if nn.modules.module._has_any_global_hook() or any(getattr(runtime, flag) for flag in _FLAGS):
         return False
@@ -272,8 +325,15 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
         module = waiting.pop()
         if module is None:
             continue
-        hooked = module._forward_hooks and not (isinstance(module, HookPoint) and str(module.name).endswith(served))
-        if hooked or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        hooked = module._forward_hooks and not (
+            isinstance(module, HookPoint) and str(module.name).endswith(served)
+        )
+        if (
+            hooked
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        ):
             return False
         if "forward" in module.__dict__ or not (type(module) in _KINDS or module is model):
             return False
@@ -300,23 +360,37 @@ class PlainBlock:
         writes = attn.W_O.flatten(1).any(1).tolist() if self.narrow else [True] * len(attn.rules)
         writing = [head for head, does in enumerate(writes) if does] or [0]
         heads = slice(None) if all(writes) else writing
-        self.rules, (d_model, d_head) = tuple(attn.rules[head] for head in writing), attn.W_Q.shape[1:]
-        self.sparse = sparse = sparse and len(writing) * d_model * d_head > _LARGE and attn.W_Q.device.type == "cpu"
+        self.rules, (d_model, d_head) = (
+            tuple(attn.rules[head] for head in writing),
+            attn.W_Q.shape[1:],
+        )
+        self.sparse = sparse = (
+            sparse and len(writing) * d_model * d_head > _LARGE and attn.W_Q.device.type == "cpu"
+        )
         self.n_scored, self.n_moved = (  # columns that heads use, of queries and of values
             1 + int(weight.any(1).any(0).nonzero().amax()) if sparse and not bias.any() else d_head
             for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_V, attn.b_V))
         )
-        self.kept = (self.n_scored, self.n_moved) if self.narrow else (d_head, d_head)  # of keys and of values
+        self.kept = (
+            (self.n_scored, self.n_moved) if self.narrow else (d_head, d_head)
+        )  # of keys and of values
         maps = (
             (attn.W_Q, attn.b_Q, self.n_scored),
             (attn.W_K, attn.b_K, self.kept[0]),
             (attn.W_V, attn.b_V, self.kept[1]),
         )
         self.q, self.k, self.v = (
-            (_stored(weight[heads, :, :n].transpose(0, 1).flatten(1), sparse), bias[heads, :n].flatten())
+            (
+                _stored(weight[heads, :, :n].transpose(0, 1).flatten(1), sparse),
+                bias[heads, :n].flatten(),
+            )
             for weight, bias, n in maps
         )
-        out, self.bias, self.written = attn.W_O[heads, : self.n_moved].flatten(0, 1), attn.b_O.detach(), None
+        out, self.bias, self.written = (
+            attn.W_O[heads, : self.n_moved].flatten(0, 1),
+            attn.b_O.detach(),
+            None,
+        )
         if sparse:  # of the residual stream's columns only those that the heads write
             self.written = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
             out, self.bias = out[:, self.written], self.bias[self.written]
@@ -332,7 +406,10 @@ class PlainBlock:
             keys, values = past.append(keys, values)
         n_queries, n, used = resid.shape[1], keys.shape[1], slice(self.n_scored)
         queries = self._project(normalized, self.q).transpose(1, 2)
-        keys, values = keys[..., used].permute(0, 2, 3, 1), values[..., : self.n_moved].transpose(1, 2)
+        keys, values = (
+            keys[..., used].permute(0, 2, 3, 1),
+            values[..., : self.n_moved].transpose(1, 2),
+        )
         # Many positions of a few columns: what one head computes stays in the processor's cache.
         n_alone, parts = 1 if self.narrow and self.sparse else len(self.rules), []
         for first in range(0, len(self.rules), n_alone):
@@ -363,7 +440,9 @@ class PlainBlock:
         x = x - x.mean(-1, keepdim=True)
         return x.div_(x.square().mean(-1, keepdim=True).add_(self.eps).sqrt_())
 
-    def _project(self, x: Tensor, weights: tuple[Tensor, Tensor]) -> Float[Tensor, "batch pos head d_head"]:
+    def _project(
+        self, x: Tensor, weights: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "batch pos head d_head"]:
         """Queries, keys or values of every head."""
         matrix, bias = weights
         return _times(x, matrix).add_(bias).unflatten(-1, (len(self.rules), -1))
@@ -371,9 +450,17 @@ class PlainBlock:
 
 def _stored(matrix: Tensor, sparse: bool) -> Tensor:
     """A matrix; its transpose, sparse, where that is asked and it is almost all 0."""
-    return matrix.T.to_sparse() if sparse and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel() else matrix
+    return (
+        matrix.T.to_sparse()
+        if sparse and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel()
+        else matrix
+    )
 
 
 def _times(x: Tensor, stored: Tensor) -> Tensor:
     """The product with a matrix that :func:`_stored` gave; with a sparse one in a tenth of the time."""
-    return torch.sparse.mm(stored, x.flatten(0, 1).T).T.unflatten(0, x.shape[:2]) if stored.is_sparse else x @ stored
+    return (
+        torch.sparse.mm(stored, x.flatten(0, 1).T).T.unflatten(0, x.shape[:2])
+        if stored.is_sparse
+        else x @ stored
+    )

@@ -74,15 +74,23 @@ class LatentTransformerConfig:
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         check_fields(self)
         for name in ("d_model", "n_layers", "n_heads", "d_head"):
-            require(getattr(self, name) >= 1, f"{name} must be an integer >= 1, got {getattr(self, name)!r}")
+            require(
+                getattr(self, name) >= 1,
+                f"{name} must be an integer >= 1, got {getattr(self, name)!r}",
+            )
         require(self.d_mlp >= 0, f"d_mlp must be an integer >= 0, got {self.d_mlp!r}")
         require(self.init_std >= 0, f"init_std must be 0 or more, got {self.init_std!r}")
         scales = self.attn_scale is None or self.attn_scale > 0
-        require(scales, f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}")
+        require(
+            scales, f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}"
+        )
         rises = self.value_range is None or self.value_range[0] <= self.value_range[1]
         require(rises, f"value_range must be (low, high), got {self.value_range!r}")
         clips = not self.clipped or self.output == "probability"
-        require(clips, f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out")
+        require(
+            clips,
+            f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
+        )
         real = self.layout.kind != "classes"
         require(
             real == (self.output == "value"),
@@ -92,9 +100,13 @@ class LatentTransformerConfig:
         )
         rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
         object.__setattr__(self, "attention_rules", rules)
-        for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):
+        for name, table in (
+            ("attention_rules", self.attention_rules),
+            ("head_names", self.head_names),
+        ):
             require(
-                not table or {(len(table), len(row)) for row in table} == {(self.n_layers, self.n_heads)},
+                not table
+                or {(len(table), len(row)) for row in table} == {(self.n_layers, self.n_heads)},
                 f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {[len(row) for row in table]}",
             )
         for rule in sum(self.attention_rules, ()):
@@ -127,7 +139,9 @@ class LatentTransformerConfig:
         tables += d if self.write_map else 0
         n_bytes = 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
         sizes = f"d_model {d}, {layers} layers, {heads} heads, d_mlp {self.d_mlp}"
-        refuse_above(f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", n_bytes, max_gb)
+        refuse_above(
+            f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", n_bytes, max_gb
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
@@ -143,7 +157,10 @@ class LatentTransformerConfig:
             require_known("configuration field", name, known, limit=40)
         missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
         require(not missing, f"the configuration lacks {', '.join(sorted(missing))}")
-        tables = {name: tuple(map(tuple, data.get(name, ()))) for name in ("attention_rules", "head_names")}
+        tables = {
+            name: tuple(map(tuple, data.get(name, ())))
+            for name in ("attention_rules", "head_names")
+        }
         if data.get("value_range") is not None:
             tables["value_range"] = tuple(data["value_range"])
         return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})

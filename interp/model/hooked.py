@@ -74,17 +74,32 @@ class HookedMachine(HookedRootModule):
         """The rounds on the machine's device, their numbers in its dtype, which must be one of real numbers."""
         device, dtype = self.device, self.dtype
         require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
-        require(device.type != "meta", f"{self.name!r} is on the device 'meta', where no numbers are; take cpu")
-        return fed.each(lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype))
+        require(
+            device.type != "meta",
+            f"{self.name!r} is on the device 'meta', where no numbers are; take cpu",
+        )
+        return fed.each(
+            lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype)
+        )
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
         """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now."""
         if names is None or callable(names):
-            selected = [name for name in self.hook_dict if self._fires(name) and (names is None or names(name))]
-            require(bool(selected), "the hook filter selects none of the model's hook points; see model.hook_dict")
+            selected = [
+                name
+                for name in self.hook_dict
+                if self._fires(name) and (names is None or names(name))
+            ]
+            require(
+                bool(selected),
+                "the hook filter selects none of the model's hook points; see model.hook_dict",
+            )
             return selected
         several = [names] if isinstance(names, str) else fitted(list[str], names)
-        require(several is not NO, f"hook points are a name, several, a predicate or None, got {shown(names)}")
+        require(
+            several is not NO,
+            f"hook points are a name, several, a predicate or None, got {shown(names)}",
+        )
         selected = list(dict.fromkeys(several))
         for name in selected:
             require_known("hook point", name, self.hook_dict)
@@ -132,21 +147,29 @@ class HookedMachine(HookedRootModule):
         """Whether no hook is attached and no gradient asked for, so that a run may be shared."""
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
             return False
-        return not any(getattr(module, name) for module in self.modules() for name in _HOOKS_OF_TORCH)
+        return not any(
+            getattr(module, name) for module in self.modules() for name in _HOOKS_OF_TORCH
+        )
 
     # Identity.
 
     @property
     def _weight(self) -> Tensor:
         """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
-        return next((w for w in chain(self.parameters(), self.buffers()) if w.is_floating_point()), torch.empty(0))
+        return next(
+            (w for w in chain(self.parameters(), self.buffers()) if w.is_floating_point()),
+            torch.empty(0),
+        )
 
     device = property(attrgetter("_weight.device"))
     dtype = property(attrgetter("_weight.dtype"))
 
     def precision(self) -> dict[str, Any]:
         """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout."""
-        return {"dtype": str(self.dtype).removeprefix("torch."), "rounding": torch.finfo(self.dtype).eps / 2}
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "rounding": torch.finfo(self.dtype).eps / 2,
+        }
 
     def digest(self) -> str:
         """SHA-256 of what :meth:`said` says and of the weights: the machine's identity in every result."""
@@ -160,8 +183,12 @@ class HookedMachine(HookedRootModule):
         ``draw`` draws them, or every module's own ``reset_parameters`` does.
         """
         fresh = copy.deepcopy(self).cpu()
-        weights = {name: weight for name, weight in fresh.named_parameters() if weight.is_floating_point()}
-        kept = [(buffer, buffer.clone()) for buffer in fresh.buffers() if buffer.is_floating_point()]
+        weights = {
+            name: weight for name, weight in fresh.named_parameters() if weight.is_floating_point()
+        }
+        kept = [
+            (buffer, buffer.clone()) for buffer in fresh.buffers() if buffer.is_floating_point()
+        ]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             # What is not drawn is still not a number afterwards, however a module keeps or computes its weights.
             for tensor in (*weights.values(), *(buffer for buffer, _ in kept)):
@@ -173,15 +200,22 @@ class HookedMachine(HookedRootModule):
                 if buffer.isnan().all():  # nothing draws it: a mask, or the codes of positions
                     buffer.copy_(constant)
         stored = {**weights, **dict(fresh.named_buffers()), **dict(fresh.named_parameters())}
-        left = ", ".join(n for n, tensor in stored.items() if tensor.is_floating_point() and tensor.isnan().any())
+        left = ", ".join(
+            n for n, tensor in stored.items() if tensor.is_floating_point() and tensor.isnan().any()
+        )
         left = left.replace("module.", "")
         require(
             not left and bool(weights),
             f"nothing says how to draw {left or 'anything'} of {self.name!r} anew; give adapt(..., reset=...)",
         )
         own = {weight.data_ptr() for weight in self.parameters() if weight.numel()}
-        apart = kept_as == self.weights_version() and own.isdisjoint(w.data_ptr() for w in fresh.parameters())
-        require(apart, f"reset= of {self.name!r} takes the trained weights, and may have drawn over them")
+        apart = kept_as == self.weights_version() and own.isdisjoint(
+            w.data_ptr() for w in fresh.parameters()
+        )
+        require(
+            apart,
+            f"reset= of {self.name!r} takes the trained weights, and may have drawn over them",
+        )
         fresh.may_overflow = True
         return fresh.to(self.device).eval()
 
@@ -191,7 +225,10 @@ class HookedMachine(HookedRootModule):
             memo.update({id(value): value.detach().clone() for value in _with_a_past(vars(part))})
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        with theirs(f"{self.name!r} cannot be copied, as controls are: {{error}}; keep that outside", of=TypeError):
+        with theirs(
+            f"{self.name!r} cannot be copied, as controls are: {{error}}; keep that outside",
+            of=TypeError,
+        ):
             copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
@@ -205,16 +242,28 @@ class HookedMachine(HookedRootModule):
         Beside them all numbers and texts that its modules keep, which may change what they compute; hook points do not.
         """
         parts = list(self.modules())
-        held = (x for part in parts for x in (*part._parameters.values(), *part._buffers.values()) if x is not None)
+        held = (
+            x
+            for part in parts
+            for x in (*part._parameters.values(), *part._buffers.values())
+            if x is not None
+        )
         every = (vars(part).items() for part in parts if type(part) is not HookPoint)
-        plain = tuple(v for own in every for k, v in own if isinstance(v, (str, int, float)) and k != "training")
+        plain = tuple(
+            v
+            for own in every
+            for k, v in own
+            if isinstance(v, (str, int, float)) and k != "training"
+        )
         return (*((tensor.data_ptr(), written(tensor)) for tensor in held), plain)
 
     def _digest(self) -> str:
         sha = hashlib.sha256(self.said().encode())
         for name, tensor in sorted(self._held().items()):
             sha.update(name.encode())
-            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            sha.update(
+                tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
         return sha.hexdigest()
 
 
@@ -249,7 +298,9 @@ def _fitting(name: str, function: Any) -> Any:
         except TypeError as error:
             if traceback.extract_tb(error.__traceback__)[-1].filename != __file__:
                 raise
-            raise InputError(f"the hook at {name!r} must take (activation, hook): {error}") from error
+            raise InputError(
+                f"the hook at {name!r} must take (activation, hook): {error}"
+            ) from error
         like = activation.shape, activation.dtype
         if given is None or (isinstance(given, Tensor) and (given.shape, given.dtype) == like):
             return given
@@ -271,7 +322,9 @@ class FiringCounter:
             (name, partial(self._counted, i, function)) for i, (name, function) in enumerate(hooks)
         ]
 
-    def _counted(self, i: int, function: HookFunction, activation: Tensor, hook: Any) -> Tensor | None:
+    def _counted(
+        self, i: int, function: HookFunction, activation: Tensor, hook: Any
+    ) -> Tensor | None:
         self.fired[i] += 1
         return function(activation, hook)
 
@@ -335,8 +388,13 @@ class LensSurface(HookedMachine):
         self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
     ) -> tuple[Any, ActivationCache]:
         """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
-        require(bool(args) or "tokens" in kwargs, "give tokens and latents: run_with_cache(tokens, latents, values)")
-        output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
+        require(
+            bool(args) or "tokens" in kwargs,
+            "give tokens and latents: run_with_cache(tokens, latents, values)",
+        )
+        output, cache = super().run_with_cache(
+            *args, names_filter=self.hook_names(names_filter), **kwargs
+        )
         return output, ActivationCache(cache, self)
 
     # Flags, sizes, outcomes and weights.
@@ -354,11 +412,18 @@ class LensSurface(HookedMachine):
 
     def set_use_attn_in(self, flag: bool) -> None:
         """Refuse to switch on ``hook_attn_in``, which this model does not have."""
-        require(not flag, "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
+        require(
+            not flag,
+            "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
+        )
 
     def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
         """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
-        return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
+        return [
+            (i, block)
+            for i, block in enumerate(self.blocks)
+            if getattr(block, submodule, None) is not None
+        ]
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
@@ -366,7 +431,10 @@ class LensSurface(HookedMachine):
         """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
         n = len(self.blocks)
         inside = 0 <= layer < n or (layer == n and not mlp_input)
-        require(inside, f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}")
+        require(
+            inside,
+            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+        )
         total = torch.zeros_like(self.blocks[0].attn.b_O)
         for block in self.blocks[:layer]:
             total = total + block.attn.b_O
@@ -389,7 +457,9 @@ class LensSurface(HookedMachine):
         """Names of outcome indices."""
         return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
 
-    outcomes = property(attrgetter("config.layout.max_layout.outcomes"))  # names of the columns of ``W_U``
+    outcomes = property(
+        attrgetter("config.layout.max_layout.outcomes")
+    )  # names of the columns of ``W_U``
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
         """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
@@ -406,7 +476,12 @@ class LensSurface(HookedMachine):
 
     # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
     W_Q, W_K, W_V, W_O = (
-        property(lambda lens, name=name: torch.stack([one.attn.get_parameter(name) for one in lens.blocks]), doc=_HEADS)  # type: ignore[misc]
+        property(
+            lambda lens, name=name: torch.stack(
+                [one.attn.get_parameter(name) for one in lens.blocks]
+            ),
+            doc=_HEADS,
+        )  # type: ignore[misc]
         for name in ("W_Q", "W_K", "W_V", "W_O")
     )
     W_E = property(attrgetter("embed.table"))

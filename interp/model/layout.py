@@ -56,7 +56,11 @@ class EncodedRounds:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
+        return {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if getattr(self, one.name) is not None
+        }
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
@@ -68,9 +72,12 @@ class EncodedRounds:
         if any(part.missing is not None for part in parts):
             none = [torch.zeros_like(part.slots, dtype=torch.bool) for part in parts]
             parts = [
-                replace(p, missing=no if p.missing is None else p.missing) for p, no in zip(parts, none, strict=True)
+                replace(p, missing=no if p.missing is None else p.missing)
+                for p, no in zip(parts, none, strict=True)
             ]
-        return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
+        return replace(
+            parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()}
+        )
 
     def rows(self, rounds: Sequence[int]) -> Self:
         """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
@@ -85,7 +92,9 @@ class EncodedRounds:
         """What these rounds predict and leave: a missing one predicts NaN and leaves the state that it read."""
         if self.missing is None:
             return prediction, after
-        gone, left = (self.missing[(..., *[None] * (x.ndim - self.missing.ndim))] for x in (prediction, after))
+        gone, left = (
+            self.missing[(..., *[None] * (x.ndim - self.missing.ndim))] for x in (prediction, after)
+        )
         return prediction.masked_fill(gone, torch.nan), torch.where(left, before, after)
 
     def at_once(self, most: int) -> int:
@@ -128,7 +137,10 @@ class RoundLayout:
                     f"{name} {label!r} of a round of {self.task!r} stands at {found} of its positions, and must stand "
                     f"at one; set {name} in {type(self).__name__} to one of its labels: {', '.join(self.labels)}"
                 )
-        for name, position in (("update_label", self.update_position), ("choice_label", self.choice_position)):
+        for name, position in (
+            ("update_label", self.update_position),
+            ("choice_label", self.choice_position),
+        ):
             if position is not None and position <= self.predict_position:
                 raise InputError(
                     f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
@@ -192,12 +204,16 @@ class RoundLayout:
 
     def blank(self, *sizes: int) -> Tensor:
         """Tokens ``[*sizes, pos]`` for :meth:`encode` to fill: where a label is a token that one, elsewhere 0."""
-        return torch.tensor([self.token_ids.get(label, 0) for label in self.labels]).repeat(*sizes, 1)
+        return torch.tensor([self.token_ids.get(label, 0) for label in self.labels]).repeat(
+            *sizes, 1
+        )
 
     def encoded(self, episodes: Episodes) -> EncodedRounds:
         """What :meth:`encode` gives, with the rounds that did not take place."""
         missing = missing_rounds(episodes)
-        return replace(self.encode(episodes), missing=None if missing is None else torch.from_numpy(missing))
+        return replace(
+            self.encode(episodes), missing=None if missing is None else torch.from_numpy(missing)
+        )
 
     # What a prediction is. A layout whose prediction is the distribution over its outcomes, or a real number by its
     # kind, changes none of these.
@@ -222,7 +238,10 @@ class RoundLayout:
         """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
         if self.kind != "classes":
             return self.distribution(prediction)[..., 0]
-        require(prediction.shape[-1:] != (0,), f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}")
+        require(
+            prediction.shape[-1:] != (0,),
+            f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}",
+        )
         return prediction.argmax(-1)
 
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
@@ -238,8 +257,13 @@ class RoundLayout:
         )
         if self.kind == "classes":
             index = truth.expand(told.shape[:-1]).unsqueeze(-1)
-            known = not index.is_floating_point() and bool(((index >= 0) & (index < self.n_outputs)).all())
-            require(known, f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}")
+            known = not index.is_floating_point() and bool(
+                ((index >= 0) & (index < self.n_outputs)).all()
+            )
+            require(
+                known,
+                f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
+            )
             return 1 - told.gather(-1, index.long()).squeeze(-1)
         missed = (told[..., 0] - truth).square()
         if self.kind == "mean":
@@ -247,7 +271,9 @@ class RoundLayout:
         log_variance = told[..., 1]
         return (missed * (-log_variance).exp() + log_variance + math.log(2 * math.pi)) / 2
 
-    def commit(self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]) -> Tensor:
+    def commit(
+        self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
+    ) -> Tensor:
         """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one."""
         position = self.choice_position
         if position is None:
@@ -294,7 +320,9 @@ class RoundLayout:
     @cached_property
     def update_position(self) -> int:
         """Where the update is read: at ``update_label``, the last position when that is None."""
-        return self.n_positions - 1 if self.update_label is None else self.position(self.update_label)
+        return (
+            self.n_positions - 1 if self.update_label is None else self.position(self.update_label)
+        )
 
     @property
     def n_read(self) -> int:
@@ -335,12 +363,19 @@ class RoundLayout:
 def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
     """The smallest and the largest size ``name`` that a vocabulary serves: the range, or just ``size``."""
     size = integer(name, size, 1)
-    require(size <= MOST, f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}")
-    pair = (size, size) if given is None else tuple(given) if isinstance(given, list | tuple) else ()
+    require(
+        size <= MOST,
+        f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}",
+    )
+    pair = (
+        (size, size) if given is None else tuple(given) if isinstance(given, list | tuple) else ()
+    )
     require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
     low, high = (integer(f"{name}_range", bound) for bound in pair)
     inside = 1 <= low <= size <= high <= MOST
-    require(inside, f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it")
+    require(
+        inside, f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it"
+    )
     return low, high
 
 
@@ -348,13 +383,19 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     """The layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
     from interp import catalog
 
-    require(isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}")
+    require(
+        isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}"
+    )
     key, known = data.get("task"), {task.key: task for task in catalog.every()}
     if key not in known:
         raise InputError(
             f"this is a model of the task {key!r}, which is not registered; give its record to interp.tasks.register "
             f"first (registered: {', '.join(known)})"
         )
-    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
-    with theirs(f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError):
+    sizes: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"
+    }
+    with theirs(
+        f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError
+    ):
         return known[key].layout(**sizes)

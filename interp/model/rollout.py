@@ -78,13 +78,20 @@ def rollout(
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
-    numbers = (4 * layout.n_positions + model.initial(1, layout).numel()) * len(episodes) * episodes.n_rounds
+    numbers = (
+        (4 * layout.n_positions + model.initial(1, layout).numel())
+        * len(episodes)
+        * episodes.n_rounds
+    )
     what = f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds"
     refuse_beyond_machine(what, model.dtype.itemsize * numbers)
     encoded = model.prepare(layout.encoded(episodes))
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
-    require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
+    require(
+        1 <= n_rounds <= available,
+        f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
+    )
     encoded = encoded.each(lambda part: part[:, :n_rounds])
     chosen = select_rounds(rounds, n_rounds)
     cached = chosen if names_filter is not None else []
@@ -92,16 +99,23 @@ def rollout(
     hooks: dict[int, Hooks] = dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}  # type: ignore[arg-type]
     if isinstance(fwd_hooks, Mapping):
         hooks = {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
-        require(len(hooks) == sum(map(bool, fwd_hooks.values())), f"fwd_hooks name a round twice: {list(fwd_hooks)}")
+        require(
+            len(hooks) == sum(map(bool, fwd_hooks.values())),
+            f"fwd_hooks name a round twice: {list(fwd_hooks)}",
+        )
     for pairs in hooks.values():
         for name, _ in pairs:
             model.hook_names(name)
     if clean is not None:
         require_own(clean, model, episodes, encoded, commit)
     if names and len(episodes) * len(cached) > _MANY:
-        one = rollout(model, episodes.select(slice(0, 1)), names_filter=names, n_rounds=1, commit=commit)
+        one = rollout(
+            model, episodes.select(slice(0, 1)), names_filter=names, n_rounds=1, commit=commit
+        )
         n_bytes = len(episodes) * len(cached) * sum(held.nbytes for held in one.cache.values())
-        refuse_beyond_machine(f"a cache of {len(names)} points in {len(cached)} rounds of {len(episodes)}", n_bytes)
+        refuse_beyond_machine(
+            f"a cache of {len(names)} points in {len(cached)} rounds of {len(episodes)}", n_bytes
+        )
     if hooks and not propagate and clean is None:
         clean = _unhooked(model, episodes, encoded, layout, commit)
     if hooks or clean is not None:
@@ -110,12 +124,16 @@ def rollout(
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
     if names:
-        run = replace(run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached))
+        run = replace(
+            run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached)
+        )
     return run
 
 
 @checked
-def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0) -> tuple[Any, Rollout]:
+def play(
+    model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
+) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
     Args:
@@ -129,11 +147,18 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
-        raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
-    require(not hasattr(worlds, "n_rounds"), f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}")
+        raise InputError(
+            f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout"
+        )
+    require(
+        not hasattr(worlds, "n_rounds"),
+        f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}",
+    )
     layout = model.layout.fit(worlds)
     told = {"told": True} if layout.draws else {}
-    interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
+    interaction = task.data.interaction(
+        worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told
+    )
     latents, choice = model.initial(len(worlds), layout), None
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
@@ -143,18 +168,30 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
             latents, choice = step.latents, layout.choose(step.prediction).cpu().numpy()
             record.add(step)
-    settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
+    settings = {
+        **provenance(model, **model.precision(), commit="own"),
+        "seed": seed,
+        "epsilon": epsilon,
+    }
     episodes = interaction.episodes()
     return episodes, replace(
         _of_numbers(model, record.rollout(layout, "own", settings)), model=model, episodes=episodes
     )
 
 
-def require_own(run: Rollout, model: Machine, episodes: Any = None, encoded: Any = None, commit: str = "") -> Rollout:
+def require_own(
+    run: Rollout, model: Machine, episodes: Any = None, encoded: Any = None, commit: str = ""
+) -> Rollout:
     """``run``, unless another model made it, hooks acted in it, or it is of other episodes than are given."""
     own = run.settings.get("digest") == model.digest()
-    require(own, f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it")
-    require(not run.settings.get("hooked_rounds"), f"hooks acted in this rollout; run {model.name!r} without hooks")
+    require(
+        own,
+        f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
+    )
+    require(
+        not run.settings.get("hooked_rounds"),
+        f"hooks acted in this rollout; run {model.name!r} without hooks",
+    )
     if episodes is None:
         return run
     layout = model.layout.fit(episodes)
@@ -233,15 +270,21 @@ def sequential(
     for counter in counters.values():
         counter.check()
     run = record.rollout(layout, commit, {})
-    return run if hooks else _of_numbers(model, run)  # what an edit ends in is for its reader to see
+    return (
+        run if hooks else _of_numbers(model, run)
+    )  # what an edit ends in is for its reader to see
 
 
-def _settings(model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()) -> dict[str, Any]:
+def _settings(
+    model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()
+) -> dict[str, Any]:
     about = provenance(model, **model.precision(), commit=commit)
     return {**about, "propagate": propagate, "hooked_rounds": sorted(hooked)}
 
 
-def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
+def _unhooked(
+    model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
+) -> Rollout:
     """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
 
     On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
@@ -251,7 +294,9 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
         n = len(encoded.tokens)
         size = encoded.at_once(_CHUNK) if encoded.tokens.device.type == "cpu" else n
         chunks = torch.arange(n).split(size) if n > size else ()
-        parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks] or [encoded]
+        parts = [
+            encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks
+        ] or [encoded]
         runs = [sequential(model, part, layout, commit) for part in parts]
         whole = Rollout.joined(runs) if chunks else runs[0]
         return replace(whole, episodes=episodes, settings=_settings(model, commit))
@@ -260,7 +305,9 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
         if not model.is_quiet():
             return run()
     settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
-    return once(settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes))
+    return once(
+        settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes)
+    )
 
 
 def _of_numbers(model: Machine, run: Rollout) -> Rollout:
@@ -272,7 +319,10 @@ def _of_numbers(model: Machine, run: Rollout) -> Rollout:
     if run.fed.missing is not None:
         predictions = predictions.clone()
         predictions[run.fed.missing] = 0.0
-    for what, values, at in (("predicts", predictions, rounds), ("carries", run.latents, [0, *rounds])):
+    for what, values, at in (
+        ("predicts", predictions, rounds),
+        ("carries", run.latents, [0, *rounds]),
+    ):
         if not values.isfinite().all():
             wrong = ~values.isfinite().flatten(2).all(2) if values.ndim > 2 else ~values.isfinite()
             step = int(wrong.any(0).nonzero()[0])
@@ -300,8 +350,13 @@ class _Record:
         """The next round."""
         given = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.n_done:
-            sizes = {name: (len(value), self.n_rounds, *value.shape[1:]) for name, value in given.items()}
-            self.fed, self.held = step.fed, {name: value.new_empty(sizes[name]) for name, value in given.items()}
+            sizes = {
+                name: (len(value), self.n_rounds, *value.shape[1:]) for name, value in given.items()
+            }
+            self.fed, self.held = (
+                step.fed,
+                {name: value.new_empty(sizes[name]) for name, value in given.items()},
+            )
         for name, value in given.items():
             self.held[name][:, self.n_done] = value
         self.n_done += 1
@@ -323,7 +378,9 @@ def _cached(
         _, _, cache = replay(model, run, rounds=plain, names_filter=names)
         if plain == rounds:
             return cache
-        parts |= {t: {name: value[:, i] for name, value in cache.items()} for i, t in enumerate(plain)}
+        parts |= {
+            t: {name: value[:, i] for name, value in cache.items()} for i, t in enumerate(plain)
+        }
     for t in rounds:
         if t in hooks:
             _, _, cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])
@@ -361,7 +418,9 @@ def replay(
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def keep(activation: Tensor, hook: Any) -> None:
-        cache[hook.name].append(activation.detach().clone())  # what comes later may write over the tensor itself
+        cache[hook.name].append(
+            activation.detach().clone()
+        )  # what comes later may write over the tensor itself
 
     counter = FiringCounter([*fwd_hooks, *((name, keep) for name in names)])
     size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
@@ -375,5 +434,7 @@ def replay(
     prediction, left = (torch.cat(parts) for parts in zip(*steps, strict=True))
     predictions, carried = (x.unflatten(0, shape) for x in fed.settled(prediction, latents, left))
     seen = {name: torch.cat(parts) for name, parts in cache.items()}
-    seen = {k: fed.settled(x, latents, left)[0] if x.is_floating_point() else x for k, x in seen.items()}
+    seen = {
+        k: fed.settled(x, latents, left)[0] if x.is_floating_point() else x for k, x in seen.items()
+    }
     return predictions, carried, {name: x.unflatten(0, shape) for name, x in seen.items()}

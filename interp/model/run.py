@@ -57,13 +57,23 @@ class Rollout:
     @checked
     def joined(cls, runs: Sequence[Rollout]) -> Rollout:
         """Rollouts of one model over different episodes, of equal sizes, as one."""
-        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
-        cache = Cache({name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache})
+        predictions, latents = (
+            torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents")
+        )
+        cache = Cache(
+            {name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache}
+        )
         fed = EncodedRounds.joined([run.fed for run in runs])
-        return replace(runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None)
+        return replace(
+            runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None
+        )
 
     def __repr__(self) -> str:
-        cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
+        cached = (
+            f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds"
+            if self.cache
+            else ""
+        )
         model = self.settings.get("model", "a model")
         count = "" if self.missing is None else f", {int((~self.missing).sum()):,} of which count"
         sizes = f"{self.n_episodes} episodes of {self.n_rounds} rounds{count}"
@@ -108,7 +118,13 @@ class Rollout:
         fed, none = self.fed.each(lambda part: part[episodes]), Cache()
         predictions, latents = self.predictions[episodes], self.latents[episodes]
         return replace(
-            self, predictions=predictions, latents=latents, fed=fed, cache=none, cached_rounds=(), episodes=held
+            self,
+            predictions=predictions,
+            latents=latents,
+            fed=fed,
+            cache=none,
+            cached_rounds=(),
+            episodes=held,
         )
 
     @property
@@ -132,7 +148,10 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
     selected = [rounds] if isinstance(rounds, int) else list(rounds)
     require(bool(selected), "no rounds were selected; give at least one, or 'all'")
     for t in selected:
-        require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
+        require(
+            -n_rounds <= t < n_rounds,
+            f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}",
+        )
     found = [t % n_rounds for t in selected]
     once = twice or len(set(found)) == len(found)
     require(once, f"rounds name one round twice, which would count twice: {shown(rounds)}")
@@ -141,4 +160,9 @@ def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list
 
 def room(machine: Machine, n_rounds: int) -> int:
     """So many rounds, or as many as there is room for in the channels that grow, where these are fewer."""
-    return min([n_rounds, *(channel.shape[0] // channel.grows for channel in machine.channels if channel.grows)])
+    return min(
+        [
+            n_rounds,
+            *(channel.shape[0] // channel.grows for channel in machine.channels if channel.grows),
+        ]
+    )

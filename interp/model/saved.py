@@ -42,7 +42,10 @@ _EDITED = "it was cut short or edited; save the rollout again"
 def save(run: Rollout, path: str | Path) -> Path:
     """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
     extra = sorted(run.fed.tensors().keys() - {*_FED, _MISSING})
-    require(not extra, f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead")
+    require(
+        not extra,
+        f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead",
+    )
     tensors = {"predictions": run.predictions, "latents": run.latents, **run.fed.tensors()}
     tensors |= {f"{_CACHE}{name}": value for name, value in run.cache.items()}
     about = {
@@ -54,7 +57,10 @@ def save(run: Rollout, path: str | Path) -> Path:
     }
     # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
     stored = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    about["sha256"] = {name: hashlib.sha256(content_of(name, tensor)).hexdigest() for name, tensor in stored.items()}
+    about["sha256"] = {
+        name: hashlib.sha256(content_of(name, tensor)).hexdigest()
+        for name, tensor in stored.items()
+    }
     header = {"rollout": json.dumps({**about, "digest": digest_of(about)})}
     return write_atomic(Path(path), lambda temporary: save_file(stored, temporary, metadata=header))
 
@@ -67,10 +73,15 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
         header = (stored.metadata() or {}).get("rollout")
         if header is None:
-            raise InputError(f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote")
+            raise InputError(
+                f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote"
+            )
         about, held = loaded(header), list(stored.keys())
         version = about["format_version"]
-        require(version == _FORMAT, f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}")
+        require(
+            version == _FORMAT,
+            f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}",
+        )
         same = about.pop("digest", None) == digest_of(about) and set(about["sha256"]) == set(held)
         require(same, f"{str(path)!r} was edited: {_EDITED}")
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
@@ -101,7 +112,8 @@ def _fits_together(run: Rollout, where: str) -> None:
     """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
     require_known("commit", run.commit, ("own", "target"))
     require(
-        run.tokens.ndim == 3, f"{where!r}: tokens must be [episode, round, position], got {tuple(run.tokens.shape)}"
+        run.tokens.ndim == 3,
+        f"{where!r}: tokens must be [episode, round, position], got {tuple(run.tokens.shape)}",
     )
     n_episodes, n_rounds, n_positions = run.tokens.shape
     require(
@@ -113,14 +125,25 @@ def _fits_together(run: Rollout, where: str) -> None:
         "slots": (run.slots, (n_episodes, n_rounds)),
         "predictions": (run.predictions, (n_episodes, n_rounds)),
         "latents": (run.latents, (n_episodes, n_rounds + 1)),
-        **{name: (tensor, (n_episodes, len(run.cached_rounds))) for name, tensor in run.cache.items()},
-        **({} if run.fed.missing is None else {_MISSING: (run.fed.missing, (n_episodes, n_rounds))}),
+        **{
+            name: (tensor, (n_episodes, len(run.cached_rounds)))
+            for name, tensor in run.cache.items()
+        },
+        **(
+            {} if run.fed.missing is None else {_MISSING: (run.fed.missing, (n_episodes, n_rounds))}
+        ),
     }.items():
         whole = name in ("values", "slots", _MISSING)
         fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
-        require(fits, f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}")
+        require(
+            fits,
+            f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}",
+        )
     inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)
-    require(inside, f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}")
+    require(
+        inside,
+        f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}",
+    )
 
 
 def content_of(name: str, tensor: Tensor) -> bytes:

@@ -32,7 +32,15 @@ from interp.checks import MOST_GB, checked, fit, shown
 from interp.errors import InputError, require
 from interp.files import read_rows
 from interp.machine import Channel, Component, Machine, Stepped
-from interp.model.components import Block, Embedding, PlainBlock, Projection, RuntimeConfig, normalization, unobserved
+from interp.model.components import (
+    Block,
+    Embedding,
+    PlainBlock,
+    Projection,
+    RuntimeConfig,
+    normalization,
+    unobserved,
+)
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -73,13 +81,20 @@ class HookedLatentTransformer(LensSurface):
     position_ids: Tensor
 
     def __init__(
-        self, config: LatentTransformerConfig, state_map: Tensor | None = None, max_gb: float = MOST_GB
+        self,
+        config: LatentTransformerConfig,
+        state_map: Tensor | None = None,
+        max_gb: float = MOST_GB,
     ) -> None:
         super().__init__()
         config.require_room(max_gb)
         self.config = config
         self.runtime = RuntimeConfig(
-            **{of.name: getattr(config, of.name) for of in fields(RuntimeConfig) if hasattr(config, of.name)},
+            **{
+                of.name: getattr(config, of.name)
+                for of in fields(RuntimeConfig)
+                if hasattr(config, of.name)
+            },
             attn_only=config.d_mlp == 0,
             device=torch.device("cpu"),
             dtype=torch.get_default_dtype(),
@@ -92,9 +107,15 @@ class HookedLatentTransformer(LensSurface):
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
         self.ln_final = normalization(config, self.runtime.eps)
         self.unembed = Projection("U", config.d_vocab_out, config)
-        self.write_map = Projection("write", config.d_model, config) if config.write_map else nn.Identity()
-        self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
-        self.layout_of_length = {layout.n_positions: layout for layout in (*config.layout.family, config.layout)}
+        self.write_map = (
+            Projection("write", config.d_model, config) if config.write_map else nn.Identity()
+        )
+        self.register_buffer(
+            "state_map", torch.zeros(0, config.d_model) if state_map is None else state_map
+        )
+        self.layout_of_length = {
+            layout.n_positions: layout for layout in (*config.layout.family, config.layout)
+        }
         # Row n: the codes of the positions of a round of n positions.
         ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
         if config.position_codes == "label":
@@ -102,7 +123,11 @@ class HookedLatentTransformer(LensSurface):
                 codes = config.layout.max_layout.positions(layout.labels)
                 ids[len(codes), : len(codes)] = torch.tensor(codes)
         self.register_buffer("position_ids", ids, persistent=False)
-        self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
+        self.hook_latents, self.hook_embed, self.hook_pos_embed = (
+            HookPoint(),
+            HookPoint(),
+            HookPoint(),
+        )
         self.hook_update = HookPoint()
         self.latent_kept = 1.0 if config.latent_update == "add" else 0.0
         """Share of the old latent that an update is added to: 1 adds, 0 replaces. Training may anneal it."""
@@ -130,7 +155,9 @@ class HookedLatentTransformer(LensSurface):
         n_positions = tokens.shape[1]
         embedded = self.embedded(tokens, self.hook_latents(latents), values)
         prefix = embedded[:, : self.layout_of_length[n_positions].predict_position + 1]
-        return self.read_prediction(self.unembed(self.ln_final(self.run_from(prefix, n_read=1))[:, 0]), n_positions)
+        return self.read_prediction(
+            self.unembed(self.ln_final(self.run_from(prefix, n_read=1))[:, 0]), n_positions
+        )
 
     # The parts of a round, which callers that know some of it run by themselves.
 
@@ -147,8 +174,12 @@ class HookedLatentTransformer(LensSurface):
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded.add_(nn.functional.embedding(tokens, self.value_embed.table).mul_(payload))
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
-        embedded = torch.cat([embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1)
-        positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(len(tokens), -1, -1)
+        embedded = torch.cat(
+            [embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1
+        )
+        positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(
+            len(tokens), -1, -1
+        )
         return self.hook_embed(embedded) + self.hook_pos_embed(positions)
 
     def run_from(
@@ -172,7 +203,9 @@ class HookedLatentTransformer(LensSurface):
             blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds and ask for it
                 once.
         """
-        all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self, past is None) or self.blocks
+        all_blocks: Iterable[Block | PlainBlock] = (
+            blocks or _plain_blocks(self, past is None) or self.blocks
+        )
         running = list(all_blocks)[layer:stop]
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
@@ -191,7 +224,9 @@ class HookedLatentTransformer(LensSurface):
         return KeyValues(*(self.W_E.new_empty(n_rows, 0, n_heads, width) for width in kept))
 
     def read_out(
-        self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
+        self,
+        resid: Float[Tensor, "batch pos d_model"],
+        latents: Float[Tensor, "batch latent d_model"],
     ) -> _RoundOutput:
         """Prediction, update and logits from the residual stream after the last block."""
         normalized, n_positions = self.ln_final(resid), resid.shape[1]
@@ -201,7 +236,9 @@ class HookedLatentTransformer(LensSurface):
         prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
         return _RoundOutput(prediction, update, logits, latents)
 
-    def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
+    def update(
+        self, read: Float[Tensor, "batch d_model"], n_positions: int
+    ) -> Float[Tensor, "batch d_model"]:
         """What is written to a latent, from the normalised residual stream where a round of ``n_positions`` says."""
         update = self.write_map(read)
         if self.config.strip_position:
@@ -209,7 +246,9 @@ class HookedLatentTransformer(LensSurface):
             update = update - self.W_pos[self.position_ids[n_positions, position]]
         return self.hook_update(update)
 
-    def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int) -> Tensor:
+    def read_prediction(
+        self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int
+    ) -> Tensor:
         """Outcome logits (or probabilities) to the prediction of a round of ``n_positions``, as its layout has it."""
         layout = self.layout_of_length[n_positions]
         outcome = outcome[..., : layout.n_outputs]
@@ -221,7 +260,9 @@ class HookedLatentTransformer(LensSurface):
 
     # A machine: what is carried, round by round.
 
-    def step(self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None) -> Stepped:
+    def step(
+        self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None
+    ) -> Stepped:
         """One round: the prediction, and the latents that the next round reads.
 
         ``before`` is a layer and the residual stream before it, from which the round is run.
@@ -250,15 +291,26 @@ class HookedLatentTransformer(LensSurface):
             layout, start, past, prediction = self.layout_of_length[n], 0, None, None
             n_read = layout.n_read if is_quiet and not self.is_handwired else None
             if is_quiet and layout.choice_position is not None:
-                past, n_read = [self.nothing_past(len(carried), block) for block in blocks], layout.n_read
+                past, n_read = (
+                    [self.nothing_past(len(carried), block) for block in blocks],
+                    layout.n_read,
+                )
                 if last is not None and carried is last[0] and fed.values is last[1].values:
-                    start, n_read = min(layout.choice_position, layout.update_position), layout.n_after
-                    past = [KeyValues(one.past_keys[:, :start], one.past_values[:, :start]) for one in last[2]]
+                    start, n_read = (
+                        min(layout.choice_position, layout.update_position),
+                        layout.n_after,
+                    )
+                    past = [
+                        KeyValues(one.past_keys[:, :start], one.past_values[:, :start])
+                        for one in last[2]
+                    ]
                     prediction = last[3]
             resid = self.embedded(fed.tokens, carried, fed.values)[:, start:]
             read = self.ln_final(self.run_from(resid, past=past, n_read=n_read, blocks=blocks))
             if prediction is None:
-                prediction = self.read_prediction(self.unembed(read[:, layout.predict_position - n]), n)
+                prediction = self.read_prediction(
+                    self.unembed(read[:, layout.predict_position - n]), n
+                )
             last = None if past is None else (carried, fed, past, prediction)
             update = self.update(read[:, layout.update_position - n], n)
             return Stepped(prediction, self.write(carried, update, fed.slots))
@@ -266,10 +318,15 @@ class HookedLatentTransformer(LensSurface):
         return step
 
     @checked
-    def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
+    def initial(
+        self, n_episodes: int, layout: RoundLayout | None = None
+    ) -> Float[Tensor, "batch latent d_model"]:
         """The latents before the first round of the layout, the model's own when None."""
         n_latents, most = (layout or self.layout).n_latents, len(self.latents.table)
-        require(0 <= n_episodes < 2**53, f"n_episodes must be 0 or more, and countable, got {n_episodes}")
+        require(
+            0 <= n_episodes < 2**53,
+            f"n_episodes must be 0 or more, and countable, got {n_episodes}",
+        )
         require(n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
@@ -287,7 +344,9 @@ class HookedLatentTransformer(LensSurface):
         dtypes = {name: weight.dtype for name, weight in self.named_parameters()}
         if len(of := sorted(map(str, set(dtypes.values())))) > 1:
             other = next(name for name, dtype in dtypes.items() if dtype != self.dtype)
-            raise InputError(f"the weights of {self.name!r} are of {', '.join(of)} ({other}); {AS_REAL}")
+            raise InputError(
+                f"the weights of {self.name!r} are of {', '.join(of)} ({other}); {AS_REAL}"
+            )
         return super().prepare(fed)
 
     def is_quiet(self) -> bool:
@@ -305,7 +364,11 @@ class HookedLatentTransformer(LensSurface):
         """Its components: those of every transformer (:data:`COMPONENTS`) with its numbers of layers and heads."""
         config = self.config
         return {
-            key: replace(kind, n_layers=config.n_layers * kind.has_layer, n_heads=config.n_heads * kind.has_head)
+            key: replace(
+                kind,
+                n_layers=config.n_layers * kind.has_layer,
+                n_heads=config.n_heads * kind.has_head,
+            )
             for key, kind in COMPONENTS.items()
             if config.d_mlp or key not in _OF_AN_MLP
         }
@@ -416,7 +479,11 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
     """Refuse what is no batch of rounds of ``model``; PyTorch would refuse it, too, but less clearly."""
     lengths = model.layout_of_length
-    ok = isinstance(tokens, Tensor) and tokens.ndim == 2 and tokens.dtype in (torch.int64, torch.int32)
+    ok = (
+        isinstance(tokens, Tensor)
+        and tokens.ndim == 2
+        and tokens.dtype in (torch.int64, torch.int32)
+    )
     require(
         ok and tokens.shape[1] in lengths,
         f"tokens must be whole numbers [batch, pos] with {' or '.join(map(str, lengths))} positions, got "
@@ -424,11 +491,26 @@ def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, valu
     )
     d_model, n_latents = model.config.d_model, lengths[tokens.shape[1]].n_latents
     wanted = (len(tokens), n_latents, d_model)
-    ok = isinstance(latents, Tensor) and latents.is_floating_point() and tuple(latents.shape) == wanted
-    require(ok, f"latents must be a float tensor [batch, latent, d_model] = {list(wanted)}, got {shown(latents)}")
+    ok = (
+        isinstance(latents, Tensor)
+        and latents.is_floating_point()
+        and tuple(latents.shape) == wanted
+    )
+    require(
+        ok,
+        f"latents must be a float tensor [batch, latent, d_model] = {list(wanted)}, got {shown(latents)}",
+    )
     ok = values is None or (isinstance(values, Tensor) and values.shape == tokens.shape)
-    require(ok, f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}")
-    if tokens.device.type == "cpu" and tokens.numel():  # elsewhere, looking would wait for the device
+    require(
+        ok,
+        f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}",
+    )
+    if (
+        tokens.device.type == "cpu" and tokens.numel()
+    ):  # elsewhere, looking would wait for the device
         low, high = (int(bound) for bound in tokens.aminmax())
         n_ids = model.config.d_vocab
-        require(low >= 0 and high < n_ids, f"tokens must be ids from 0 to {n_ids - 1}, got {low} to {high}")
+        require(
+            low >= 0 and high < n_ids,
+            f"tokens must be ids from 0 to {n_ids - 1}, got {low} to {high}",
+        )

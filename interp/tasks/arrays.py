@@ -68,11 +68,19 @@ class SeriesEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        y, paid = (episode_array(name, getattr(self, name), "episode, round") for name in self.round_arrays[1:])
+        y, paid = (
+            episode_array(name, getattr(self, name), "episode, round")
+            for name in self.round_arrays[1:]
+        )
         vectors = (heard := array_of("inputs", self.inputs)).ndim == 3
-        x = episode_array("inputs", heard, "episode, round" + ", number" * vectors, whole=not vectors)
+        x = episode_array(
+            "inputs", heard, "episode, round" + ", number" * vectors, whole=not vectors
+        )
         fits = x.shape[:2] == y.shape == paid.shape and y.size > 0
-        require(fits, f"inputs, outcomes and rewards are [episode, round], got {x.shape}, {y.shape} and {paid.shape}")
+        require(
+            fits,
+            f"inputs, outcomes and rewards are [episode, round], got {x.shape}, {y.shape} and {paid.shape}",
+        )
         freeze(self, inputs=x, outcomes=y if (y % 1).any() else y.astype(np.int64), rewards=paid)
         super().__post_init__()
 
@@ -94,7 +102,15 @@ class _Round(RoundLayout):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return ("<w>", "<z>", *(self.heard if self.numbers else ("x",)), "p?", "y", *["pay"] * self.pays, "w?")
+        return (
+            "<w>",
+            "<z>",
+            *(self.heard if self.numbers else ("x",)),
+            "p?",
+            "y",
+            *["pay"] * self.pays,
+            "w?",
+        )
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
@@ -107,12 +123,22 @@ class _Round(RoundLayout):
 
     def fit(self, episodes: Any) -> _Round:
         shape = (len(self.heard),) if self.numbers else ()
-        fits = getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
+        fits = (
+            getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
+        )
         heard = f"{len(self.heard)} numbers" if self.numbers else "one of several"
-        require(fits, f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {heard} a round")
-        for name, named in (("inputs", () if self.numbers else self.heard), ("outcomes", self.names)):
+        require(
+            fits,
+            f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {heard} a round",
+        )
+        for name, named in (
+            ("inputs", () if self.numbers else self.heard),
+            ("outcomes", self.names),
+        ):
             if named:
-                episode_array(name, getattr(episodes, name), "episode, round", 0, len(named) - 1, whole=True)
+                episode_array(
+                    name, getattr(episodes, name), "episode, round", 0, len(named) - 1, whole=True
+                )
         return self
 
     def encode(self, episodes: Any) -> EncodedRounds:
@@ -120,10 +146,17 @@ class _Round(RoundLayout):
         ids, at = self.token_ids, self.position
         tokens = self.blank(*episodes.outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        first, inputs, outcomes = ids[f"in {self.heard[0]}"], episodes.inputs, torch.from_numpy(episodes.outcomes)
+        first, inputs, outcomes = (
+            ids[f"in {self.heard[0]}"],
+            episodes.inputs,
+            torch.from_numpy(episodes.outcomes),
+        )
         here = slice(2, at("p?"))
         if self.numbers:
-            tokens[..., here], values[..., here] = first + torch.arange(len(self.heard)), torch.from_numpy(inputs)
+            tokens[..., here], values[..., here] = (
+                first + torch.arange(len(self.heard)),
+                torch.from_numpy(inputs),
+            )
         else:
             tokens[..., here] = first + torch.from_numpy(inputs)[..., None]
         if self.names:
@@ -156,40 +189,63 @@ def series(
     """
     numbers = isinstance(inputs, int)
     require(
-        not isinstance(inputs, int) or inputs <= MOST, f"inputs of {key!r} are {MOST} numbers at most, got {inputs}"
+        not isinstance(inputs, int) or inputs <= MOST,
+        f"inputs of {key!r} are {MOST} numbers at most, got {inputs}",
     )
     heard = tuple(f"x_{i + 1}" for i in range(inputs)) if isinstance(inputs, int) else tuple(inputs)
     kind: Any = outcomes if isinstance(outcomes, str) else "classes"
     names = () if isinstance(outcomes, str) else tuple(outcomes)
     for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * (kind == "classes"))):
         enough = len({*listed} - {""}) == len(listed) >= least
-        require(enough, f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}")
+        require(
+            enough,
+            f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}",
+        )
     layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
 
     @checked
-    def draw(n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0) -> SeriesEpisodes:
+    def draw(
+        n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0
+    ) -> SeriesEpisodes:
         for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds)):
             integer(name, size, 1)
         require_known("regime", regime, ["own"])
         given: Any = theirs(f"the sampler of {key!r}")(sample)(n_episodes, n_rounds, seed)
-        drawn, said = list(given) if isinstance(given, tuple | list) else [], f"the sampler of {key!r} must give"
-        require(len(drawn) == 2 + pays, f"{said} {2 + pays} arrays, got {len(drawn) or shown(given)}")
+        drawn, said = (
+            list(given) if isinstance(given, tuple | list) else [],
+            f"the sampler of {key!r} must give",
+        )
+        require(
+            len(drawn) == 2 + pays, f"{said} {2 + pays} arrays, got {len(drawn) or shown(given)}"
+        )
         paid = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
         episodes = SeriesEpisodes(key, drawn[0], drawn[1], paid, regime, seed)
-        require(len(episodes) == n_episodes and episodes.n_rounds == n_rounds, f"{said} arrays {n_episodes, n_rounds}")
+        require(
+            len(episodes) == n_episodes and episodes.n_rounds == n_rounds,
+            f"{said} arrays {n_episodes, n_rounds}",
+        )
         layout().fit(episodes)
         return episodes
 
-    def losses(predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)) -> Tensor:
+    def losses(
+        predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)
+    ) -> Tensor:
         loss: Tensor = layout().loss(predictions, torch.from_numpy(episodes.outcomes[:, rounds]))
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
         x, y = episodes.inputs, episodes.outcomes
-        features = [x if numbers else np.eye(len(heard))[x], np.eye(len(names))[y] if names else y[..., None]]
+        features = [
+            x if numbers else np.eye(len(heard))[x],
+            np.eye(len(names))[y] if names else y[..., None],
+        ]
         kinds = [y if names else y > np.median(y), *([] if numbers else [x])]
-        return RoundInputs((np.concatenate([*features, episodes.rewards[..., None]], -1),), np.stack(kinds, -1))
+        return RoundInputs(
+            (np.concatenate([*features, episodes.rewards[..., None]], -1),), np.stack(kinds, -1)
+        )
 
-    history = Corruption("exchange-history", "take another history", 0, exchange_history, changes_history=True)
+    history = Corruption(
+        "exchange-history", "take another history", 0, exchange_history, changes_history=True
+    )
     analysis = Analysis(round_inputs, (), lambda: (history,), history.key)
     return Task(key, key, what, Data(layout, draw, losses), analysis=analysis)

@@ -35,7 +35,9 @@ class SizedRound(RoundLayout):
 
     @cached_property
     def max_layout(self) -> Self:
-        return replace(self, **{name: high for name, (_, high) in zip(self.ranged, self.served, strict=True)})
+        return replace(
+            self, **{name: high for name, (_, high) in zip(self.ranged, self.served, strict=True)}
+        )
 
     @property
     def family(self) -> tuple[Self, ...]:
@@ -57,7 +59,11 @@ class SizedRound(RoundLayout):
                     f"{serving(self.task, **{name: size})}"
                 )
         sizes = {name: getattr(episodes, name) for name in self.ranged}
-        return self if all(getattr(self, name) == size for name, size in sizes.items()) else replace(self, **sizes)
+        return (
+            self
+            if all(getattr(self, name) == size for name, size in sizes.items())
+            else replace(self, **sizes)
+        )
 
     def require_fit(self, episodes: Any) -> None:
         """Refuse episodes of other sizes than this layout's."""
@@ -65,4 +71,7 @@ class SizedRound(RoundLayout):
             " and ".join(f"{getattr(each, name)} {name.removeprefix('n_')}" for name in self.ranged)
             for each in (self.fit(episodes), self)
         )
-        require(sizes == served, f"episodes have {sizes}, this layout {served}; call layout.fit(episodes) first")
+        require(
+            sizes == served,
+            f"episodes have {sizes}, this layout {served}; call layout.fit(episodes) first",
+        )

@@ -52,28 +52,61 @@ def trials(
 
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
-        how: Any = {"sep": None, "engine": "python", "encoding": "utf-8-sig", "skipinitialspace": True}
+        how: Any = {
+            "sep": None,
+            "engine": "python",
+            "encoding": "utf-8-sig",
+            "skipinitialspace": True,
+        }
         table = pd.read_csv(path, **how).replace(r"^\s+|\s+$", "", regex=True).replace("", np.nan)
-        head, *lines = [(i, line) for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
-    file, straight = repr(str(path)), isinstance(table.index, pd.RangeIndex)  # else its first columns became an index
-    require(straight, f"{file}: every row has more fields than the header has names; give each column a name")
+        head, *lines = [
+            (i, line)
+            for i, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1)
+            if line.strip()
+        ]
+    file, straight = (
+        repr(str(path)),
+        isinstance(table.index, pd.RangeIndex),
+    )  # else its first columns became an index
+    require(
+        straight,
+        f"{file}: every row has more fields than the header has names; give each column a name",
+    )
     table.index = pd.Index([i for i, _ in lines[: len(table)]])
     columns, listed = dict[str, list[str]](), ", ".join(map(str, table.columns))
     every = ("participant", *roles, "block", "trial")
     for role in named:
         require_known("column", role, every, limit=12)
     for role, given in ((role, named.get(role)) for role in every):
-        found = [one for word in _GUESSED[role] for one in table.columns if re.fullmatch(word, str(one).lower())]
-        wanted = [given] if isinstance(given, str) else list(given or found[: None if role == several else 1])
+        found = [
+            one
+            for word in _GUESSED[role]
+            for one in table.columns
+            if re.fullmatch(word, str(one).lower())
+        ]
+        wanted = (
+            [given]
+            if isinstance(given, str)
+            else list(given or found[: None if role == several else 1])
+        )
         for name in wanted:
             require(name in table, f"{file} has no column {name!r} ({role}); it has {listed}")
-            require(all(name not in of for of in columns.values()), f"{file}: {name!r} cannot be the {role}, too")
-            twice = f"{name}.1" in table and f"{name}.1" not in head[1]  # which is what pandas calls the second one
-            require(not twice, f"{file} has two columns {name!r} ({role}); give them names of their own")
+            require(
+                all(name not in of for of in columns.values()),
+                f"{file}: {name!r} cannot be the {role}, too",
+            )
+            twice = (
+                f"{name}.1" in table and f"{name}.1" not in head[1]
+            )  # which is what pandas calls the second one
+            require(
+                not twice, f"{file} has two columns {name!r} ({role}); give them names of their own"
+            )
         if wanted:
             columns[role] = wanted
         elif role not in ("block", "trial"):
-            raise InputError(f"which column of {file} is the {role}? Give {role}=NAME, one of {listed}")
+            raise InputError(
+                f"which column of {file} is the {role}? Give {role}=NAME, one of {listed}"
+            )
 
     def refuse(rows: Any, name: str, what: str) -> None:
         """Refuse the first of some rows, with its line and what stands in it."""
@@ -102,8 +135,13 @@ def trials(
         names = [name for role in alike for name in own[role]]
         said = {label for name in names for label in table[name].dropna()}
         seen = sorted(said, key=lambda label: (isinstance(label, str), label))
-        require(len(seen) > 1, f"{' and '.join(names)} of {file} must hold two {kind}s or more, got {seen}")
-        held |= {role: table[own[role]].map({one: i for i, one in enumerate(seen)}.get) for role in alike}
+        require(
+            len(seen) > 1,
+            f"{' and '.join(names)} of {file} must hold two {kind}s or more, got {seen}",
+        )
+        held |= {
+            role: table[own[role]].map({one: i for i, one in enumerate(seen)}.get) for role in alike
+        }
         labels[kind] = tuple(_named(one) for one in seen)
     if "reward" in held:
         scale = float(held["reward"].abs().max(axis=None)) or 1.0 if scale is None else scale
@@ -114,10 +152,15 @@ def trials(
     episodes = [(key[0], one.index) for key, one in ordered.groupby(groups, sort=False)]
     played = [(who, rows) for who, rows in episodes if whole[rows].any()]
     if absent := len(episodes) - len(played):
-        told = f"{absent} of {len(episodes)} episodes of {file} have no trial with {' and '.join(own)}"
+        told = (
+            f"{absent} of {len(episodes)} episodes of {file} have no trial with {' and '.join(own)}"
+        )
         warnings.warn(f"{told}; they are left out", stacklevel=4)
     values = {
-        role: [of.loc[rows].to_numpy(float)[..., 0 if role != several else slice(None)] for _, rows in played]
+        role: [
+            of.loc[rows].to_numpy(float)[..., 0 if role != several else slice(None)]
+            for _, rows in played
+        ]
         for role, of in held.items()
     }
     return values, [_named(who) for who, _ in played], labels, 1.0 if scale is None else scale
@@ -144,21 +187,36 @@ def places(path: Path) -> tuple[_Rows, _Rows]:
 
 
 def _rows(path: Path, kind: str, model: Machine) -> tuple[tuple[Any, ...], ...]:
-    algorithm, layered, found = catalog.of(model).explains(model), not lacks(model, "embed", "resid_post"), []
+    algorithm, layered, found = (
+        catalog.of(model).explains(model),
+        not lacks(model, "embed", "resid_post"),
+        [],
+    )
     last = model.points["resid_post"].n_layers - 1 if layered else 0
     replaced = getattr(getattr(model, "config", None), "latent_update", "replace") != "add"
     where = {"": True, "else": True, "replaced": replaced, "draws": bool(model.layout.draws)}
     for row in _table(path):
         if row["of"] != kind or (row["where"] == "else") == layered or not where[row["where"]]:
             continue
-        names = row["variable"].format(memory=algorithm.memory, written=algorithm.written).split("|")
+        names = (
+            row["variable"].format(memory=algorithm.memory, written=algorithm.written).split("|")
+        )
         key = next((name for name in names if name in algorithm.state), names[-1])
         for layer in range(last) if "{layer}" in row["sites"] else [last]:
             sites: list[str] = []
-            for text in row["sites"].format(layer=layer, last=last, before=max(last - 1, 0)).split():
+            for text in (
+                row["sites"].format(layer=layer, last=last, before=max(last - 1, 0)).split()
+            ):
                 at, _, start = text.removesuffix("*").rpartition("@")
-                several = (f"{at}@{label}" for label in model.layout.labels if label.startswith(start))
+                several = (
+                    f"{at}@{label}" for label in model.layout.labels if label.startswith(start)
+                )
                 sites += several if text.endswith("*") else [text]
-            claim = key, sites or None, row["outcome"] or "prediction", *[True] * bool(row["control"])
+            claim = (
+                key,
+                sites or None,
+                row["outcome"] or "prediction",
+                *[True] * bool(row["control"]),
+            )
             found.append((key, *sites) if kind == "aligned" else claim)
     return tuple(found)

@@ -61,7 +61,11 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
     wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
     refuse_missing("training", episodes)
     rounds = fitted.encode(episodes)
-    return Batch(replace(rounds, values=rounds.values.float()), torch.from_numpy(np.asarray(wanted)).float(), fitted)
+    return Batch(
+        replace(rounds, values=rounds.values.float()),
+        torch.from_numpy(np.asarray(wanted)).float(),
+        fitted,
+    )
 
 
 class EpisodeSource:
@@ -95,10 +99,17 @@ class EpisodeSource:
         for size, (low, high) in within.items():
             allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
         bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
-        require(bool(allowed), f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds")
+        require(
+            bool(allowed),
+            f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds",
+        )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        return next(encode(cast(Episodes, episodes.select(rows)), self.layout, config.targets).windows(chosen.n_rounds))
+        return next(
+            encode(cast(Episodes, episodes.select(rows)), self.layout, config.targets).windows(
+                chosen.n_rounds
+            )
+        )
 
     def evaluation(self) -> list[Episodes]:
         """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""
@@ -110,7 +121,12 @@ class EpisodeSource:
         return [self._sample(rng, n_episodes, stage, i, sizes) for i, sizes in enumerate(fixed)]
 
     def _sample(
-        self, rng: np.random.Generator, n_episodes: int, stage: Stage, turn: int, fixed: Mapping[str, int] | None = None
+        self,
+        rng: np.random.Generator,
+        n_episodes: int,
+        stage: Stage,
+        turn: int,
+        fixed: Mapping[str, int] | None = None,
     ) -> Episodes:
         """Episodes of the regime whose turn it is; sizes that are not fixed are drawn, for the whole batch."""
         regimes, sizes = self.config.regimes, dict(fixed or {})
@@ -120,7 +136,9 @@ class EpisodeSource:
                 low, high = stage.bounds(name, *own)
                 sizes[name] = int(rng.integers(low, high + 1))
         regime = {"regime": regimes[turn % len(regimes)]} if regimes else {}
-        episodes: Episodes = self.task.sample(n_episodes, stage.n_rounds, seed=seed, **sizes, **regime)
+        episodes: Episodes = self.task.sample(
+            n_episodes, stage.n_rounds, seed=seed, **sizes, **regime
+        )
         return episodes
 
     @cached_property
@@ -170,7 +188,9 @@ class RoundsLoss(nn.Module):
                 step = run_round(self.model, now, carried, layout, self.commit, ())
                 carried, scores = step.latents, step.prediction
             if layout.kind != "classes":
-                missed = layout.loss(layout.prediction(scores) if transformer else scores, targets[:, 0])
+                missed = layout.loss(
+                    layout.prediction(scores) if transformer else scores, targets[:, 0]
+                )
             elif transformer:
                 missed = -(targets * scores.log_softmax(-1)).sum(-1)
             else:
@@ -179,7 +199,9 @@ class RoundsLoss(nn.Module):
             losses.append(missed.mean())
         return torch.stack(losses).mean(), carried
 
-    def _round(self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
+    def _round(
+        self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
+    ) -> tuple[Tensor, Tensor]:
         """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
         model, end = self.model, layout.predict_position + 1
         payloads = None if layout.payload is None else values
@@ -215,11 +237,17 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
             continue
         targets = np.asarray(goal.targets(episodes))
         if run.layout.kind != "classes":
-            loss = float(run.layout.loss(predictions.cpu(), torch.from_numpy(targets)[..., 0]).mean())
+            loss = float(
+                run.layout.loss(predictions.cpu(), torch.from_numpy(targets)[..., 0]).mean()
+            )
             parts.append({"loss": loss, "excess": loss})
             continue
         distribution = run.layout.distribution(predictions).numpy(force=True)
-        loss = float(-(targets * np.log(np.maximum(distribution, np.finfo(np.float64).tiny))).sum(-1).mean())
-        parts.append({"cross_entropy": loss, "excess": loss - float(special.entr(targets).sum(-1).mean())})
+        loss = float(
+            -(targets * np.log(np.maximum(distribution, np.finfo(np.float64).tiny))).sum(-1).mean()
+        )
+        parts.append(
+            {"cross_entropy": loss, "excess": loss - float(special.entr(targets).sum(-1).mean())}
+        )
     model.train(was_training)  # type: ignore[attr-defined]
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}

@@ -31,7 +31,12 @@ from interp.training.trainer import this_machine
 
 @checked
 def ship(
-    run_folder: str | Path, name: str, *, n_episodes: int = 1000, seed: int = 11, out: str | Path = SHIPPED
+    run_folder: str | Path,
+    name: str,
+    *,
+    n_episodes: int = 1000,
+    seed: int = 11,
+    out: str | Path = SHIPPED,
 ) -> Path:
     """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run, finished or not.
 
@@ -50,7 +55,9 @@ def ship(
     else:
         model.origin = origin
     metrics = headline(model, n_episodes=n_episodes, seed=seed)
-    return save_checkpoint(model, folder, card=card(run, name, metrics, n_episodes=n_episodes, seed=seed))
+    return save_checkpoint(
+        model, folder, card=card(run, name, metrics, n_episodes=n_episodes, seed=seed)
+    )
 
 
 def _describe(run: TrainedRun) -> str:
@@ -61,7 +68,9 @@ def _describe(run: TrainedRun) -> str:
     learned = goal_of(task).learns or task.name
     if config.regimes:
         learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
-    unfinished = "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
+    unfinished = (
+        "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
+    )
     kind = f"latents {'added to' if config.latent_update == 'add' else 'replaced'}"
     if config.machine:
         kind = f"built by {called(config.machine)}"
@@ -71,45 +80,66 @@ def _describe(run: TrainedRun) -> str:
 def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, seed: int) -> str:
     """The model card, in Markdown."""
     config, task, choice = run.config, catalog.get(run.config.task), run.model.layout.choice_label
-    limits, about = goal_of(task).limits, {"versions": versions(), "git": git_revision(), **run.about}
-    early = config.patience > 0 or any(stage.until for stage in config.curriculum)  # over before all steps are made
+    limits, about = (
+        goal_of(task).limits,
+        {"versions": versions(), "git": git_revision(), **run.about},
+    )
+    early = config.patience > 0 or any(
+        stage.until for stage in config.curriculum
+    )  # over before all steps are made
     optimizers = f"AdamW at {config.lr:g}"
     if config.muon_lr and not config.machine:
         optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
     because = about.get("precision_because", "named by the settings")
     made = f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}"
     if config.machine:
-        carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in run.model.channels)
+        carried = ", ".join(
+            f"{channel.name} {list(channel.shape)}" for channel in run.model.channels
+        )
         made = f"{called(config.machine)}, which carries {carried}"
-    spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
+    spans = [
+        f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)
+    ]
     template = Path(__file__).with_suffix(".md").read_text("utf-8")
     text = template.format(
         name=name,
         kind="machine" if config.machine else "transformer",
         described=_describe(run),
         made=made,
-        data=f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch",
-        regimes=f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else "",
+        data=f"{config.dataset_episodes:,} episodes"
+        if config.dataset_episodes
+        else "fresh episodes in every batch",
+        regimes=f", regimes in turn, a batch each: {', '.join(config.regimes)}"
+        if config.regimes
+        else "",
         sizes=", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
         stages="; ".join(_stage_text(stage, config.task) for stage in config.curriculum),
         optimizers=optimizers,
         config=config,
         decay={"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}[config.decay],
         why="" if because == "named by the settings" else f" ({because})",
-        window=f"a step every {config.window} rounds" if config.window else "no truncation through time",
-        commit=f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
+        window=f"a step every {config.window} rounds"
+        if config.window
+        else "no truncation through time",
+        commit=f"{choice} was the {config.commit} choice in training, own in every number below"
+        if choice
+        else "",
         run=run,
         most="at most " * early,
         minutes=run.seconds / 60,
         machine=about.get("machine") or this_machine(),
-        software=", ".join(f"{package} {version}" for package, version in about["versions"].items()),
+        software=", ".join(
+            f"{package} {version}" for package, version in about["versions"].items()
+        ),
         git=about["git"],
         command=command(config, name),
         seed=seed,
         n_episodes=n_episodes,
         metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
         losses=_table(_loss_curve(run)),
-        limits="\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)]) if limits else "",
+        limits="\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)])
+        if limits
+        else "",
     )
     return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
 
@@ -120,7 +150,9 @@ def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
     targets = [evaluated["seconds"].max() * (i + 1) / points for i in range(points)]
-    chosen = evaluated.loc[sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})]
+    chosen = evaluated.loc[
+        sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})
+    ]
     frame = chosen.drop(columns=["stage", "seconds", "loss"]).assign(minutes=chosen["seconds"] / 60)
     return frame[["minutes", "step", *(c for c in frame.columns if c not in ("minutes", "step"))]]
 
@@ -130,14 +162,25 @@ def command(config: TrainingConfig, name: str) -> str:
 
     def differing(preset: TrainingConfig) -> dict[str, Any]:
         given, other = config.to_dict(), preset.to_dict()
-        return {field: value for field, value in given.items() if field != "machine" and value != other[field]}
+        return {
+            field: value
+            for field, value in given.items()
+            if field != "machine" and value != other[field]
+        }
 
-    candidates = {key: differing(preset) for key, preset in goal_of(catalog.get(config.task)).presets.items()}
-    require(bool(candidates), f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...")
+    candidates = {
+        key: differing(preset) for key, preset in goal_of(catalog.get(config.task)).presets.items()
+    }
+    require(
+        bool(candidates),
+        f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...",
+    )
     preset, changed = min(candidates.items(), key=lambda item: len(item[1]))
     parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
     if config.machine:
-        given = [f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()]
+        given = [
+            f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()
+        ]
         module = BUILDERS[config.machine["builder"]].__module__
         parts += ["--machine", config.machine["builder"], *given]
         if not module.startswith("interp."):
@@ -150,12 +193,20 @@ def command(config: TrainingConfig, name: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list | tuple) else json.dumps(value)
+    return (
+        "[" + ", ".join(map(_toml, value)) + "]"
+        if isinstance(value, list | tuple)
+        else json.dumps(value)
+    )
 
 
 def _stage_text(stage: Stage, task: str) -> str:
     bounds = [(stage.sizes.get(size.name), size.option) for size in catalog.get(task).sizes]
-    said = [(f"up to {bound}" if isinstance(bound, int) else _span(*bound), name) for bound, name in bounds if bound]
+    said = [
+        (f"up to {bound}" if isinstance(bound, int) else _span(*bound), name)
+        for bound, name in bounds
+        if bound
+    ]
     sizes = " and ".join(f"{span} {name}" for span, name in said)
     until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
     return (
@@ -172,7 +223,8 @@ def _span(low: int, high: int) -> str:
 def _table(frame: pd.DataFrame) -> str:
     """A frame as Markdown; numbers to four significant digits."""
     cells = [
-        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in frame.to_numpy(object)
+        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
+        for row in frame.to_numpy(object)
     ]
     rows: list[list[str]] = [list(map(str, frame.columns)), ["---"] * len(frame.columns), *cells]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

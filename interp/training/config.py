@@ -23,11 +23,29 @@ from interp.errors import InputError, require, require_known, theirs
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 
-_OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "latent_update", "write_map", "position_codes", "init_std"]
+_OF_THE_MODEL = [
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "d_mlp",
+    "latent_update",
+    "write_map",
+    "position_codes",
+    "init_std",
+]
 _EVERY = ["eval_every", "checkpoint_every", "eval_episodes", "eval_rounds", "epoch_steps"]
 _POSITIVE = ["batch_size", "lr", "clip", *_EVERY, "d_model", "n_layers", "n_heads"]
 _PATIENCE = ["patience", "patience_from_stage", "min_gain"]
-_FROM_ZERO = ["muon_lr", "window", "d_mlp", "dataset_episodes", "warmup_steps", "weight_decay", *_PATIENCE, "init_std"]
+_FROM_ZERO = [
+    "muon_lr",
+    "window",
+    "d_mlp",
+    "dataset_episodes",
+    "warmup_steps",
+    "weight_decay",
+    *_PATIENCE,
+    "init_std",
+]
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,10 @@ class Stage:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        alike = {name: bound if isinstance(bound, int) else tuple(bound) for name, bound in self.sizes.items()}
+        alike = {
+            name: bound if isinstance(bound, int) else tuple(bound)
+            for name, bound in self.sizes.items()
+        }
         object.__setattr__(self, "sizes", alike)
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
@@ -64,7 +85,9 @@ class Stage:
         """Whether an evaluation reaches what the stage asks for; never where it asks for nothing."""
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
-        return bool(self.until) and all(evaluation[name] >= least for name, least in self.until.items())
+        return bool(self.until) and all(
+            evaluation[name] >= least for name, least in self.until.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -149,10 +172,18 @@ class TrainingConfig:
         check_fields(self)
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
-            named = set(self.machine) == {"builder", "arguments"} and isinstance(self.machine["builder"], str)
+            named = set(self.machine) == {"builder", "arguments"} and isinstance(
+                self.machine["builder"], str
+            )
             ok = named and isinstance(self.machine["arguments"], Mapping)
-            require(ok, f'machine must be {{"builder": NAME, "arguments": {{...}}}}, got {self.machine!r}')
-            require(not self.compile, "compile is for transformers; leave it out where a machine is trained")
+            require(
+                ok,
+                f'machine must be {{"builder": NAME, "arguments": {{...}}}}, got {self.machine!r}',
+            )
+            require(
+                not self.compile,
+                "compile is for transformers; leave it out where a machine is trained",
+            )
             require(
                 self.precision != "bfloat16",
                 "precision 'bfloat16' is for transformers: a machine is trained in its own; set 'float32' or 'auto'",
@@ -179,25 +210,33 @@ class TrainingConfig:
                 )
                 if not isinstance(bound, int):
                     ok = len(bound) == 2 and 1 <= bound[0] <= bound[1]
-                    require(ok, f"stage {i} has {name} {list(bound)}; give one number, or [low, high]")
+                    require(
+                        ok, f"stage {i} has {name} {list(bound)}; give one number, or [low, high]"
+                    )
                     bound = bound[1]
                 require(bound == 0 or bound >= known[name][0], message)
         for name in _POSITIVE:
-            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
+            require(
+                getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}"
+            )
         for name in _FROM_ZERO:
-            require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}")
+            require(
+                getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}"
+            )
         ok = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
         require(ok, f"betas must be two numbers in [0, 1), got {list(self.betas)}")
         require(0.0 <= self.mix < 1.0, f"mix must lie in [0, 1), got {self.mix}")
         require(
-            self.d_model % self.n_heads == 0, f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}"
+            self.d_model % self.n_heads == 0,
+            f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}",
         )
 
     def _check_annealing(self) -> None:
         """Refuse an annealing that is out of order, or of latents that are added to."""
         require(
             self.latent_update == "replace" and not self.machine,
-            "anneal_latents is for transformers whose latents are replaced; set latent_update = 'replace' or leave it out",
+            "anneal_latents is for transformers whose latents are replaced; set latent_update = 'replace' or leave "
+            "it out",
         )
         bounds = self.anneal_latents
         in_order = len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < self.total_steps
@@ -211,7 +250,8 @@ class TrainingConfig:
         """Return the share of the old latent that an update is added to in batch ``step``.
 
         >>> from interp.training.goal import preset
-        >>> replaced = override(preset("experts", "laptop"), {"latent_update": "replace", "anneal_latents": [300, 1200]})
+        >>> annealed = {"latent_update": "replace", "anneal_latents": [300, 1200]}
+        >>> replaced = override(preset("experts", "laptop"), annealed)
         >>> [replaced.latent_kept(step) for step in (0, 300, 750, 1200, 5000)]
         [1.0, 1.0, 0.5, 0.0, 0.0]
         """
@@ -229,7 +269,10 @@ class TrainingConfig:
         known, stages = {f.name for f in fields(Stage)}, list[Stage]()
         for given in self.stages:
             if not isinstance(given, Stage):
-                require(isinstance(given, dict), f"a stage is a table with {', '.join(sorted(known))}, got {given!r}")
+                require(
+                    isinstance(given, dict),
+                    f"a stage is a table with {', '.join(sorted(known))}, got {given!r}",
+                )
                 for name in given:
                     require_known("stage field", name, known)
                 for name in ("n_rounds", "steps"):
@@ -245,8 +288,12 @@ class TrainingConfig:
     def model_config(self, name: str) -> LatentTransformerConfig:
         """The configuration of the model that this run trains."""
         # A layout of one size needs no range.
-        ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
-        layout = catalog.get(self.task).layout(**{name: high for name, (_, high) in self.sizes.items()}, **ranges)
+        ranges = {
+            f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high
+        }
+        layout = catalog.get(self.task).layout(
+            **{name: high for name, (_, high) in self.sizes.items()}, **ranges
+        )
         return LatentTransformerConfig(
             layout=layout,
             output="logits" if layout.kind == "classes" else "value",
@@ -259,12 +306,19 @@ class TrainingConfig:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values; ``machine`` only where one is named."""
         only_if_given = ("machine", "anneal_latents")
-        return {name: value for name, value in asdict(self).items() if name not in only_if_given or value}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in only_if_given or value
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
         """The configuration that :meth:`to_dict` described; a field that is unknown, now or still, is refused."""
-        require(isinstance(values, Mapping), f"a training configuration is a table of fields, got {values!r}")
+        require(
+            isinstance(values, Mapping),
+            f"a training configuration is a table of fields, got {values!r}",
+        )
         _known_fields(values)
         for name in ("task", "stages"):
             require(name in values, f"a training configuration needs the field {name!r}")
@@ -299,7 +353,9 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 def parse_assignment(text: str) -> dict[str, Any]:
     """``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
-    with theirs(f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError):
+    with theirs(
+        f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
+    ):
         return tomllib.loads(text)
 
 

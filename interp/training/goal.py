@@ -61,7 +61,9 @@ class TrainingGoal:
     presets: Mapping[str, TrainingConfig] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()
     held_out: Callable[[_Bounds], tuple[Mapping[str, int], ...]] | None = None
-    evaluate: Callable[[Float[NDArray[Any], "episode round *outcome"], Any], Mapping[str, float]] | None = None
+    evaluate: (
+        Callable[[Float[NDArray[Any], "episode round *outcome"], Any], Mapping[str, float]] | None
+    ) = None
     starts: Mapping[str, Callable[[HookedLatentTransformer], None]] = field(default_factory=dict)
     floor: str = "its floor"
     learns: str = ""
@@ -78,7 +80,9 @@ class TrainingGoal:
 def goal_of(task: Task) -> TrainingGoal:
     """What ``task`` asks of training; a task that names no goal is refused."""
     if task.training is None:
-        raise InputError(f"task {task.key!r} cannot be trained: its record names no goal; give it training=...")
+        raise InputError(
+            f"task {task.key!r} cannot be trained: its record names no goal; give it training=..."
+        )
     return task.training()
 
 
@@ -93,4 +97,6 @@ def preset(task: str, name: str) -> TrainingConfig:
 def presets() -> str:
     """Every task that can be trained with the names of its presets, a line each."""
     trained = [task for task in every() if task.training is not None]
-    return "\n".join(f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained)
+    return "\n".join(
+        f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained
+    )

@@ -58,7 +58,13 @@ class _FittedCell:
 
 @checked
 def fit_cell(
-    episodes: Any, kind: str = "gru", *, units: int = 2, n_folds: int | None = None, steps: int = 150, seed: int = 0
+    episodes: Any,
+    kind: str = "gru",
+    *,
+    units: int = 2,
+    n_folds: int | None = None,
+    steps: int = 150,
+    seed: int = 0,
 ) -> _FittedCell:
     """Fit a cell of a few units to what was recorded of participants.
 
@@ -70,19 +76,36 @@ def fit_cell(
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
     task, whose = catalog.of(episodes), episodes.participants
-    people, whose = np.unique(np.arange(len(episodes)) if whose is None else whose, return_inverse=True)
+    people, whose = np.unique(
+        np.arange(len(episodes)) if whose is None else whose, return_inverse=True
+    )
     n_folds = max(2, min(5, len(people))) if n_folds is None else integer("n_folds", n_folds, 2)
-    require(len(people) >= n_folds, f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds")
-    blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", {"width": units, "sizes": task.sizes_of(episodes)}))
+    require(
+        len(people) >= n_folds,
+        f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds",
+    )
+    blank = cast(
+        AdaptedMachine,
+        built(f"{kind}-{task.key}", {"width": units, "sizes": task.sizes_of(episodes)}),
+    )
     fold = (np.random.default_rng(seed).permutation(len(people)) % n_folds)[whose]
     held = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
     for out in (fold == one for one in range(n_folds)):
         cell = _fitted(blank.fresh(seed), episodes.select(~out), steps)
         with torch.no_grad():
-            held[out] = _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
-    lost = -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12)) * episodes.counted
-    nats, rounds = (np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted))
-    each = pd.DataFrame({"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds})
+            held[out] = (
+                _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
+            )
+    lost = (
+        -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12))
+        * episodes.counted
+    )
+    nats, rounds = (
+        np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted)
+    )
+    each = pd.DataFrame(
+        {"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds}
+    )
     machine = _fitted(blank.fresh(seed), episodes, steps)
     machine.name = blank.name
     return _FittedCell(machine, held, ratio_interval(nats, rounds, seed=seed), each)
@@ -117,7 +140,9 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
     rows = replace(rounds, values=rounds.values.float()).each(lambda part: part.flatten(0, 1))
     shape = counted.shape
     heard = module.hear(said.after(rows)).unflatten(0, shape)
-    states = module.core(heard.gather(1, order[..., None].expand_as(heard)).transpose(0, 1))[0].transpose(0, 1)
+    states = module.core(heard.gather(1, order[..., None].expand_as(heard)).transpose(0, 1))[
+        0
+    ].transpose(0, 1)
     before = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     at = counted.cumsum(1) - counted.int()  # how many rounds took place before this one
     carried = before.gather(1, at[..., None].expand(*shape, states.shape[-1]))

@@ -42,7 +42,10 @@ METRICS_FILE = "metrics.jsonl"
 RECORD_FILE = "training.json"
 LEARNING_FILE = "learning.csv"
 """Beside a shipped checkpoint: the curves of the runs that its settings were compared with."""
-_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))  # what AdamW and Muon keep of every parameter
+_OPTIMIZER_STATE = (
+    ("exp_avg", "exp_avg_sq", "step"),
+    ("momentum",),
+)  # what AdamW and Muon keep of every parameter
 _DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
 
 
@@ -104,7 +107,11 @@ class _RunState:
 
 
 def write_state(
-    folder: Path, progress: Progression, config: Mapping[str, Any], model: torch.nn.Module, optimizers: list[Any]
+    folder: Path,
+    progress: Progression,
+    config: Mapping[str, Any],
+    model: torch.nn.Module,
+    optimizers: list[Any],
 ) -> None:
     """Write the whole state of a run to ``folder``, in one rename."""
     tensors: dict[str, Tensor] = {}
@@ -113,10 +120,15 @@ def write_state(
         for optimizer in optimizers:
             for entry, tensor in optimizer.state.get(parameter, {}).items():
                 tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
-    tensors |= {f"buffer.{key}": buffer.detach().cpu().contiguous() for key, buffer in _buffers(model).items()}
+    tensors |= {
+        f"buffer.{key}": buffer.detach().cpu().contiguous()
+        for key, buffer in _buffers(model).items()
+    }
     about = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
     state = json.dumps({**about, "digest": _digest(about, tensors)})
-    write_atomic(folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
+    write_atomic(
+        folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state})
+    )
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -137,7 +149,10 @@ def made(config: TrainingConfig, name: str) -> Any:
     machine = built(config.machine["builder"], config.machine["arguments"], config.task)
     sizes = machine.layout.to_dict()
     for size, bounds in config.sizes.items():
-        low, high = sizes.get(f"{size}_range") or (sizes.get(size, bounds[0]), sizes.get(size, bounds[1]))
+        low, high = sizes.get(f"{size}_range") or (
+            sizes.get(size, bounds[0]),
+            sizes.get(size, bounds[1]),
+        )
         require(
             low <= bounds[0] and bounds[1] <= high,
             f"the run has {size} {bounds[0]} to {bounds[1]}, and {machine.name!r} reads {low} to {high}: give the run "
@@ -158,7 +173,10 @@ def read_state(folder: Path) -> _RunState | None:
             about = json.loads(stored.metadata()["state"])
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         digest = about.pop("digest", None)
-        require(digest == _digest(about, tensors), f"{str(path)!r} does not hold what was written; {_DAMAGED}")
+        require(
+            digest == _digest(about, tensors),
+            f"{str(path)!r} does not hold what was written; {_DAMAGED}",
+        )
         return _RunState(Progression(**about["progress"]), dict(about["config"]), tensors)
 
 
@@ -167,7 +185,9 @@ def cut_metrics(folder: Path, step: int) -> None:
     path = folder / METRICS_FILE
     if path.is_file():
         with reading(path):
-            kept = "".join(f"{line}\n" for line, record in _records(path) if float(record["step"]) <= step)
+            kept = "".join(
+                f"{line}\n" for line, record in _records(path) if float(record["step"]) <= step
+            )
         write_atomic(path, lambda temporary: temporary.write_text(kept, encoding="utf-8"))
 
 
@@ -178,7 +198,9 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The lines of a JSONL file, and what each says; a line that is damaged, or being written, is left out."""
     found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    ):
         with suppress(ValueError):
             record = json.loads(line)
             found += [(line, record)] if isinstance(record, dict) and "step" in record else []
@@ -218,14 +240,22 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     state = read_state(folder)
     if state is None:
         path = str(folder / STATE_FILE)
-        raise InputError(f"no training state at {path!r}; give the folder of a run, such as output/training/NAME")
+        raise InputError(
+            f"no training state at {path!r}; give the folder of a run, such as output/training/NAME"
+        )
     config = TrainingConfig.from_dict(state.config)
     model = made(config, name)
     state.weights(model)
     if isinstance(model, HookedLatentTransformer):
         model.latent_kept = config.latent_kept(state.progress.step)
-    at, about, records = state.progress, folder / RECORD_FILE, [record for _, record in _records(folder / METRICS_FILE)]
-    metrics = pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
+    at, about, records = (
+        state.progress,
+        folder / RECORD_FILE,
+        [record for _, record in _records(folder / METRICS_FILE)],
+    )
+    metrics = pd.DataFrame(
+        records, columns=None if records else ["step", "stage", "loss", "seconds"]
+    )
     return TrainedRun(
         model=model.eval(),
         config=config,
@@ -245,7 +275,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the evaluation's columns:
         ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
     """
-    require(len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME")
+    require(
+        len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
+    )
     places = [Path(folder).resolve() for folder in folders]
     twice = next((str(place) for place in places if places.count(place) > 1), None)
     require(twice is None, f"the run in {twice!r} was given twice; give each run once")
@@ -253,19 +285,43 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     tasks = sorted({run.config.task for run in runs})
     require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")
     settings = [{"machine": {}, **run.config.to_dict()} for run in runs]
-    differing = [name for name in settings[0] if name != "seed" and any(s[name] != settings[0][name] for s in settings)]
-    usual = {name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0] for name in differing}
+    differing = [
+        name
+        for name in settings[0]
+        if name != "seed" and any(s[name] != settings[0][name] for s in settings)
+    ]
+    usual = {
+        name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0]
+        for name in differing
+    }
     parts = []
     for folder, run, given in zip(folders, runs, settings, strict=True):
-        require("excess" in run.metrics, f"the run in {str(folder)!r} was not evaluated yet; train it for longer")
+        require(
+            "excess" in run.metrics,
+            f"the run in {str(folder)!r} was not evaluated yet; train it for longer",
+        )
         seen = run.metrics.dropna(subset=["excess"])
         labels = {name: said(name, given[name]) for name in differing}
-        unlike = [label for name, label in labels.items() if len(differing) == 1 or label != usual[name]]
+        unlike = [
+            label for name, label in labels.items() if len(differing) == 1 or label != usual[name]
+        ]
         label = ", ".join(unlike) or ("as most" if differing else "all alike")
-        about: dict[str, Any] = {"setting": label, "seed": run.config.seed, "minutes": seen["seconds"] / 60}
+        about: dict[str, Any] = {
+            "setting": label,
+            "seed": run.config.seed,
+            "minutes": seen["seconds"] / 60,
+        }
         parts.append(seen.drop(columns=["stage", "loss", "seconds"]).assign(**about))
     frame = pd.concat(parts, ignore_index=True)
-    return frame[["setting", "seed", "step", "minutes", *frame.columns.drop(["setting", "seed", "step", "minutes"])]]
+    return frame[
+        [
+            "setting",
+            "seed",
+            "step",
+            "minutes",
+            *frame.columns.drop(["setting", "seed", "step", "minutes"]),
+        ]
+    ]
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
@@ -275,7 +331,11 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     >>> over_seeds(frame).to_dict("records")
     [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
     """
-    found = curves.groupby(["setting", "step"], sort=False)["excess"].agg(["mean", "min", "max", "size"]).reset_index()
+    found = (
+        curves.groupby(["setting", "step"], sort=False)["excess"]
+        .agg(["mean", "min", "max", "size"])
+        .reset_index()
+    )
     found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
     n_seeds = curves.groupby("setting")["seed"].nunique()
     return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)

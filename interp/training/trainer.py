@@ -77,10 +77,13 @@ def train(
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     # Where rounds have no payloads, the payload embedding gets no gradient.
-    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
+    accelerator = Accelerator(
+        cpu=on_cpu, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
+    )
     kind = accelerator.device.type
     require(
-        device in ("auto", kind), f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}"
+        device in ("auto", kind),
+        f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}",
     )
     running = accelerator.num_processes
     require(
@@ -99,15 +102,23 @@ def train(
             run.loop(stop_at or config.total_steps)
         except KeyboardInterrupt:
             at = f"stopped at step {run.at.step} of {config.total_steps}"
-            raise KeyboardInterrupt(f"{at}; the same command goes on from step {run.saved}") from None
+            raise KeyboardInterrupt(
+                f"{at}; the same command goes on from step {run.saved}"
+            ) from None
     return folder / "model"
 
 
 class _Run:
     """One training run in one process."""
 
-    def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
-        answer: list[Any] = [taken(config, folder, accelerator.device.type)] if accelerator.is_main_process else [None]
+    def __init__(
+        self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator
+    ) -> None:
+        answer: list[Any] = (
+            [taken(config, folder, accelerator.device.type)]
+            if accelerator.is_main_process
+            else [None]
+        )
         if accelerator.num_processes > 1:
             broadcast_object_list(answer)  # one precision in every process
         precision, self.precision_because = answer[0]
@@ -121,9 +132,13 @@ class _Run:
         beta_1, beta_2 = config.betas
         parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
         for key, parameter in self.model.named_parameters():
-            parts[bool(config.muon_lr and not config.machine and is_stack(key, parameter))].append(parameter)
+            parts[bool(config.muon_lr and not config.machine and is_stack(key, parameter))].append(
+                parameter
+            )
         rest, stacks = parts
-        adam = torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
+        adam = torch.optim.AdamW(
+            rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay
+        )
         optimizers: list[torch.optim.Optimizer] = [adam]
         if stacks:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
@@ -153,14 +168,19 @@ class _Run:
             self.at, self.saved = state.progress, state.progress.step
         elif self.accelerator.is_main_process:
             machine = {"machine": this_machine(), "precision_because": self.precision_because}
-            write_json(self.folder / runs.RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
+            write_json(
+                self.folder / runs.RECORD_FILE,
+                {"config": self.config.to_dict(), **machine, **provenance()},
+            )
         if self.accelerator.is_main_process:
             runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
         """Write the whole state; the file is replaced in one rename."""
         if self.accelerator.is_main_process:
-            runs.write_state(self.folder, self.at, self.config.to_dict(), self.model, self.optimizers)
+            runs.write_state(
+                self.folder, self.at, self.config.to_dict(), self.model, self.optimizers
+            )
         self.saved = self.at.step
 
     # The loop.
@@ -168,8 +188,18 @@ class _Run:
     def loop(self, last_step: int) -> None:
         shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
-        with threads_for(self.model), writing(path), bar as update, interruptible() as interrupted, ExitStack() as held:
-            stream = held.enter_context(open(path, "a", buffering=1, encoding="utf-8")) if shown else None
+        with (
+            threads_for(self.model),
+            writing(path),
+            bar as update,
+            interruptible() as interrupted,
+            ExitStack() as held,
+        ):
+            stream = (
+                held.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
+                if shown
+                else None
+            )
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -178,11 +208,20 @@ class _Run:
                 due = self.at.step % self.config.eval_every == 0 or self._finished
                 if due:
                     self.at.last_evaluation = self.evaluate()
-                    if not self._finished and self.config.curriculum[self.at.stage].mastered(self.at.last_evaluation):
+                    if not self._finished and self.config.curriculum[self.at.stage].mastered(
+                        self.at.last_evaluation
+                    ):
                         self._next_stage()
                 if stream is not None:
-                    record = {"step": self.at.step, "stage": self.at.stage, "loss": loss, "seconds": self.at.seconds}
-                    stream.write(json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n")
+                    record = {
+                        "step": self.at.step,
+                        "stage": self.at.stage,
+                        "loss": loss,
+                        "seconds": self.at.seconds,
+                    }
+                    stream.write(
+                        json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n"
+                    )
                 ends = self._finished or self.at.step >= last_step or interrupted()
                 if self.at.step % self.config.checkpoint_every == 0 or ends:
                     self.save()
@@ -191,7 +230,11 @@ class _Run:
                 excess = self.at.last_evaluation.get("excess")
                 beside = "" if excess is None else f" excess {excess:.4f}"
                 update(completed=self.at.step, text=f"loss {loss:.4f}{beside}")
-        if self._finished and self.accelerator.is_main_process and not (self.folder / "model").exists():
+        if (
+            self._finished
+            and self.accelerator.is_main_process
+            and not (self.folder / "model").exists()
+        ):
             save_checkpoint(self.model, self.folder / "model")
 
     @property
@@ -204,18 +247,33 @@ class _Run:
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards)
         batch = batch.each(lambda tensor: tensor.to(self.accelerator.device))
         # The step of the plan: a stage that ended early counts in full, so that rates still reach their end.
-        planned = sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
-        for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
+        planned = (
+            sum(stage.steps for stage in self.config.curriculum[: self.at.stage])
+            + self.at.stage_step
+        )
+        for optimizer, rate in zip(
+            self.optimizers, (self.config.lr, self.config.muon_lr), strict=False
+        ):
             for group in optimizer.param_groups:
                 group["lr"] = rate * _schedule(planned, self.config)
         self._set_recurrence()
         self.loss.train()
-        if self.config.machine:  # its own randomness, such as dropout, is a function of the step, as the data are
-            torch.manual_seed(int(np.random.SeedSequence([self.config.seed, self.at.step, shard]).generate_state(1)[0]))
+        if (
+            self.config.machine
+        ):  # its own randomness, such as dropout, is a function of the step, as the data are
+            torch.manual_seed(
+                int(
+                    np.random.SeedSequence([self.config.seed, self.at.step, shard]).generate_state(
+                        1
+                    )[0]
+                )
+            )
         latents, total = None, torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
-            with torch.autocast(self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"):
+            with torch.autocast(
+                self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"
+            ):
                 loss, latents = self.loss(window, latents)
             self.accelerator.backward(loss)
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
@@ -249,7 +307,9 @@ class _Run:
         at.epoch_loss += loss / config.epoch_steps
         done = at.stage_step >= config.curriculum[at.stage].steps
         if at.stage_step % config.epoch_steps == 0:
-            at.stale_epochs = 0 if (at.epoch_loss < at.best_epoch_loss - config.min_gain) else at.stale_epochs + 1
+            at.stale_epochs = (
+                0 if (at.epoch_loss < at.best_epoch_loss - config.min_gain) else at.stale_epochs + 1
+            )
             at.best_epoch_loss, at.epoch_loss = min(at.best_epoch_loss, at.epoch_loss), 0.0
             stopping = config.patience and at.stage >= config.patience_from_stage
             done = done or bool(stopping and at.stale_epochs >= config.patience)
@@ -300,12 +360,19 @@ def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
         )
         goal.starts[start](model)
         return
-    trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
+    trained = [
+        record.name
+        for record in models()
+        if record.kind == "learned" and record.task == model.layout.task
+    ]
     if start not in trained and not Path(start).is_dir():
         raise unknown_name(f"start of {model.layout.task!r}", start, [*goal.starts, *trained])
     source: Any = load(start)
     here, there = _shape(model), _shape(source)
-    require(here.keys() == there.keys(), f"weights of {start!r} do not fit this run: it is another kind of model")
+    require(
+        here.keys() == there.keys(),
+        f"weights of {start!r} do not fit this run: it is another kind of model",
+    )
     apart = [key for key in here if here[key] != there[key]]
     if apart:
         said = "; ".join(f"{key} is {here[key]} here and {there[key]} there" for key in apart)
@@ -315,7 +382,9 @@ def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
 
 def _shape(model: Any) -> dict[str, Any]:
     """What two models must have in common for the weights of one to fit the other."""
-    said: dict[str, Any] = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _how(model)
+    said: dict[str, Any] = (
+        model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _how(model)
+    )
     return {key: value for key, value in said.items() if key not in _SAID}
 
 
@@ -324,7 +393,9 @@ def _shape(model: Any) -> dict[str, Any]:
 
 def _units() -> list[str]:
     """The bfloat16 units of the CPU that this process runs on, by the names that torch gives them."""
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+    found: dict[str, Any] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # not in every version of torch
     return sorted(name for name, has in found.items() if has is True and "bf16" in name)
 
 
@@ -355,11 +426,17 @@ def taken(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
             return str(begun["precision"]), str(about.get("precision_because", "as this run began"))
     if kind == "cuda":
         whole = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bfloat16" if whole else "float32"), f"the GPU has {'' if whole else 'no '}bfloat16 units"
+        return (
+            "bfloat16" if whole else "float32"
+        ), f"the GPU has {'' if whole else 'no '}bfloat16 units"
     if kind != "cpu":
         return "float32", f"nothing says whether {kind!r} has bfloat16 units"
     units = ", ".join(_units())
-    return ("bfloat16", f"the CPU has {units}") if units else ("float32", "the CPU reports no bfloat16 units")
+    return (
+        ("bfloat16", f"the CPU has {units}")
+        if units
+        else ("float32", "the CPU reports no bfloat16 units")
+    )
 
 
 def kind_of(device: str) -> str:
@@ -381,7 +458,11 @@ _ADAM_RMS = 0.2
 
 def is_stack(name: str, parameter: Tensor) -> bool:
     """Whether Muon trains the parameter: the weights of blocks, not their biases, embeddings or the unembedding."""
-    return name.startswith("blocks.") and name.rpartition(".")[2].startswith("W_") and parameter.ndim >= 2
+    return (
+        name.startswith("blocks.")
+        and name.rpartition(".")[2].startswith("W_")
+        and parameter.ndim >= 2
+    )
 
 
 class Muon(torch.optim.Optimizer):
@@ -404,12 +485,16 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
-                update = _orthogonalise(gradient + _MOMENTUM * state["momentum"].mul_(_MOMENTUM).add_(gradient))
+                update = _orthogonalise(
+                    gradient + _MOMENTUM * state["momentum"].mul_(_MOMENTUM).add_(gradient)
+                )
                 rate = _ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
 
-def _orthogonalise(matrix: Float[Tensor, "*stack rows columns"]) -> Float[Tensor, "*stack rows columns"]:
+def _orthogonalise(
+    matrix: Float[Tensor, "*stack rows columns"],
+) -> Float[Tensor, "*stack rows columns"]:
     """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]

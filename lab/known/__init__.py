@@ -75,7 +75,11 @@ def _specimen(row: Mapping[str, str], rng: np.random.Generator | None) -> Specim
     if rng is not None:
         low, high = sorted(sizes)
         whole = low.is_integer() and high.is_integer()
-        size = [float(rng.integers(int(low), int(high) + 1)) if whole else round(float(rng.uniform(low, high)), 3)]
+        size = [
+            float(rng.integers(int(low), int(high) + 1))
+            if whole
+            else round(float(rng.uniform(low, high)), 3)
+        ]
     make = makers.MAKERS[row["task"]][row["key"]]
     return Specimen(
         key=row["key"].format(*size),

@@ -101,14 +101,20 @@ class Computed(nn.Module):
         self.layout, self.read = layout, _reader(layout)
         start = {key: np.asarray(algorithm.initial(one)[key])[0] for key in algorithm.state}
         self.shapes = {key: value.shape for key, value in start.items()}
-        flat = np.concatenate([np.zeros(0), *(value.astype(np.float64).ravel() for value in start.values())])
+        flat = np.concatenate(
+            [np.zeros(0), *(value.astype(np.float64).ravel() for value in start.values())]
+        )
         self.register_buffer("first", torch.from_numpy(flat if flat.size else np.zeros(1)))
         self.n_carried = len(self.first)
         self.random = RandomCell(layout, self.n_carried)
 
     def extra_repr(self) -> str:
         """What it computes, for the machine's digest."""
-        computed = None if self.algorithm is None else (self.algorithm.key, dict(self.algorithm.parameters))
+        computed = (
+            None
+            if self.algorithm is None
+            else (self.algorithm.key, dict(self.algorithm.parameters))
+        )
         return f"algorithm={computed}"
 
     @staticmethod
@@ -118,7 +124,9 @@ class Computed(nn.Module):
         module.random.reset_parameters()
 
     @staticmethod
-    def step(module: Computed, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        module: Computed, carried: dict[str, Tensor], fed: EncodedRounds
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """One round: probabilities of the outcomes, and the state after it."""
         if module.algorithm is None:
             scores, after = module.random(carried[STATE], fed)
@@ -126,7 +134,9 @@ class Computed(nn.Module):
         known = module.algorithm
         inputs = {key: value[:, 0] for key, value in known.read(module.read(fed)).items()}
         following, values = known.step(module.parts(carried[STATE]), inputs)
-        told = torch.from_numpy(np.asarray(known.distribution(values), np.float64)).to(carried[STATE])
+        told = torch.from_numpy(np.asarray(known.distribution(values), np.float64)).to(
+            carried[STATE]
+        )
         return told, {STATE: module.flattened(following, carried[STATE])}
 
     def parts(self, state: Tensor) -> dict[str, _Array]:
@@ -136,7 +146,11 @@ class Computed(nn.Module):
         for key, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=int))
             value = numbers[:, at : at + size].reshape(-1, *shape)
-            found[key] = np.rint(value).astype(int) if self.algorithm.variable(key).kind == "class" else value
+            found[key] = (
+                np.rint(value).astype(int)
+                if self.algorithm.variable(key).kind == "class"
+                else value
+            )
             at += size
         return found
 
@@ -156,7 +170,9 @@ class RandomCell(nn.Module):
         super().__init__()
         self.n_tokens, self.n_prefix = len(layout.vocabulary), layout.predict_position + 1
         self.kind, n_prefix = layout.kind, self.n_prefix * (self.n_tokens + 1)
-        self.enter = nn.Parameter(torch.zeros(layout.n_positions * (self.n_tokens + 1), n_carried).double())
+        self.enter = nn.Parameter(
+            torch.zeros(layout.n_positions * (self.n_tokens + 1), n_carried).double()
+        )
         self.rotation = nn.Parameter(torch.zeros(n_carried, n_carried).double())
         self.hidden = nn.Parameter(torch.zeros(n_carried + n_prefix, _WIDTH).double())
         self.answer = nn.Parameter(torch.zeros(_WIDTH, layout.n_outputs).double())
@@ -166,8 +182,12 @@ class RandomCell(nn.Module):
         with torch.no_grad():
             rotation, _ = torch.linalg.qr(torch.randn(self.rotation.shape).double())
             self.rotation.copy_(rotation)
-            self.enter.copy_(torch.randn(self.enter.shape) / (len(self.enter) / (self.n_tokens + 1)) ** 0.5)
-            self.hidden.copy_(torch.randn(self.hidden.shape) / (len(self.rotation) + self.n_prefix) ** 0.5)
+            self.enter.copy_(
+                torch.randn(self.enter.shape) / (len(self.enter) / (self.n_tokens + 1)) ** 0.5
+            )
+            self.hidden.copy_(
+                torch.randn(self.hidden.shape) / (len(self.rotation) + self.n_prefix) ** 0.5
+            )
             self.answer.copy_(torch.randn(self.answer.shape) / _WIDTH**0.5)
 
     def forward(self, carried: Tensor, fed: EncodedRounds) -> tuple[Tensor, Tensor]:
@@ -204,7 +224,10 @@ def _number(tokens: Tensor, first: int, n: int) -> _Array:
 
 def _expert_episodes(layout: ExpertRound, fed: EncodedRounds) -> ExpertEpisodes:
     votes = layout.positions([f"p_{i + 1}" for i in range(layout.n_experts)])
-    advice, labels = (_number(fed.tokens[:, at], layout.token_ids["q0"], 2) for at in (votes, (layout.position("y"),)))
+    advice, labels = (
+        _number(fed.tokens[:, at], layout.token_ids["q0"], 2)
+        for at in (votes, (layout.position("y"),))
+    )
     return ExpertEpisodes(advice[:, None], labels)
 
 
@@ -214,7 +237,11 @@ def _mdp_episodes(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
     def at(label: str, first: str, n: int) -> _Array:
         return _number(fed.tokens[:, layout.positions(label)], ids[first], n)
 
-    states, actions, following = at("s", "s_1", n_states), at("a", "a_1", n_actions), at("s'", "s_1", n_states)
+    states, actions, following = (
+        at("s", "s_1", n_states),
+        at("a", "a_1", n_actions),
+        at("s'", "s_1", n_states),
+    )
     rewards = fed.values[:, layout.positions("r")].double().numpy(force=True)
     return MDPEpisodes.from_transitions(
         None, states, actions, rewards, following, n_states=n_states, n_actions=n_actions
@@ -225,8 +252,12 @@ def _searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpis
     edges = range(1, layout.n_edges + 1)
 
     def at(*labels: str) -> _Array:
-        return _number(fed.tokens[:, layout.positions(labels)], layout.token_ids["n_1"], layout.n_nodes)
+        return _number(
+            fed.tokens[:, layout.positions(labels)], layout.token_ids["n_1"], layout.n_nodes
+        )
 
     ends = np.stack([at(*(f"{end}_{i}" for i in edges)) for end in ("s", "t")], -1)
     # A round is read whether or not an answer of it is right.
-    return ReachabilityEpisodes(ends, at("r")[:, 0], at("c_1", "c_2"), layout.n_nodes, 1, regime="a round")
+    return ReachabilityEpisodes(
+        ends, at("r")[:, 0], at("c_1", "c_2"), layout.n_nodes, 1, regime="a round"
+    )

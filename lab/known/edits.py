@@ -30,7 +30,9 @@ Edit = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 and the memory that is left; the memory is zero at first."""
 
 
-def edited(model: HookedLatentTransformer, edit: Edit, name: str, memory: int = 0) -> HookedLatentTransformer:
+def edited(
+    model: HookedLatentTransformer, edit: Edit, name: str, memory: int = 0
+) -> HookedLatentTransformer:
     """The circuit with an edit of what it writes; its untrained copies have none.
 
     Args:
@@ -40,12 +42,17 @@ def edited(model: HookedLatentTransformer, edit: Edit, name: str, memory: int = 
     Raises:
         InputError: a learned model, whose state cannot be read exactly.
     """
-    require(model.is_handwired, f"{model.name!r} is a learned model; edit a handwired one, whose state is known")
+    require(
+        model.is_handwired,
+        f"{model.name!r} is a learned model; edit a handwired one, whose state is known",
+    )
     first = model.config.d_model
     changed = widened(model, memory) if memory else copy.deepcopy(model)
     spread = torch.linalg.pinv(changed.state_map).T
 
-    def write(own: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor) -> Tensor:
+    def write(
+        own: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor
+    ) -> Tensor:
         written = type(own).write(own, latents, update, slots)
         if not own.is_handwired:  # an untrained copy
             return written
@@ -93,7 +100,9 @@ def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:
 
     def disturb(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         gained = (1000 * (after - before).flatten(1) + 0.123).round().long()
-        code = (31 * (memory[:, 0] * 2**31).round().long() + gained @ torch.arange(7, 7 + size) + 12345) % 2**31
+        code = (
+            31 * (memory[:, 0] * 2**31).round().long() + gained @ torch.arange(7, 7 + size) + 12345
+        ) % 2**31
         code = (code * 1103515245 + 12345) % 2**31
         drawn = [np.random.default_rng(int(one)).standard_normal(size) for one in code]
         noise = torch.from_numpy(np.array(drawn)).to(after).reshape(after.shape)
@@ -114,7 +123,9 @@ def twice(model: HookedLatentTransformer) -> HookedLatentTransformer:
 def without_head(model: HookedLatentTransformer, head: str) -> HookedLatentTransformer:
     """The circuit with one head that writes nothing, by the name of the head."""
     cut = copy.deepcopy(model)
-    found = [(layer, row.index(head)) for layer, row in enumerate(cut.config.head_names) if head in row]
+    found = [
+        (layer, row.index(head)) for layer, row in enumerate(cut.config.head_names) if head in row
+    ]
     known = ", ".join(name for row in cut.config.head_names for name in row)
     require(len(found) == 1, f"{model.name!r} has no head {head!r}; its heads are {known}")
     layer, index = found[0]

@@ -57,11 +57,17 @@ class Majority(nn.Module):
         return torch.stack([1 - one, one], -1)
 
 
-def majority(n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, name: str = "handmade") -> AdaptedMachine:
+def majority(
+    n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, name: str = "handmade"
+) -> AdaptedMachine:
     """The machine; its state is the experts' log-weights ``[..., n_experts]``, and its points are the cell's gates."""
 
-    def step(module: Majority, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        said = (fed.tokens[:, 3 : 3 + 2 * n_experts : 2] - 3).to(carried["h"])  # <w> <z> e_1 p_1 ... p? y w?
+    def step(
+        module: Majority, carried: dict[str, Tensor], fed: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        said = (fed.tokens[:, 3 : 3 + 2 * n_experts : 2] - 3).to(
+            carried["h"]
+        )  # <w> <z> e_1 p_1 ... p? y w?
         truth = (fed.tokens[:, -2:-1] - 3).to(carried["h"])
         heard = 2 * torch.cat([said, truth], 1) - 1
         return module.votes(carried["h"], said), {"h": module.cell(heard, carried["h"])}

@@ -84,7 +84,9 @@ _advice, _values, _graph = (partial(reference, task) for task in REFERENCES)
 
 def _kept(column: int, before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """One entry of the last axis stays as it was."""
-    return torch.where(torch.arange(after.shape[-1], device=after.device) == column, before, after), memory
+    return torch.where(
+        torch.arange(after.shape[-1], device=after.device) == column, before, after
+    ), memory
 
 
 def _newest(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +94,9 @@ def _newest(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tens
 
 
 def _unlearns(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    lapse = torch.from_numpy(_rarely((after / GAIN).round().double().numpy(force=True))).to(after.device)
+    lapse = torch.from_numpy(_rarely((after / GAIN).round().double().numpy(force=True))).to(
+        after.device
+    )
     return torch.where(lapse.unsqueeze(-1), 2 * before - after, after), memory
 
 
@@ -110,10 +114,14 @@ def _without(task: str, column: float, name: str) -> Machine:
 # Algorithms that are the reference's but for an equation.
 
 
-def _but(base: Algorithm, name: str, key: str, parents: tuple[str, ...], equation: Callable[..., Any]) -> Machine:
+def _but(
+    base: Algorithm, name: str, key: str, parents: tuple[str, ...], equation: Callable[..., Any]
+) -> Machine:
     """``base`` with the equation of one variable exchanged: ``equation`` takes the old one and the values."""
     plain = base.variable(key).equation
-    varied = base.varied(name.replace(" ", "_"), name, base.parameters, {key: (parents, partial(equation, plain))})
+    varied = base.varied(
+        name.replace(" ", "_"), name, base.parameters, {key: (parents, partial(equation, plain))}
+    )
     return computed(varied, name)
 
 
@@ -128,18 +136,29 @@ def _searching_both_ways() -> Machine:
 
     def grown(v: Values) -> Any:
         """The sets ``[..., candidate, node]`` that lead to each candidate, a step farther."""
-        sets = np.maximum(v["backward"], v["candidates"][..., None] == (names := np.arange(v["backward"].shape[-1])))
+        sets = np.maximum(
+            v["backward"],
+            v["candidates"][..., None] == (names := np.arange(v["backward"].shape[-1])),
+        )
         ends = np.broadcast_to(v["target"][..., None, :], (*sets.shape[:-1], v["target"].shape[-1]))
         leads = np.take_along_axis(sets, ends, -1) > 0.5
-        return np.maximum(sets, (leads[..., None] & (v["source"][..., None, :, None] == names)).any(-2))
+        return np.maximum(
+            sets, (leads[..., None] & (v["source"][..., None, :, None] == names)).any(-2)
+        )
 
     def member(v: Values) -> Any:
-        asked = np.maximum(v["backward"], v["candidates"][..., None] == np.arange(v["backward"].shape[-1]))
+        asked = np.maximum(
+            v["backward"], v["candidates"][..., None] == np.arange(v["backward"].shape[-1])
+        )
         return 1.0 * ((asked > 0.5) & (v["reached"][..., None, :] > 0.5)).any(-1)
 
-    backward = Variable("backward", "B_k", "the nodes that lead to each candidate", "indicator", "state")
+    backward = Variable(
+        "backward", "B_k", "the nodes that lead to each candidate", "indicator", "state"
+    )
     parents = ("backward", "candidates", "source", "target")
-    following = replace(backward, key="next_backward", role="round", parents=parents, equation=grown)
+    following = replace(
+        backward, key="next_backward", role="round", parents=parents, equation=grown
+    )
     made = base.varied(
         "bidirectional",
         "search from both ends",
@@ -147,7 +166,12 @@ def _searching_both_ways() -> Machine:
         {"member": (("backward", "reached", "candidates"), member)},
         variables=(backward, *base.variables, following),
     )
-    return computed(replace(made, initial=lambda e: {**base.initial(e), "backward": np.zeros((len(e), 2, e.n_nodes))}))
+    return computed(
+        replace(
+            made,
+            initial=lambda e: {**base.initial(e), "backward": np.zeros((len(e), 2, e.n_nodes))},
+        )
+    )
 
 
 _Makers = Mapping[str, Callable[..., Machine]]
@@ -161,15 +185,23 @@ _EXPERTS: _Makers = {
     "handmade GRU": handmade.majority,
     "gain {:g}": lambda size: _advice(log_gamma=size),
     "Bayes, wrong prior": lambda: computed(experts.bayes(0.0, 1.0)),
-    "inverted once in 240": lambda: _but(_MAJORITY(), "inverted rarely", "prediction", _VOTES, _inverted),
+    "inverted once in 240": lambda: _but(
+        _MAJORITY(), "inverted rarely", "prediction", _VOTES, _inverted
+    ),
     "written and never read": lambda: edits.without_head(_advice(), "2.1 fetch z"),
     "leaky {:g}": lambda keep: edits.leaky(_advice(), keep),
     "last {:g} rounds": lambda rounds: edits.window(_advice(), int(rounds)),
     "noise {:g}": lambda sd: edits.noisy(_advice(), sd),
     "one round late, by algorithm": lambda: computed(rivals.late_majority(GAIN, lag=1)),
-    "ignores expert {:g}": lambda expert: _without("experts", expert - 1, f"ignores expert {expert:g}"),
+    "ignores expert {:g}": lambda expert: _without(
+        "experts", expert - 1, f"ignores expert {expert:g}"
+    ),
     "label stuck": lambda: _but(
-        _MAJORITY(), "label stuck", "match", ("votes",), lambda plain, v: v["votes"].astype(np.int64)
+        _MAJORITY(),
+        "label stuck",
+        "match",
+        ("votes",),
+        lambda plain, v: v["votes"].astype(np.int64),
     ),
     "unlearns once in 240": lambda: edits.edited(_advice(), _unlearns, "unlearns once in 240"),
     "wma-learned": lambda: library.load("wma-learned"),
@@ -199,7 +231,11 @@ _REACHABILITY: _Makers = {
     "noise that is cleaned away": lambda: edits.noisy(_graph(), 0.03),
     "answer spread": lambda: computed(_BREADTH(0.6)),
     "answers the opposite": lambda: _but(
-        _BREADTH(), "opposite", "member", ("reached", "candidates"), lambda plain, v: plain(v)[..., ::-1]
+        _BREADTH(),
+        "opposite",
+        "member",
+        ("reached", "candidates"),
+        lambda plain, v: plain(v)[..., ::-1],
     ),
     "two hops": lambda: computed(search.depth_limited(2)),
     "depth-first": lambda: computed(search.depth_first()),
@@ -208,10 +244,16 @@ _REACHABILITY: _Makers = {
     "more ancestors": lambda: computed(search.heuristic("more_ancestors")),
     "one round late, by algorithm": lambda: computed(search.late_search(1)),
     "holds only what is new": lambda: edits.edited(_graph(), _newest, "newest"),
-    "never holds node {:g}": lambda node: _without("reachability", node, f"never holds node {node:g}"),
+    "never holds node {:g}": lambda node: _without(
+        "reachability", node, f"never holds node {node:g}"
+    ),
     "ignores the root": lambda: edits.without_head(_graph(), "1.1 near"),
     "reachability-learned": lambda: library.load("reachability-learned"),
     "untrained": lambda: _fresh("reachability-learned", 100),
 }
-MAKERS: Mapping[str, _Makers] = {"experts": _EXPERTS, "qlearning": _QLEARNING, "reachability": _REACHABILITY}
+MAKERS: Mapping[str, _Makers] = {
+    "experts": _EXPERTS,
+    "qlearning": _QLEARNING,
+    "reachability": _REACHABILITY,
+}
 """Task -> key of a row -> what makes its machine."""

@@ -44,18 +44,39 @@ def mark_family(named: str, right: str | None) -> str:
 def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dict[str, Any]:
     """A row of the gallery's table: each question's word, the right one, the mark, and the number that decided."""
     found = compare.run(specimen.make(), reference, effort=effort)
-    row: dict[str, Any] = {"task": specimen.task, "key": specimen.key, "held_out": specimen.held_out}
+    row: dict[str, Any] = {
+        "task": specimen.task,
+        "key": specimen.key,
+        "held_out": specimen.held_out,
+    }
     for question in QUESTIONS:
         one, right = found[question], specimen.right.get(question)
-        row |= {question: one.word, f"{question}_right": right or "", f"{question}_mark": mark(one.word, right)}
-        row |= {f"{question}_by": f"{one.unit} ({one.about})", f"{question}_value": one.number.estimate}
+        row |= {
+            question: one.word,
+            f"{question}_right": right or "",
+            f"{question}_mark": mark(one.word, right),
+        }
+        row |= {
+            f"{question}_by": f"{one.unit} ({one.about})",
+            f"{question}_value": one.number.estimate,
+        }
         row |= {f"{question}_low": one.number.low, f"{question}_high": one.number.high}
-        row |= {f"{question}_threshold": one.threshold, f"{question}_control": one.row()["control_number"]}
+        row |= {
+            f"{question}_threshold": one.threshold,
+            f"{question}_control": one.row()["control_number"],
+        }
     named = found.algorithm.family or ""
-    row |= {"algorithm": named or f"none ({found.algorithm.closest})", "algorithm_right": specimen.algorithm}
+    row |= {
+        "algorithm": named or f"none ({found.algorithm.closest})",
+        "algorithm_right": specimen.algorithm,
+    }
     row |= {"algorithm_mark": mark_family(named, specimen.algorithm)}
     marks = [row[f"{one}_mark"] for one in SCORED]
-    return row | {f"n_{one}": marks.count(one) for one in MARKS} | {"cpu_seconds": found.settings["cpu_seconds"]}
+    return (
+        row
+        | {f"n_{one}": marks.count(one) for one in MARKS}
+        | {"cpu_seconds": found.settings["cpu_seconds"]}
+    )
 
 
 def rules(frame: pd.DataFrame) -> pd.DataFrame:
@@ -71,7 +92,9 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
             for error, word in (("false yes", "no"), ("false no", "yes")):
                 if one == "algorithm" and word == "yes":
                     continue
-                asked = marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
+                asked = (
+                    marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
+                )
                 wrong = marks[asked] == "wrong"
                 told = {"held out": "yes" if held_out else "no", "question": one, "error": error}
                 counted = {"wrong": int(wrong.sum()), "of": len(wrong)}
@@ -96,7 +119,11 @@ def summary(frame: pd.DataFrame) -> str:
                     **{m: int((marks == m).sum()) for m in MARKS},
                 }
             )
-    told = [f"  {row['task']}: {row['key']}: {_said(row)}" for _, row in frame.iterrows() if row["n_wrong"]]
+    told = [
+        f"  {row['task']}: {row['key']}: {_said(row)}"
+        for _, row in frame.iterrows()
+        if row["n_wrong"]
+    ]
     seconds = frame["cpu_seconds"]
     return "\n".join(
         [
@@ -119,9 +146,8 @@ def _said(row: pd.Series[Any]) -> str:
             continue
         said = f"{one} {row[one]!r}"
         if one in QUESTIONS:
-            said += (
-                f", {row[f'{one}_by']} {row[f'{one}_value']:.3g} [{row[f'{one}_low']:.3g}, {row[f'{one}_high']:.3g}]"
-            )
+            interval = f"[{row[f'{one}_low']:.3g}, {row[f'{one}_high']:.3g}]"
+            said += f", {row[f'{one}_by']} {row[f'{one}_value']:.3g} {interval}"
         right = row[f"{one}_right"]
         wrong.append(f"{said}; right is {right if isinstance(right, str) and right else 'none'}")
     return " / ".join(wrong)

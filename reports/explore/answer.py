@@ -70,21 +70,32 @@ class Answer:
     def outcome(self) -> int:
         """The outcome that is drawn: the one asked for, else the one that edits move most, or that varies most."""
         names = self.bench.layout.outcomes
-        require(self.view.outcome < len(names), f"outcome {self.view.outcome} does not exist: 0 to {len(names) - 1}")
+        require(
+            self.view.outcome < len(names),
+            f"outcome {self.view.outcome} does not exist: 0 to {len(names) - 1}",
+        )
         if self.view.outcome >= 0:
             return self.view.outcome
         before, after = self.machine
         moved = np.abs(after - before).max(0)
-        return int((moved if moved.max() > 1e-6 else before.std(0) + 1e-9 * np.arange(len(names))).argmax())
+        return int(
+            (moved if moved.max() > 1e-6 else before.std(0) + 1e-9 * np.arange(len(names))).argmax()
+        )
 
     def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
         sides = self.machine, self.algorithm, (self.machine[0], self.controls)
         apart = [np.abs(after - before) for before, after in sides]
-        machine, algorithm, random = [of.sum(-1) / 2 if self.bench.classes else of[..., 0] for of in apart]
+        machine, algorithm, random = [
+            of.sum(-1) / 2 if self.bench.classes else of[..., 0] for of in apart
+        ]
         moved = {"machine": machine, "algorithm": algorithm}
         if len(random):
-            moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
+            moved |= {
+                "control_mean": random.mean(0),
+                "control_low": random.min(0),
+                "control_high": random.max(0),
+            }
         return moved
 
     @cached_property
@@ -93,20 +104,33 @@ class Answer:
         layout, names = self.bench.layout, self.bench.layout.outcomes
         if not self.bench.classes:
             return [""] * self.bench.n_rounds
-        sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(-1, 1, self.bench.n_rounds, -1)
-        losses = self.bench.task.data.losses(layout.prediction(sure), self.episodes, slice(0, self.bench.n_rounds))
+        sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(
+            -1, 1, self.bench.n_rounds, -1
+        )
+        losses = self.bench.task.data.losses(
+            layout.prediction(sure), self.episodes, slice(0, self.bench.n_rounds)
+        )
         best = losses[:, 0] <= losses[:, 0].min(0).values + 1e-9
-        return [" or ".join(n for n, b in zip(names, best[:, t], strict=True) if b) for t in range(best.shape[1])]
+        return [
+            " or ".join(n for n, b in zip(names, best[:, t], strict=True) if b)
+            for t in range(best.shape[1])
+        ]
 
     def frame(self) -> pd.DataFrame:
         """A row for every round and outcome: what is drawn, as data."""
         n, names = self.bench.n_rounds, self.bench.layout.outcomes
-        columns: dict[str, Any] = {"round": np.repeat(np.arange(n), len(names)), "outcome": list(names) * n}
+        columns: dict[str, Any] = {
+            "round": np.repeat(np.arange(n), len(names)),
+            "outcome": list(names) * n,
+        }
         columns |= {"truth": np.repeat(self.truth, len(names))}
         for name, pair in (("model", self.machine), ("algorithm", self.algorithm)):
             columns |= {f"{name}_before": pair[0].ravel(), f"{name}_after": pair[1].ravel()}
         if len(self.controls):
-            columns |= {"control_low": self.controls.min(0).ravel(), "control_high": self.controls.max(0).ravel()}
+            columns |= {
+                "control_low": self.controls.min(0).ravel(),
+                "control_high": self.controls.max(0).ravel(),
+            }
         columns |= {f"moved_{k}": np.repeat(v, len(names)) for k, v in self.differences().items()}
         return pd.DataFrame(columns)
 
@@ -114,8 +138,13 @@ class Answer:
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     """Run the edits of a view; where ``whole``, also those inside the machine, which a reference lacks."""
     n, most = bench.n_rounds, len(bench.episodes)
-    require(view.episode < most, f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}")
-    require(view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}")
+    require(
+        view.episode < most,
+        f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}",
+    )
+    require(
+        view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}"
+    )
     before, episodes = bench.alone(view.episode), bench.episodes
     for edit in view.edits:
         episodes = edit.inputs(bench, episodes)
@@ -145,23 +174,39 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     after, controls = before, np.zeros((0, n, 1))
     if hooks:
         first, was = min(hooks), before.fed.tensors()
-        parts = {name: torch.cat([was[name][:, :first], x[:, first:]], 1) for name, x in fed.tensors().items()}
-        clean = replace(before, fed=replace(fed, **parts))  # a run of the edited rounds takes its first rounds from it
-        after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
+        parts = {
+            name: torch.cat([was[name][:, :first], x[:, first:]], 1)
+            for name, x in fed.tensors().items()
+        }
+        clean = replace(
+            before, fed=replace(fed, **parts)
+        )  # a run of the edited rounds takes its first rounds from it
+        after = rollout(
+            bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean
+        )
         for t in set(range(n)) - set(hooks):
             read[:, t] = (before if view.hold else after).latents[:, t]
         apart = (after.latents - before.latents)[0].double().flatten(1).norm(dim=-1)
         moves = [(t, latent, float(apart[t : t + 2].max())) for t in changed]
-        controls = _controls(bench, view, before, [*moves, *((t, writes[i].site, x) for (i, t), x in sizes.items())])
+        controls = _controls(
+            bench, view, before, [*moves, *((t, writes[i].site, x) for (i, t), x in sizes.items())]
+        )
     values, followed = _follow(bench, view, episodes)
     alone = {key: value[[view.episode]] for key, value in bench.values.items()}
-    told = [bench.layout.distribution(run.predictions)[0].double().numpy(force=True) for run in (before, after)]
+    told = [
+        bench.layout.distribution(run.predictions)[0].double().numpy(force=True)
+        for run in (before, after)
+    ]
     asked = [np.asarray(bench.algorithm.distribution(of)[0]) for of in (alone, values)]
     sides = (told[0], told[1]), (asked[0], asked[1])
-    return Answer(bench, view, episodes, before, after, read, hooks, controls, followed, alone, values, *sides)
+    return Answer(
+        bench, view, episodes, before, after, read, hooks, controls, followed, alone, values, *sides
+    )
 
 
-def _act(bench: Bench, site: Site, change: Callable[[Tensor], Tensor], activation: Tensor, hook: object) -> Tensor:
+def _act(
+    bench: Bench, site: Site, change: Callable[[Tensor], Tensor], activation: Tensor, hook: object
+) -> Tensor:
     """As a hook: change what stands at a site."""
     return write(activation, site, bench.layout, change(site.read(activation, bench.layout)))
 
@@ -178,19 +223,26 @@ def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[i
     return [int(t) for t in differ.nonzero()]
 
 
-def _controls(bench: Bench, view: View, before: Rollout, moves: list[tuple[int, Site, float]]) -> _Array:
+def _controls(
+    bench: Bench, view: View, before: Rollout, moves: list[tuple[int, Site, float]]
+) -> _Array:
     """Predictions under random changes of equal size, ``[control, round, outcome]``: by round, site and size."""
     draw = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for t, site, size in moves:
 
         def move(own: Tensor, site: Site = site, size: float = size) -> Tensor:
-            noise = torch.randn(own.shape, generator=draw, dtype=torch.float64).to(own.device) * _free(bench, site, own)
+            noise = torch.randn(own.shape, generator=draw, dtype=torch.float64).to(
+                own.device
+            ) * _free(bench, site, own)
             long = noise.flatten(1).norm(dim=1).clamp_min(1e-30).reshape(-1, *[1] * (own.ndim - 1))
             return own + (noise / long * size).to(own)
 
         hooks[t].append((site.hook, partial(_act, bench, site, move)))
-    episodes, clean = bench.episodes.select([view.episode] * _N_CONTROLS), before.select([0] * _N_CONTROLS)
+    episodes, clean = (
+        bench.episodes.select([view.episode] * _N_CONTROLS),
+        before.select([0] * _N_CONTROLS),
+    )
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
     return bench.layout.distribution(run.predictions).double().numpy(force=True)
 
@@ -200,7 +252,11 @@ def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
     if site.kind.axes == "latent":
         held = carried_mask(bench.model)[site.index(bench.layout)[1]]
         return held.reshape(own.shape[1:]).to(own.device, torch.float64)
-    seen = own.isfinite() if "pos" in site.kind.axes.split()[:1] or not site.kind.axes else own.isfinite() & (own != 0)
+    seen = (
+        own.isfinite()
+        if "pos" in site.kind.axes.split()[:1] or not site.kind.axes
+        else own.isfinite() & (own != 0)
+    )
     return seen.double()
 
 
@@ -211,7 +267,10 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
     for edit in view.edits:
         if edit.kind == "input":
             followed += 1
-        elif edit.kind == "move" or edit.on_state(bench, {k: v[:, 0] for k, v in state_of.items()}, 0) is not None:
+        elif (
+            edit.kind == "move"
+            or edit.on_state(bench, {k: v[:, 0] for k, v in state_of.items()}, 0) is not None
+        ):
             followed += 1
             for t in edit.rounds(bench):
                 acts[t].append(edit)
@@ -223,7 +282,11 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
         now = {key: value[:, t] for key, value in state_of.items()} if view.hold else now
         for edit in acts[t]:
             now = edit.on_state(bench, now, t) or now
-        with np.errstate(all="ignore"):  # off the manifold an algorithm may have no answer, which is then NaN
+        with np.errstate(
+            all="ignore"
+        ):  # off the manifold an algorithm may have no answer, which is then NaN
             now, values = algorithm.step(now, {key: value[:, t] for key, value in inputs.items()})
         steps.append(values)
-    return {key: np.stack([np.asarray(step[key]) for step in steps], 1) for key in steps[0]}, followed
+    return {
+        key: np.stack([np.asarray(step[key]) for step in steps], 1) for key in steps[0]
+    }, followed

@@ -52,7 +52,9 @@ def _state_number(answer: Answer) -> tuple[str, str, int, list[np.ndarray]] | No
         return None
     key = max(far, key=lambda key: float(far[key].max()))
     at = int(far[key].argmax())
-    name = answer.bench.numbers(key)[at].replace(key, answer.bench.algorithm.variable(key).noun.removeprefix("the "))
+    name = answer.bench.numbers(key)[at].replace(
+        key, answer.bench.algorithm.variable(key).noun.removeprefix("the ")
+    )
     return name, key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 
@@ -67,7 +69,14 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         axes = picture.subplots(3 if drawn else 2, 1, sharex=True)
         top, middle = axes[0], axes[1]
         if answer.view.edits:
-            top.plot(rounds, before[:, at], color=LIGHT["blue"], linewidth=4, alpha=0.3, label="model, without edits")
+            top.plot(
+                rounds,
+                before[:, at],
+                color=LIGHT["blue"],
+                linewidth=4,
+                alpha=0.3,
+                label="model, without edits",
+            )
             top.plot(rounds, wanted[:, at], **algorithm | {"linewidth": 3, "alpha": 0.3})
         top.plot(rounds, after[:, at], color=LIGHT["blue"], label="model")
         top.plot(rounds, asked[:, at], **algorithm, label="algorithm")
@@ -75,14 +84,25 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
             top.plot(rounds, reference.machine[1][:, at], color=LIGHT["green"], label="reference")
         if answer.bench.classes:
             right = [i for i, truth in enumerate(answer.truth) if name in truth.split(" or ")]
-            top.plot(right, np.full(len(right), 1.0), "|", color=INK, label=f"truth is {name}", clip_on=False)
+            top.plot(
+                right,
+                np.full(len(right), 1.0),
+                "|",
+                color=INK,
+                label=f"truth is {name}",
+                clip_on=False,
+            )
             top.set_ylim(-0.03, 1.03)
         top.set_ylabel(f"P({name})" if answer.bench.classes else name)
-        top.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, fontsize=8.5, borderaxespad=0.2)
+        top.legend(
+            loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, fontsize=8.5, borderaxespad=0.2
+        )
         if "control_mean" in moved:
             low, high = moved["control_low"], moved["control_high"]
             middle.fill_between(rounds, low, high, color=LIGHT["grey"], alpha=0.3, linewidth=0)
-            middle.plot(rounds, moved["control_mean"], color=LIGHT["grey"], linestyle=(0, (1.2, 1.6)))
+            middle.plot(
+                rounds, moved["control_mean"], color=LIGHT["grey"], linestyle=(0, (1.2, 1.6))
+            )
         middle.plot(rounds, moved["machine"], color=LIGHT["blue"])
         middle.plot(rounds, moved["algorithm"], **algorithm)
         if reference is not None:
@@ -112,18 +132,28 @@ def _sentence(answer: Answer) -> str:
         return "No edit yet: the model beside its algorithm."
     machine, algorithm = moved["machine"], moved["algorithm"]
     edit = answer.view.edits[0]
-    first = dict(_choices(answer.bench)["inputs"]).get(f"{edit.what} {edit.value}", f"{edit.what}: {KINDS[edit.kind]}")
+    first = dict(_choices(answer.bench)["inputs"]).get(
+        f"{edit.what} {edit.value}", f"{edit.what}: {KINDS[edit.kind]}"
+    )
     t, what = int(np.nanargmax(machine)), f"edit ({first}) moves" if n == 1 else f"{n} edits move"
     if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
         said = f"The {what} no prediction by {VISIBLE} or more"
         if drawn := _state_number(answer):
             label, _, _, (before, after) = drawn
-            t = int(np.abs(after - before).round(6).argmax())  # the first of those that differ by rounding
+            t = int(
+                np.abs(after - before).round(6).argmax()
+            )  # the first of those that differ by rounding
             said += f"; the decoded {label} moves by {after[t] - before[t]:.3f}, in round {t}"
         return f"{said}."
     said = f"The {what} the prediction by at most {machine[t]:.3f}, in round {t}"
-    low, high = (moved.get(f"control_{end}", np.full(len(machine), np.nan))[t] for end in ("low", "high"))
-    by = "do not move it there" if f"{high:.3f}" == "0.000" else f"move it there by {low:.3f} to {high:.3f}"
+    low, high = (
+        moved.get(f"control_{end}", np.full(len(machine), np.nan))[t] for end in ("low", "high")
+    )
+    by = (
+        "do not move it there"
+        if f"{high:.3f}" == "0.000"
+        else f"move it there by {low:.3f} to {high:.3f}"
+    )
     said += f"; random changes of equal size {by}"
     if not answer.followed:
         said += "; the algorithm has no counterpart to it"
@@ -140,10 +170,15 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
     fed, layout = answer.after.fed.at(view.round), bench.layout
     names = {i: name for name, i in layout.token_ids.items()}
     tokens = [names.get(token, str(token)) for token in fed.tokens[0].tolist()]
-    called = ["carried" if i in layout.latent_positions else token for i, token in enumerate(tokens)]
+    called = [
+        "carried" if i in layout.latent_positions else token for i, token in enumerate(tokens)
+    ]
     choices, state = _choices(bench), _state(answer)
     places = {label: what for what, label in choices["state"]}
-    tiles = [{**row, "what": places[row["number"]], "key": places[row["number"]].split(".")[0]} for row in state]
+    tiles = [
+        {**row, "what": places[row["number"]], "key": places[row["number"]].split(".")[0]}
+        for row in state
+    ]
     positions = zip(layout.labels, called, fed.values[0].tolist(), strict=True)
     return {
         "picture": inline_svg(figure(answer, reference), said, "timeline"),
@@ -151,7 +186,9 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
         "outcomes": _outcomes(answer, reference),
         "state": state,
         "tiles": tiles,
-        "tokens": [dict(zip(("position", "token", "value"), row, strict=True)) for row in positions],
+        "tokens": [
+            dict(zip(("position", "token", "value"), row, strict=True)) for row in positions
+        ],
         "moved": answer.differences()["machine"].tolist(),
         "acted": {t for edit in view.edits for t in edit.rounds(bench)},
         "choices": choices,
@@ -164,12 +201,25 @@ def _outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
     """A row for each outcome in the chosen round, those that matter first where there are many."""
     t, names = answer.view.round, answer.bench.layout.outcomes
     (before, after), (wanted, asked) = answer.machine, answer.algorithm
-    columns = {"without": before, "with": after, "algorithm without": wanted, "algorithm with": asked}
+    columns = {
+        "without": before,
+        "with": after,
+        "algorithm without": wanted,
+        "algorithm with": asked,
+    }
     if len(answer.controls):
-        columns |= {"control, least": answer.controls.min(0), "control, most": answer.controls.max(0)}
+        columns |= {
+            "control, least": answer.controls.min(0),
+            "control, most": answer.controls.max(0),
+        }
     if reference is not None:
-        columns |= dict(zip(("reference without", "reference with"), reference.machine, strict=True))
-    rows = [{"outcome": name, **{c: float(x[t, i]) for c, x in columns.items()}} for i, name in enumerate(names)]
+        columns |= dict(
+            zip(("reference without", "reference with"), reference.machine, strict=True)
+        )
+    rows = [
+        {"outcome": name, **{c: float(x[t, i]) for c, x in columns.items()}}
+        for i, name in enumerate(names)
+    ]
     if len(rows) > _MOST_ROWS:
         matters = np.max([np.abs(after[t] - before[t]), after[t] / 2, asked[t] / 2], axis=0)
         rows = [rows[i] for i in np.argsort(-matters, kind="stable")]
@@ -181,7 +231,10 @@ def _state(answer: Answer) -> list[dict[str, Any]]:
     t, rows = answer.view.round, []
     for key, first in answer.decoded[0].items():
         columns = [first[t], answer.decoded[1][key][t]]
-        columns += [np.asarray(v[key][0, t], dtype=np.float64) for v in (answer.values_before, answer.values_after)]
+        columns += [
+            np.asarray(v[key][0, t], dtype=np.float64)
+            for v in (answer.values_before, answer.values_after)
+        ]
         names = ("without", "with", "algorithm without", "algorithm with")
         for label, *numbers in zip(answer.bench.numbers(key), *map(np.ravel, columns), strict=True):
             rows.append({"number": label, **dict(zip(names, map(float, numbers), strict=True))})
@@ -190,18 +243,27 @@ def _state(answer: Answer) -> list[dict[str, Any]]:
 
 def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     """What the forms offer: (value, name) of inputs, of numbers of the state, and of places."""
-    inputs = [(f"{of.key} {said}", f"{of.name}{f', {name}' if name else ''}") for of, name, said in bench.changes]
+    inputs = [
+        (f"{of.key} {said}", f"{of.name}{f', {name}' if name else ''}")
+        for of, name, said in bench.changes
+    ]
     numbered: list[tuple[str, str]] = []
     for record in bench.task.analysis.corruptions():
         build = inspect.signature(record.build, eval_str=True)
-        taken = [p for p in list(build.parameters.values())[2:] if float in (p.annotation, *get_args(p.annotation))]
+        taken = [
+            p
+            for p in list(build.parameters.values())[2:]
+            if float in (p.annotation, *get_args(p.annotation))
+        ]
         numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken]
     numbers = []
     for key, shape in {} if bench.unreadable else bench.writer.shapes.items():
         for index, label in zip(np.ndindex(*shape), bench.numbers(key), strict=True):
             numbers.append((".".join([key, *map(str, index)]), label))
     several = [key for key in bench.model.points if key != "latent"]
-    places = [str(site) for site in sites(bench.model, bench.layout, several, None)] if several else []
+    places = (
+        [str(site) for site in sites(bench.model, bench.layout, several, None)] if several else []
+    )
     rows = [str(site) for site in sites(bench.model, bench.layout, ["latent"])]
     held = [(place, place) for place in ("latent", *rows, *places)]
     return {"inputs": inputs, "numbered": numbered, "state": numbers, "places": held}
@@ -215,8 +277,12 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
     """A row for each place and variable: what is decoded there, the algorithm's value, R2 and an untrained copy's."""
     bench, t, view = answer.bench, answer.view.round, answer.view
     require(not bench.unreadable, f"no state is decoded: {bench.unreadable}")
-    if "resid_pre" in bench.model.points:  # the stream where the prediction is read, or every point of one vector
-        places = sites(bench.model, bench.layout, ("resid_pre", "resid_post"), [bench.layout.predict_label])
+    if (
+        "resid_pre" in bench.model.points
+    ):  # the stream where the prediction is read, or every point of one vector
+        places = sites(
+            bench.model, bench.layout, ("resid_pre", "resid_post"), [bench.layout.predict_label]
+        )
     else:
         keys = [key for key, kind in bench.model.points.items() if kind.axes in ("", "latent")]
         places = sites(bench.model, bench.layout, keys, None)
@@ -229,18 +295,28 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
         for key in bench.writer.shapes:
             decoders = [Decoder.fit(fit[site], known[key], ridge=bench.ridge) for fit, _ in seen]
             scores = [
-                score(bench.values[key], d(held[site]).numpy()) for d, (_, held) in zip(decoders, seen, strict=True)
+                score(bench.values[key], d(held[site]).numpy())
+                for d, (_, held) in zip(decoders, seen, strict=True)
             ]
             first, second = (np.ravel(decoders[0](vectors[site]).numpy()) for vectors in shown)
             at = int(np.abs(second - first).argmax())
-            values = [np.ravel(v[key][0, t])[at] for v in (answer.values_before, answer.values_after)]
+            values = [
+                np.ravel(v[key][0, t])[at] for v in (answer.values_before, answer.values_after)
+            ]
             label = bench.algorithm.variable(key).labels(bench.values[key])[at]
-            told = {"place": str(site), "number": label, "without": float(first[at]), "with": float(second[at])}
+            told = {
+                "place": str(site),
+                "number": label,
+                "without": float(first[at]),
+                "with": float(second[at]),
+            }
             told |= {"algorithm_without": float(values[0]), "algorithm_with": float(values[1])}
             yield {**told, "R2": scores[0], "R2_untrained": scores[1]}
 
 
-def _at(model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", inner: Any = ()) -> dict[Site, Tensor]:
+def _at(
+    model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", inner: Any = ()
+) -> dict[Site, Tensor]:
     """What a run has at some places, ``[episode, round, row, width]``: these alone are kept of its activations."""
     kept: dict[Site, list[Tensor]] = {site: [] for site in places}
 
@@ -270,10 +346,16 @@ def carriers(answer: Answer) -> Iterator[dict[str, Any]]:
     bench, t = answer.bench, answer.view.round
     whole = answer.differences()["machine"][t]
     if not whole > _SMALLEST:
-        raise InputError(f"the edits move no prediction of round {t}, so nothing carries them there; choose another")
+        raise InputError(
+            f"the edits move no prediction of round {t}, so nothing carries them there; choose another"
+        )
     (_, _), (source, inner) = _sides(answer)
-    require(not inner, f"edits act inside round {t}; choose a later one to see what carries them on")
-    cells = sites(bench.model, bench.layout, ("latent", *(k for k in swept(bench.model) if k != "latent")))
+    require(
+        not inner, f"edits act inside round {t}; choose a later one to see what carries them on"
+    )
+    cells = sites(
+        bench.model, bench.layout, ("latent", *(k for k in swept(bench.model) if k != "latent"))
+    )
     edits = {str(cell): [Edit.of(cell, source)] for cell in cells}
     for ran in batches(Experiment(bench.model, answer.before, edits, [t], update=False)):
         told = bench.layout.distribution(ran.predictions[:, 0, 0, 0]).double().numpy(force=True)
@@ -292,7 +374,13 @@ def attention(answer: Answer) -> list[AttentionView]:
     for name, (run, inner) in zip(("without the edits", "with the edits"), sides, strict=False):
         _, _, cache = replay(bench.model, run, rounds=t, names_filter=hooks, fwd_hooks=inner)
         drawn = zip(hooks, names, strict=True)
-        patterns = [cache[hook][:, :, : len(named)].double().numpy(force=True) for hook, named in drawn]
+        patterns = [
+            cache[hook][:, :, : len(named)].double().numpy(force=True) for hook, named in drawn
+        ]
         at: dict[str, Any] = {"episodes": (answer.view.episode,), "rounds": (t,)}
-        views.append(AttentionView(patterns, bench.layout.labels, [list(n) for n in names], f"Round {t}, {name}", **at))
+        views.append(
+            AttentionView(
+                patterns, bench.layout.labels, [list(n) for n in names], f"Round {t}, {name}", **at
+            )
+        )
     return views

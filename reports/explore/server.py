@@ -46,7 +46,9 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _STOPPED = "the work was stopped; fold and open its box to begin again"
-_MISSING = "a live page needs the extra `explore`; run: pip install 'latent-context-interp[explore]'"
+_MISSING = (
+    "a live page needs the extra `explore`; run: pip install 'latent-context-interp[explore]'"
+)
 
 
 @dataclass(eq=False)
@@ -67,14 +69,19 @@ class Explorer:
     def __post_init__(self) -> None:
         if self.reference is not None:
             tasks = [machine.layout.task for machine in (self.model, self.reference)]
-            require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
+            require(
+                tasks[0] == tasks[1],
+                f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}",
+            )
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
         """What the edits of a view do to the machine, and to the one beside it."""
         with self._lock:
             first, second = self._benches(view.regime, view.rounds, view.seed)
-            return answer(first, view), None if second is None else answer(second, view, whole=False)
+            return answer(first, view), None if second is None else answer(
+                second, view, whole=False
+            )
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
@@ -84,7 +91,9 @@ class Explorer:
         n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
         episodes = task.half(1).sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
-        return first, None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
+        return first, None if self.reference is None else Bench(
+            self.reference.eval(), "", episodes, regime, seed
+        )
 
     def opening(self, view: View) -> View:
         """A view as it is, or where it has no edit and no round a telling one, whose edit acts half-way.
@@ -95,7 +104,11 @@ class Explorer:
             return view
         bench = self._benches(view.regime, view.rounds, view.seed)[0]
         n, at = len(bench.episodes), bench.n_rounds // 2
-        edits = [Edit("input", at, of.key, said) for of, _, said in bench.changes if not of.changes_history]
+        edits = [
+            Edit("input", at, of.key, said)
+            for of, _, said in bench.changes
+            if not of.changes_history
+        ]
         others = [Edit("patch", at, "latent", str((view.episode + i) % n)) for i in range(1, n)]
         for kind in (edits[:_TRIED], others[:_TRIED]):
             tried = [replace(view, edits=(edit,)) for edit in kind]
@@ -152,19 +165,28 @@ class Explorer:
         others = view.edits
         if to:  # a number of the decoded state becomes so much: its only move in that round
             named = [(one.kind, one.round, one.on, one.what) for one in (*others, edit)]
-            others = tuple(one for one, name in zip(others, named, strict=False) if name != named[-1])
+            others = tuple(
+                one for one, name in zip(others, named, strict=False) if name != named[-1]
+            )
             now = self.answer(replace(view, edits=others))[0]
             key, _ = edit.moved(now.bench)
-            held = now.decoded[1][key][(edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))]
+            held = now.decoded[1][key][
+                (edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))
+            ]
             edit = replace(edit, value=f"{float(edit.value) - float(held):.6g}")
-        changed = replace(view, edits=(*others, edit) if not to or abs(float(edit.value)) >= 1e-6 else others)
+        changed = replace(
+            view, edits=(*others, edit) if not to or abs(float(edit.value)) >= 1e-6 else others
+        )
         self.answer(changed)
         return changed
 
 
 @cache
 def _assets() -> dict[str, tuple[str, str]]:
-    own = {name: (TEMPLATES / name).read_text("utf-8") for name in ("explore.css", "explore.js", "attention.js")}
+    own = {
+        name: (TEMPLATES / name).read_text("utf-8")
+        for name in ("explore.css", "explore.js", "attention.js")
+    }
     return {
         "style.css": (f"{stylesheet()}\n{own['explore.css']}", "text/css"),
         "explore.js": (own["explore.js"], "text/javascript"),
@@ -192,9 +214,14 @@ def _app(explorer: Explorer, token: str) -> Any:
         def respond(request: Request) -> Response:
             query = str(request.url.query)
             if not hmac.compare_digest(str(request.path_params["token"]).encode(), token.encode()):
-                return refused("this address has no token, or that of another run", 403, query[:LONGEST])
+                return refused(
+                    "this address has no token, or that of another run", 403, query[:LONGEST]
+                )
             names = [name for name, _ in request.query_params.multi_items() if name != "edit"]
-            require(len(names) == len({*names}), f"an address says each part once, got two of {', '.join(names)}")
+            require(
+                len(names) == len({*names}),
+                f"an address says each part once, got two of {', '.join(names)}",
+            )
             return give(request)
 
         return respond
@@ -206,7 +233,9 @@ def _app(explorer: Explorer, token: str) -> Any:
         name = str(request.path_params["name"])
         require_known("part of a page", name, ("attention", "layers", "carriers"))
         return StreamingResponse(
-            explorer.part(name, View.of(str(request.url.query))), media_type="text/html", headers=_HEADERS
+            explorer.part(name, View.of(str(request.url.query))),
+            media_type="text/html",
+            headers=_HEADERS,
         )
 
     def add(request: Request) -> Response:
@@ -251,13 +280,17 @@ def _app(explorer: Explorer, token: str) -> Any:
         "/keep/{file}": kept,
         "/asset/{file}": asset,
     }
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
+    hosts = Middleware(
+        TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False
+    )
 
     fault = "a fault of ours, not of the view"
     handlers: dict[Any, Any] = {
         404: lambda request, error: refused("there is no such page", 404),
         InputError: lambda request, error: refused(str(error), 400),
-        Exception: lambda request, error: refused(f"{fault}: {type(error).__name__}: {one_line(error)}", 500),
+        Exception: lambda request, error: refused(
+            f"{fault}: {type(error).__name__}: {one_line(error)}", 500
+        ),
     }
     listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
     return Starlette(routes=listed, middleware=[hosts], exception_handlers=handlers)
@@ -284,14 +317,23 @@ class Served:
                 return bool(self.cycle and not self.cycle.response_complete)
 
         self.token, self.view = secrets.token_urlsafe(24), self.explorer.opening(self.view)
-        require(0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}")
+        require(
+            0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}"
+        )
         try:  # whoever opens the address at once waits until it is served; nothing beyond this computer reaches it
             self._socket = socket.create_server(("127.0.0.1", self.port))
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise InputError(f"port {self.port} cannot be used: {why}; leave it out for a free one") from error
+            raise InputError(
+                f"port {self.port} cannot be used: {why}; leave it out for a free one"
+            ) from error
         self.port = self._socket.getsockname()[1]
-        settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False, "http": Patient}
+        settings: dict[str, Any] = {
+            "log_level": "error",
+            "lifespan": "off",
+            "access_log": False,
+            "http": Patient,
+        }
         self._server = uvicorn.Server(uvicorn.Config(_app(self.explorer, self.token), **settings))
 
     def __repr__(self) -> str:
@@ -320,7 +362,9 @@ class Served:
 
 
 @checked
-def explore(model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0) -> Served:
+def explore(
+    model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0
+) -> Served:
     """Serve a live page of a machine on this computer, beside what goes on; its ``address`` opens it.
 
     Args:

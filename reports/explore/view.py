@@ -54,10 +54,19 @@ class Bench:
     """
 
     def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
-        self.model, self.origin, self.episodes, self.regime, self.seed = model, origin, episodes, regime, seed
+        self.model, self.origin, self.episodes, self.regime, self.seed = (
+            model,
+            origin,
+            episodes,
+            regime,
+            seed,
+        )
         self.n_rounds, self.task = int(episodes.n_rounds), catalog.of(model)
         self.algorithm, self.layout = self.task.explains(model), model.layout.fit(episodes)
-        self.classes, self.ridge = self.layout.kind == "classes", 0.0 if model.is_handwired else RIDGE
+        self.classes, self.ridge = (
+            self.layout.kind == "classes",
+            0.0 if model.is_handwired else RIDGE,
+        )
         self.n_known = -(-(_N_EXACT if model.is_handwired else _N_KNOWN) // self.n_rounds)
 
     @cached_property
@@ -78,7 +87,9 @@ class Bench:
     @cached_property
     def known(self) -> Episodes:
         """Episodes that decoders are fitted on, of the next seed."""
-        return self.task.half(0).sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
+        return self.task.half(0).sample_for(
+            self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime
+        )
 
     @cached_property
     def known_run(self) -> Rollout:
@@ -88,7 +99,9 @@ class Bench:
     @cached_property
     def writer(self) -> Writer:
         """Reads the algorithm's carried state in what the machine carries, and moves it; an error where none fits."""
-        return Writer.of_state(self.model, self.known_run, self.algorithm, self.known, ridge=self.ridge)
+        return Writer.of_state(
+            self.model, self.known_run, self.algorithm, self.known, ridge=self.ridge
+        )
 
     def numbers(self, key: str) -> list[str]:
         """The names of a variable's numbers."""
@@ -125,12 +138,17 @@ def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
     """R2 over all numbers of a variable, ``[episode, round, ...]``, each weighed by how much it varies."""
     from sklearn.metrics import r2_score  # half a second: only where it is used
 
-    rows = (np.asarray(x, dtype=np.float64).reshape(x.shape[0] * x.shape[1], -1) for x in (truth, decoded))
+    rows = (
+        np.asarray(x, dtype=np.float64).reshape(x.shape[0] * x.shape[1], -1)
+        for x in (truth, decoded)
+    )
     return float(r2_score(*rows, multioutput="variance_weighted"))
 
 
 KINDS = TEXTS["explore"]["kinds"]
-_TEXT = re.compile(r"(?P<kind>\w+) (?P<round>\d{1,6})(?P<on>-?) (?P<what>\S(?:.*\S)?) (?P<value>\S+)", re.ASCII)
+_TEXT = re.compile(
+    r"(?P<kind>\w+) (?P<round>\d{1,6})(?P<on>-?) (?P<what>\S(?:.*\S)?) (?P<value>\S+)", re.ASCII
+)
 _LONGEST = 200
 
 
@@ -165,15 +183,25 @@ class Edit:
         """The edit that a text says."""
         match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
-            raise InputError(f"{shown(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'")
+            raise InputError(
+                f"{shown(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'"
+            )
         require_known("kind of edit", match["kind"], KINDS)
-        require(match["kind"] != "input" or not match["on"], "an input is changed in one round; leave out the '-'")
-        return cls(match["kind"], int(match["round"]), match["what"], match["value"], bool(match["on"]))
+        require(
+            match["kind"] != "input" or not match["on"],
+            "an input is changed in one round; leave out the '-'",
+        )
+        return cls(
+            match["kind"], int(match["round"]), match["what"], match["value"], bool(match["on"])
+        )
 
     def rounds(self, bench: Bench) -> range:
         """The rounds in which it acts."""
         n = bench.n_rounds
-        require(self.round < n, f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {n - 1}")
+        require(
+            self.round < n,
+            f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {n - 1}",
+        )
         return range(self.round, n if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
@@ -184,7 +212,10 @@ class Edit:
         for part in () if self.value == "-" else self.value.split(","):
             name, equals, text = part.partition("=")
             fits = bool(equals and text) and name not in options
-            require(fits, f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once")
+            require(
+                fits,
+                f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
+            )
             require_known(f"option of {self.what!r}", name, known)
             options[name] = fit(name, _number(text), known[name].annotation)
         return record, options
@@ -216,7 +247,10 @@ class Edit:
 
     def site(self, bench: Bench) -> Site:
         """The place that it ablates or patches."""
-        require(self.kind == "patch" or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
+        require(
+            self.kind == "patch" or self.value == "-",
+            f"{str(self)!r} takes no value; end it with '-'",
+        )
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
@@ -232,16 +266,23 @@ class Edit:
         shapes, amount = bench.writer.shapes, _number(self.value)
         require_known("variable that the decoder reads", key, shapes)
         at = tuple(int(i) for i in index if i.isascii() and i.isdigit())
-        fits = len(at) == len(index) == len(shapes[key]) and all(i < n for i, n in zip(at, shapes[key], strict=True))
+        fits = len(at) == len(index) == len(shapes[key]) and all(
+            i < n for i, n in zip(at, shapes[key], strict=True)
+        )
         told = f"{key} has the shape {shapes[key]}"
-        require(fits, f"{self.what!r} names no number: {told}; write {'.'.join([key, *('0' for _ in shapes[key])])}")
+        require(
+            fits,
+            f"{self.what!r} names no number: {told}; write {'.'.join([key, *('0' for _ in shapes[key])])}",
+        )
         if isinstance(amount, str):
             raise InputError(f"the state moves by a number, got {self.value!r}")
         change = np.zeros(shapes[key])
         change[at] = amount
         return key, change
 
-    def on_state(self, bench: Bench, state: Mapping[str, np.ndarray], round: int) -> dict[str, np.ndarray] | None:
+    def on_state(
+        self, bench: Bench, state: Mapping[str, np.ndarray], round: int
+    ) -> dict[str, np.ndarray] | None:
         """What the same edit makes of the algorithm's state before a round; None where it has no counterpart."""
         if self.kind == "move":
             key, change = self.moved(bench)
@@ -249,8 +290,14 @@ class Edit:
         if self.kind != "patch":
             return None
         site, rows = self.site(bench), np.arange(bench.run.latents.shape[2])
-        whole = site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(rows)
-        return {key: bench.values[key][[self.source(bench)], round] for key in state} if whole else None
+        whole = site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(
+            rows
+        )
+        return (
+            {key: bench.values[key][[self.source(bench)], round] for key in state}
+            if whole
+            else None
+        )
 
 
 def _number(text: str) -> int | float | str:
@@ -260,7 +307,9 @@ def _number(text: str) -> int | float | str:
             value = kind(text)
         except ValueError:
             continue
-        require(math.isfinite(value) and abs(value) <= 1e12, f"{text!r} is no number that an edit takes")
+        require(
+            math.isfinite(value) and abs(value) <= 1e12, f"{text!r} is no number that an edit takes"
+        )
         return value
     return text
 
@@ -291,10 +340,20 @@ class View:
     @checked
     def of(cls, query: str) -> Self:
         """The view that a query says; what it says twice, or what no view has, is refused."""
-        require(len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}")
+        require(
+            len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
+        )
         with theirs(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
-            pairs = parse_qsl(query.removeprefix("?"), bool(query), bool(query), errors="strict", max_num_fields=64)
-        known: dict[str, Any] = {field.name: field.default for field in fields(cls) if field.name != "edits"}
+            pairs = parse_qsl(
+                query.removeprefix("?"),
+                bool(query),
+                bool(query),
+                errors="strict",
+                max_num_fields=64,
+            )
+        known: dict[str, Any] = {
+            field.name: field.default for field in fields(cls) if field.name != "edits"
+        }
         bounds = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
         said: dict[str, Any] = {}
         for name, text in pairs:
@@ -306,16 +365,25 @@ class View:
                     whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
                     require(whole, f"{name} is a whole number, got {shown(text)}")
                     low, high = bounds.get(name, (0, 10**8))
-                    require(low <= int(text) <= high, f"{name} is a number from {low} to {high}, got {text}")
+                    require(
+                        low <= int(text) <= high,
+                        f"{name} is a number from {low} to {high}, got {text}",
+                    )
                     said[name] = type(known[name])(int(text))
         edits = tuple(Edit.parse(text) for name, text in pairs if name == "edit")
-        require(len(edits) <= _MOST_EDITS, f"a view has at most {_MOST_EDITS} edits, got {len(edits)}")
+        require(
+            len(edits) <= _MOST_EDITS, f"a view has at most {_MOST_EDITS} edits, got {len(edits)}"
+        )
         return cls(**said, edits=edits)
 
     def query(self, **changes: Any) -> str:
         """The query that says this view, or it with some parts changed; what is as usual is left out."""
         view = replace(self, **changes)
-        said = [(name, value) for name, value in vars(view).items() if name != "edits" and value != vars(View())[name]]
+        said = [
+            (name, value)
+            for name, value in vars(view).items()
+            if name != "edits" and value != vars(View())[name]
+        ]
         whole = [(name, int(value) if isinstance(value, bool) else value) for name, value in said]
         return urlencode([*whole, *(("edit", str(edit)) for edit in view.edits)])
 
@@ -323,4 +391,6 @@ class View:
 def script(bench: Bench, view: View) -> str:
     """Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``, ``before`` is the plain run."""
     kinds = {edit.kind for edit in view.edits}
-    return str(environment().get_template("explore.py.j2").render(bench=bench, view=view, kinds=kinds))
+    return str(
+        environment().get_template("explore.py.j2").render(bench=bench, view=view, kinds=kinds)
+    )

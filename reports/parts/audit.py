@@ -22,13 +22,22 @@ def part(found: AuditResult | None = None) -> Part:
     return Part(
         "audit",
         "Robustness checks",
-        lambda context: audit(context.model, effort=QUICK if context.quick else FULL) if found is None else found,
+        lambda context: (
+            audit(context.model, effort=QUICK if context.quick else FULL)
+            if found is None
+            else found
+        ),
         _draw,
         summary=lambda result, context: result.measures,
         hero=lambda result, context: [
-            curves(_SAYS["timing"], of.rename(columns=_CURVE), data=of) for of in [result.tables["timing"]] if len(of)
+            curves(_SAYS["timing"], of.rename(columns=_CURVE), data=of)
+            for of in [result.tables["timing"]]
+            if len(of)
         ],
-        heading=lambda context: (f"Audit of {context.model.name}", "Is what it carries used, and for what?"),
+        heading=lambda context: (
+            f"Audit of {context.model.name}",
+            "Is what it carries used, and for what?",
+        ),
         slow=found is None,
     )
 
@@ -39,6 +48,10 @@ def _draw(found: AuditResult, context: Context) -> list[object]:
         if len(found.tables[name]):
             blocks.append(Table(found.tables[name], caption, collapsed=True))
         if name == "points" and found.points is not None:
-            blocks.append(Figure(found.points.plot(), "Fixed and slow points", found.points.sentence))
-    why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
+            blocks.append(
+                Figure(found.points.plot(), "Fixed and slow points", found.points.sentence)
+            )
+    why = pd.DataFrame(
+        [{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()]
+    )
     return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]

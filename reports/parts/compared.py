@@ -35,11 +35,20 @@ def _saved(context: Context) -> list[_Saved]:
             measures = [Measure.from_dict(record) for record in about["measures"]]
             other = reference or about["algorithm"]["name"]
             measures = [
-                replace(one, yes=f"{one.yes.removesuffix(' likewise')} as {other}", no=f"{one.no} than {other}")
+                replace(
+                    one,
+                    yes=f"{one.yes.removesuffix(' likewise')} as {other}",
+                    no=f"{one.no} than {other}",
+                )
                 for one in measures
             ]
-            if model != context.model.name:  # the page is about the reference, and its sentence about itself
-                measures = [replace(one, claim=one.claim.replace(reference, model), yes="", no="") for one in measures]
+            if (
+                model != context.model.name
+            ):  # the page is about the reference, and its sentence about itself
+                measures = [
+                    replace(one, claim=one.claim.replace(reference, model), yes="", no="")
+                    for one in measures
+                ]
             name = f"{model} against {reference or 'algorithms'}"
             saved.append((path.parent, name, about.get("sentence", ""), measures))
     return saved
@@ -48,11 +57,18 @@ def _saved(context: Context) -> list[_Saved]:
 def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
     assert context.folder is not None
     if not computed and context.source:
-        elsewhere = [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
-        return [Prose(_NONE), Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))]
+        elsewhere = (
+            [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
+        )
+        return [
+            Prose(_NONE),
+            Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere])),
+        ]
     if not computed:
         named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
-        text = TEXTS["compared"]["python"].format(reference=named, folder=f"{COMPARISONS}/{context.model.name}")
+        text = TEXTS["compared"]["python"].format(
+            reference=named, folder=f"{COMPARISONS}/{context.model.name}"
+        )
         return [Prose(_NONE), Code(text, "In this page's folder")]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, name, sentence, measures in computed:

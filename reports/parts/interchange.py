@@ -39,8 +39,12 @@ def _compute(context: Context) -> _Tables:
     model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
     claims = wired(context.circuit) if context.compiled else None
     known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
-    carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
-    carried["noun"] = [context.task.explains(model).variable(key).noun for key in carried["variable"]]
+    carried = causal_tables.interchange_table(
+        model, bases, sources, t, seed, claims, n_decoded=known
+    )
+    carried["noun"] = [
+        context.task.explains(model).variable(key).noun for key in carried["variable"]
+    ]
     if context.model.is_handwired or context.quick or not context.task.analysis.aligned(model):
         return carried, None
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
@@ -87,12 +91,23 @@ def _together(alike: Sequence[Measure]) -> Measure:
 def _best(rows: pd.DataFrame) -> Measure:
     """The best place of one variable (the claim) under one outcome (the key), beside its best control."""
     is_control = rows["control"].astype(bool)
-    first: dict[Any, Any] = rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
-    known = [value for value in [first["random_score"], *rows.loc[is_control, "score"]] if not math.isnan(value)]
+    first: dict[Any, Any] = (
+        rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
+    )
+    known = [
+        value
+        for value in [first["random_score"], *rows.loc[is_control, "score"]]
+        if not math.isnan(value)
+    ]
     beside = {"a random direction or another place": Control(max(known))} if known else _NOTHING
     score = Interval(*(first[key] for key in ("score", "score_low", "score_high")))
-    rests, about = ("interchange accuracy by variable and place",), (first["outcome"], first["noun"])
-    return Measure(*about, score, _MOST, unit="share of the effect", controls=beside, rests_on=rests)
+    rests, about = (
+        ("interchange accuracy by variable and place",),
+        (first["outcome"], first["noun"]),
+    )
+    return Measure(
+        *about, score, _MOST, unit="share of the effect", controls=beside, rests_on=rests
+    )
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
@@ -101,14 +116,24 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         _where(at) + " (control)" * bool(control)
         for at, control in zip(carried["places"], carried["control"], strict=True)
     ]
-    bounds, named = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}, carried["noun"].str[4:]
+    bounds, named = (
+        {bound: f"iia_informative_{bound}" for bound in ("low", "high")},
+        carried["noun"].str[4:],
+    )
     shown = joined(carried.rename(columns=bounds))[list(_COLUMNS)].assign(
         variable=named, places=places, outcome=carried["outcome"].map(_SHOWS)
     )
     if "no_random" in carried:
         for column in ("random", "random_score"):
-            shown[column] = shown[column].astype(object).where(carried["no_random"].isna(), carried["no_random"])
-    formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
+            shown[column] = (
+                shown[column]
+                .astype(object)
+                .where(carried["no_random"].isna(), carried["no_random"])
+            )
+    formats = {
+        _COLUMNS[key]: ".3f"
+        for key in ("chance_informative", "random", "random_score", "iia", "chance")
+    }
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_SAYS['text']}\n\n{_SAYS['wired' if context.compiled else 'whole']}")
     table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
@@ -116,9 +141,15 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     for row, place in zip(carried.to_dict("records"), places, strict=True):
         score = Interval(row["score"], row["score_low"], row["score_high"])
         name = f"{row['noun']}, read in {_SHOWS[row['outcome']]}: {place}"
-        rows += [] if math.isnan(score.estimate) else [plain(name, score, {"a random direction": row["random_score"]})]
+        rows += (
+            []
+            if math.isnan(score.estimate)
+            else [plain(name, score, {"a random direction": row["random_score"]})]
+        )
     best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
-    drawn = Measures(rows, _SAYS["carried"].format(held=int((best > _MOST).sum()), all_of=len(best)))
+    drawn = Measures(
+        rows, _SAYS["carried"].format(held=int((best > _MOST).sum()), all_of=len(best))
+    )
     return [text, drawn, table, *([] if aligned is None else _learned(aligned))]
 
 
@@ -134,14 +165,24 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
         return [Prose(f"{_ALIGNED}\n\n{why}")]
     at, aligned = at[~refused], aligned[~refused].drop(columns="refused")
     learned = aligned["condition"] == "learned"
-    names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(learned, aligned["condition"])
+    names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(
+        learned, aligned["condition"]
+    )
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
     best = drawn[learned].iloc[int(drawn[learned]["estimate"].argmax())]
     caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
     return [
         Prose(f"{_ALIGNED}\n\n{why}".strip()),
-        Figure(figures.intervals(drawn, xlabel="accuracy"), "Learned subspaces beside their controls", caption),
-        Table(aligned, "The same numbers, with those on informative pairs and on training pairs", collapsed=True),
+        Figure(
+            figures.intervals(drawn, xlabel="accuracy"),
+            "Learned subspaces beside their controls",
+            caption,
+        ),
+        Table(
+            aligned,
+            "The same numbers, with those on informative pairs and on training pairs",
+            collapsed=True,
+        ),
     ]
 
 
@@ -169,7 +210,10 @@ def _where(text: str) -> str:
         assert matched is not None
         grouped.setdefault((matched[1], matched[3] or ""), []).append(matched[2] or "")
     sites = grouped.items()
-    places = [site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in sites]
+    places = [
+        site + ("@" if any(labels) else "") + ", ".join(labels) + rank
+        for (site, rank), labels in sites
+    ]
     return _called(" + ".join(places))
 
 
@@ -187,9 +231,14 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
         none = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
         return [claim("steering", unless={"undecided": none})]
     worst = moving.loc[moving["score"].idxmin()]
-    number_of, beside = Interval(*worst[["score", "score_low", "score_high"]]), float(worst["random_score"])
+    number_of, beside = (
+        Interval(*worst[["score", "score_low", "score_high"]]),
+        float(worst["random_score"]),
+    )
     about = f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
-    return [claim("steering", number_of, controls={"a random direction": Control(beside)}, about=about)]
+    return [
+        claim("steering", number_of, controls={"a random direction": Control(beside)}, about=about)
+    ]
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -207,19 +256,36 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         return pd.concat(found)
 
     apart = curves({"difference": "model", "random_difference": "random"})
-    drawn = panels.beside(curves({key: key for key in _NAMES}), apart, x=f"dose: {record.what}", ylabel=record.shows)
-    columns = {"dose": "dose", **_NAMES, "difference": "model minus algorithm", "score": "share of the move"}
+    drawn = panels.beside(
+        curves({key: key for key in _NAMES}), apart, x=f"dose: {record.what}", ylabel=record.shows
+    )
+    columns = {
+        "dose": "dose",
+        **_NAMES,
+        "difference": "model minus algorithm",
+        "score": "share of the move",
+    }
     columns |= {"mean_error": "mean distance from the algorithm", "max_error": "largest"}
     columns["random_mean_error"] = "of random directions, mean"
-    table = joined(frame).assign(**frame[["mean_error", "random_mean_error"]])[list(columns)].rename(columns=columns)
+    table = (
+        joined(frame)
+        .assign(**frame[["mean_error", "random_mean_error"]])[list(columns)]
+        .rename(columns=columns)
+    )
     moved = frame[frame["dose"] != 0]
-    about = {"distance": moved["mean_error"].mean(), "random": moved["random_mean_error"].mean(), "shows": record.shows}
+    about = {
+        "distance": moved["mean_error"].mean(),
+        "random": moved["random_mean_error"].mean(),
+        "shows": record.shows,
+    }
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
     about |= {"dose": number(widest["dose"]), "apart": cell(widest["difference"], "+.2f")}
     caption = _SAYS["steered"].format(**about)
     return [
         Prose(_SAYS["steering_text"].format(how=_EXACT if context.compiled else _FITTED)),
-        Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
+        Figure(
+            drawn, "Dose-response beside the algorithm's and random directions'", caption, frame
+        ),
         Table(table, "The same numbers", collapsed=True),
     ]
 
@@ -229,7 +295,9 @@ INTERCHANGE = Part(
     "Interchange interventions",
     _compute,
     _draw,
-    lambda context: bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model))),
+    lambda context: bool(
+        context.algorithms and (context.compiled or context.task.analysis.claims(context.model))
+    ),
     _interchanged,
     lacking=_nowhere,
 )

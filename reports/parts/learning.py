@@ -27,7 +27,9 @@ def part(title: str = _TITLE, text: str = _TEXT) -> Part:
         _shipped,
         lambda losses, context: learning(losses, goal_of(context.task).floor, title, text),
         lambda context: _shipped(context) is not None or "resid_post" not in context.model.points,
-        lacking=lambda context: "" if _shipped(context) is not None else lacks.format(context.model.name),
+        lacking=lambda context: (
+            "" if _shipped(context) is not None else lacks.format(context.model.name)
+        ),
     )
 
 
@@ -37,11 +39,17 @@ def _shipped(context: Context) -> pd.DataFrame | None:
 
 def draw(losses: pd.DataFrame, floor: str) -> Figure:
     """Excess loss over steps, a curve per setting: the mean of its seeds, and a band from the lowest to the highest."""
-    return curves(TEXTS["learning"]["curves"], over_seeds(losses).rename(columns={"setting": "algorithm"}), floor=floor)
+    return curves(
+        TEXTS["learning"]["curves"],
+        over_seeds(losses).rename(columns={"setting": "algorithm"}),
+        floor=floor,
+    )
 
 
 def learning(losses: pd.DataFrame, floor: str, title: str = _TITLE, text: str = _TEXT) -> Section:
     """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
     last = losses.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
-    table = Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True)
+    table = Table(
+        last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True
+    )
     return Section(title, [Prose(text + _NOT), draw(losses, floor), table])

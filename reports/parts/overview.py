@@ -44,11 +44,20 @@ def _draw(computed: None, context: Context) -> list[object]:
     facts, table = {**_describe(context.model), "Episodes": sampled(context)}, measures_of(context)
     if context.quick:
         left_out = ", ".join(f"“{title}”" for title in context.left_out)
-        facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
+        facts["Quick report"] = "less of everything" + (
+            f", and without {left_out}" if left_out else ""
+        )
     # What the page is not evidence of: a learned model's card says it, where there is one.
     is_not = _BY_HAND if context.model.is_handwired else _ONE_RUN
     cards = [place / "README.md" for place in (SHIPPED / context.source, Path(context.source))]
-    card = next((card for card in cards if context.source and not context.model.is_handwired and card.is_file()), None)
+    card = next(
+        (
+            card
+            for card in cards
+            if context.source and not context.model.is_handwired and card.is_file()
+        ),
+        None,
+    )
     text = card.read_text("utf-8") if card else ""
     if limits := re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", text, re.M | re.S):
         is_not = " ".join(re.findall(r"^- (.*)$", limits[1], re.M))
@@ -73,13 +82,21 @@ def sampled(context: Context) -> str:
     """What the model was run on, in a line."""
     episodes = context.episodes
     sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
-    sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
+    sampled = [
+        f"{len(episodes)} episodes of {episodes.n_rounds} rounds",
+        *sizes,
+        f"{episodes.regime} regime",
+    ]
     if "episodes" in (used := context.task.recorded):
         those = f"{used['rounds']:,} rounds of {used['episodes']} episodes"
-        sampled[-1] = f"all of which count, from {those} that {used['participants']} participants played"
+        sampled[-1] = (
+            f"all of which count, from {those} that {used['participants']} participants played"
+        )
     if used:
         sampled.append(f"held against {with_parameters(context.algorithm)}")
-    sampled += [f"seed {episodes.seed}"] * (episodes.seed is not None) + ["a quick report"] * context.quick
+    sampled += [f"seed {episodes.seed}"] * (episodes.seed is not None) + [
+        "a quick report"
+    ] * context.quick
     return ", ".join(sampled)
 
 
@@ -92,10 +109,14 @@ def _describe(model: Any) -> dict[str, str]:
         sizes = f"{len(layers)} layers, {sum(map(len, layers))} heads, d_model {model.channels[0].shape[-1]}"
         return {"Model": f"{sizes}, {weights}, {precision}"}
     shapes = [
-        f"{of.name} [{', '.join(map(str, of.shape))}]" + f", grows by {of.grows} a round" * bool(of.grows)
+        f"{of.name} [{', '.join(map(str, of.shape))}]"
+        + f", grows by {of.grows} a round" * bool(of.grows)
         for of in model.channels
     ]
-    points = [kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer for kind in model.points.values()]
+    points = [
+        kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer
+        for kind in model.points.values()
+    ]
     return {
         "Model": f"{weights}, {precision}, on {model.device}",
         "Carried from round to round": "; ".join(shapes),
@@ -125,16 +146,31 @@ def paper(here: Mapping[str, tuple[str, str]]) -> Part:
     def draw(computed: None, context: Context) -> list[object]:
         titles, rows = {part.key: part.title for part in context.parts}, []
         for figure, (shows, report) in PRINTED.items():
-            where = f"the page of `{report}`" if report.startswith("interp ") else f"the report on {report}"
+            where = (
+                f"the page of `{report}`"
+                if report.startswith("interp ")
+                else f"the report on {report}"
+            )
             key, differs = here.get(figure, ("", ""))
             if key in context.failures or key in context.missing:
-                where, differs = "nowhere", context.missing.get(key) or f"not computed here: {context.reason(key)}"
+                where, differs = (
+                    "nowhere",
+                    context.missing.get(key) or f"not computed here: {context.reason(key)}",
+                )
             elif key in titles:
                 where = f"here: {titles[key]}"
             else:
-                where, differs = f"the full report on {report}" if key and context.quick else where, ""
-            rows.append({"figure": figure, "what it shows": shows, "where": where, "what differs": differs})
-        return [Prose(_TEXT), Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced")]
+                where, differs = (
+                    f"the full report on {report}" if key and context.quick else where,
+                    "",
+                )
+            rows.append(
+                {"figure": figure, "what it shows": shows, "where": where, "what differs": differs}
+            )
+        return [
+            Prose(_TEXT),
+            Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced"),
+        ]
 
     return Part("paper", PAPER, lambda context: None, draw)
 
@@ -145,9 +181,15 @@ _REPRODUCE = "How to reproduce"
 def _draw_commands(computed: None, context: Context) -> Section:
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
     sizes, arguments = context.asked
-    words = [f"interp report {context.source}", *(f"--{option} {value}" for option, value in sizes.items())]
+    words = [
+        f"interp report {context.source}",
+        *(f"--{option} {value}" for option, value in sizes.items()),
+    ]
     if arguments:
-        words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
+        words.append(
+            "--set "
+            + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items())
+        )
     words += [f"--regime {context.regime}"] * bool(context.regime) + ["--quick"] * context.quick
     words.append(f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}")
     used, task = context.task.recorded, "tasks.of(model)"
@@ -155,21 +197,39 @@ def _draw_commands(computed: None, context: Context) -> Section:
         words.append("--recorded FILE")
         task += ".of_recorded(people)"
     if "algorithm" in used:
-        values = "".join(f" {name}={value:.4g}" for name, value in context.algorithm.parameters.items())
+        values = "".join(
+            f" {name}={value:.4g}" for name, value in context.algorithm.parameters.items()
+        )
         words.append(f"--hypothesis {context.algorithm.key}{values}")
         task += ".held_against(algorithm)"
     if context.folder not in (None, Path("output")):
         words.append(f"--out {shlex.quote(str(context.folder))}")
-    axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
+    axes = (
+        "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
+    )
     built = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
     loaded = f"interp.load({context.source!r}{built})"
     model = loaded if context.source else "...  # the model that the report was given"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
-    given = {"model": model, "n_episodes": n_episodes, "n_rounds": n_rounds, "seed": seed, "axes": axes, "task": task}
+    given = {
+        "model": model,
+        "n_episodes": n_episodes,
+        "n_rounds": n_rounds,
+        "seed": seed,
+        "axes": axes,
+        "task": task,
+    }
     python = TEXTS["overview"]["python"].format(**given, drawn=drawn_text)
-    if probing.KEY in context.keys and probing.KEY not in context.failures and (found := context.result(probing.KEY)):
-        decoded, place = [one.target.key for one in found], f", site={found[0].site!r}" * (found[0].site != "latents")
+    if (
+        probing.KEY in context.keys
+        and probing.KEY not in context.failures
+        and (found := context.result(probing.KEY))
+    ):
+        decoded, place = (
+            [one.target.key for one in found],
+            f", site={found[0].site!r}" * (found[0].site != "latents"),
+        )
         python = python.replace("\n", "\nimport probes\n", 1)
         python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed}{place})"
     return commands(" ".join(words) if context.source else "", python)

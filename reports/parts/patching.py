@@ -37,7 +37,10 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
 
     def compute(context: Context) -> list[_Patched]:
         """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
-        every = [(record.name.capitalize(), record.key, "") for record in context.task.analysis.corruptions()]
+        every = [
+            (record.name.capitalize(), record.key, "")
+            for record in context.task.analysis.corruptions()
+        ]
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
         some = context.episodes.select(slice(few if context.quick else n_episodes))
         named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
@@ -48,32 +51,55 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
             clean, corrupted = corruption.build(some, t)
             read = t if metric == "state" else t + corruption.delay
             cells = sites(context.model, context.model.layout.fit(clean), named)
-            result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric or usual)
+            result = sweep(
+                context.model, clean, corrupted, t, read=read, sites=cells, metric=metric or usual
+            )
             patched.append((what, result))
         return patched
 
     return Part(
-        "patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()), opened=True
+        "patching",
+        "Patching",
+        compute,
+        _draw,
+        lambda context: bool(context.task.analysis.corruptions()),
+        opened=True,
     )
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     plain = bool(lacks(context.model, *_SAYING))
-    blocks: list[object] = [Prose("\n\n".join(_SAYS[text] for text in (["text", "points"] if plain else ["text"])))]
+    blocks: list[object] = [
+        Prose("\n\n".join(_SAYS[text] for text in (["text", "points"] if plain else ["text"])))
+    ]
     for what, result in differences:
-        where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
-        caption = f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
+        where = f"round {result.round}" + (
+            f", read at round {result.read}" if result.read != result.round else ""
+        )
+        caption = (
+            f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
+        )
         if result.gap == 0:
-            blocks.append(Prose(f"**{what}.** This changes nothing that is read: there is no difference to restore."))
+            blocks.append(
+                Prose(
+                    f"**{what}.** This changes nothing that is read: there is no difference to restore."
+                )
+            )
             continue
         if plain:
             blocks += _draw_points(what, caption, result.to_frame())
             continue
         blocks.append(_maps(what, caption, result, heads_of(context.model)))
-        frame = result.to_frame().drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
-        names = [list(of_layer) for of_layer in heads_of(context.model)]  # heads are called as in the pictures
+        frame = result.to_frame().drop(
+            columns=["site", "metric", "direction", "round", "read", "propagate"]
+        )
+        names = [
+            list(of_layer) for of_layer in heads_of(context.model)
+        ]  # heads are called as in the pictures
         called = [
-            None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
+            None
+            if pd.isna(head) or int(head) >= len(names[int(layer)])
+            else names[int(layer)][int(head)]
             for layer, head in zip(frame["layer"], frame["head"], strict=True)
         ]
         frame = frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
@@ -86,21 +112,31 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
     """What each place of the residual stream and each head restores, on one scale; rows without any are out."""
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    names |= {name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()}
+    names |= {
+        name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()
+    }
     grids, shown, idle = {}, {}, 0
     for component, saying in _SAYING.items():
         grid = result.grid(component)
-        grids[saying] = grid = grid.loc[[row for row in names if row in grid.index]].rename(index=names)
+        grids[saying] = grid = grid.loc[[row for row in names if row in grid.index]].rename(
+            index=names
+        )
         enough = grid.abs().max(axis=1) >= _LISTED
         shown[f"restored {saying}"] = grid[enough] if enough.any() else grid.head(1)
         idle += len(grid) - len(shown[f"restored {saying}"])
     drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
-    left = f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out." if idle else ""
+    left = (
+        f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out."
+        if idle
+        else ""
+    )
     of_heads = grids[_SAYING["z"]].stack()
     head, position = of_heads.abs().idxmax()  # type: ignore[misc]
     most = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
-    return Figure(drawn, f"{what}: patching", f"**{what}.** {most} {caption} by each activation.{left}", data)
+    return Figure(
+        drawn, f"{what}: patching", f"**{what}.** {most} {caption} by each activation.{left}", data
+    )
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
@@ -112,11 +148,22 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     title = f"{what}: patching what is carried and the machine's points"
     most = shown.iloc[int(shown["estimate"].abs().argmax())]
     caption = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}"
-    numbers = ["site", "effect", "effect_low", "effect_high", "fraction", "fraction_low", "fraction_high", "p_value"]
+    numbers = [
+        "site",
+        "effect",
+        "effect_low",
+        "effect_high",
+        "fraction",
+        "fraction_low",
+        "fraction_high",
+        "p_value",
+    ]
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
-_SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
+_SOFT = (
+    " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
+)
 _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
@@ -126,10 +173,19 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     circuit = tables["circuit"].iloc[0]
     random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
     number = Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
-    kept = claim("faithful", number, threshold=random, controls={"the best of as many at random": Control(random)})
+    kept = claim(
+        "faithful",
+        number,
+        threshold=random,
+        controls={"the best of as many at random": Control(random)},
+    )
     few, whole = claim("few", Interval(share, share, share)), claim("edges")
     about = f"{circuit['size']} of {circuit['of']} edges"
-    return [decisive([kept, few], key="edges", claim=whole.claim, about=about, yes=whole.yes, no=whole.no)]
+    return [
+        decisive(
+            [kept, few], key="edges", claim=whole.claim, about=about, yes=whole.yes, no=whole.no
+        )
+    ]
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
@@ -137,7 +193,11 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
-        ("faithfulness", Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_mean"]),
+        (
+            "faithfulness",
+            Interval(circuit["faithfulness"], circuit["low"], circuit["high"]),
+            circuit["random_mean"],
+        ),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
         ("incompleteness (0 is complete)", circuit["incompleteness"], None),
         ("CPR, over all sizes", curve["cpr"].iloc[0], curve["random_cpr"].iloc[0]),
@@ -149,7 +209,9 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
     nodes["node"] = [_called(name, heads) for name in nodes["node"]]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
-    listed = tables["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
+    listed = (
+        tables["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
+    )
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
         listed[column] = [_called(name, heads) for name in listed[column]]
@@ -161,7 +223,13 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     return [
         Prose(_SAYS["edges_text"] + (_SOFT if context.model.is_handwired else "")),
         Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
-        curves(_SAYS["curve"], pd.concat([best, random]), data=curve, kept=cell(measured[1][1]), **about),
+        curves(
+            _SAYS["curve"],
+            pd.concat([best, random]),
+            data=curve,
+            kept=cell(measured[1][1]),
+            **about,
+        ),
         Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
         Table(nodes, _SAYS["nodes"], collapsed=True),
     ]
@@ -184,7 +252,9 @@ def _called(name: str, heads: Heads) -> str:
 EDGES = Part(
     "edges",
     "Circuits of edges",
-    lambda of: causal_tables.circuit_tables(of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False),
+    lambda of: causal_tables.circuit_tables(
+        of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False
+    ),
     _draw_edges,
     lambda context: bool(context.task.analysis.default_corruption),
     _edges_suffice,

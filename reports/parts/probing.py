@@ -37,25 +37,43 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     def compute(context: Context) -> list[ProbeResult]:
         wanted = [(key, *parse(key, context.task)) for key in asked(context)]
-        keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
-        kept = [channel for channel in context.model.channels if not channel.grows] or context.model.channels
+        keys = [
+            key
+            for key, target, moment in wanted
+            if target(context.episodes, moment).as_numbers().varies
+        ]
+        kept = [
+            channel for channel in context.model.channels if not channel.grows
+        ] or context.model.channels
         widest = max(kept, key=lambda channel: np.prod(channel.shape)).name
         site = "latents" if len(kept) == len(context.model.channels) else f"latents@{widest}"
         how: dict[str, Any] = {"run": context.run, "site": site, "seed": context.seed}
         return probes.probe(context.model, context.episodes, keys, **how) if keys else []
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
-        constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
+        constant = [
+            key for key in asked(context) if key not in [result.target.key for result in results]
+        ]
         left = [parse(key, context.task)[0].variable.noun for key in constant]
-        said = _SAYS["part"].format(site=results[0].site) if results and results[0].site != "latents" else ""
-        said += "".join(f"\n\n**Left out.** Nothing of {one} varies over these episodes." for one in left)
+        said = (
+            _SAYS["part"].format(site=results[0].site)
+            if results and results[0].site != "latents"
+            else ""
+        )
+        said += "".join(
+            f"\n\n**Left out.** Nothing of {one} varies over these episodes." for one in left
+        )
         text = Prose(_SAYS["text"] + said)
         if not results:
             return [text]
         measures = [one for result in results for one in result]
         numbers = pd.concat([result.scores() for result in results], ignore_index=True)
         caption = "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
-        return [text, Measures(measures, caption), Table(numbers, "Every output, metric and control", collapsed=True)]
+        return [
+            text,
+            Measures(measures, caption),
+            Table(numbers, "Every output, metric and control", collapsed=True),
+        ]
 
     return Part(
         KEY,
@@ -63,7 +81,9 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         compute,
         draw,
         lambda context: bool(targets or context.task.analysis.probed),
-        lambda results, of: [one for own in results if own.target.key in asked(of)[:n_claimed] for one in own],
+        lambda results, of: [
+            one for own in results if own.target.key in asked(of)[:n_claimed] for one in own
+        ],
     )
 
 
@@ -105,8 +125,14 @@ def state(
     def figure(held: Held, context: Context, width: float = WIDTH) -> Figure:
         which = 0 if context.exact else 1
         ylabel = units[which] or held.noun.removeprefix("the ")
-        drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel, width=width)
-        apart = f"differ by at most {number(held.largest)}" if held.largest else "are equal in every bit"
+        drawn = figures.trajectories(
+            held.state, held.reference, held.labels, ylabel=ylabel, width=width
+        )
+        apart = (
+            f"differ by at most {number(held.largest)}"
+            if held.largest
+            else "are equal in every bit"
+        )
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
         caption = f"What the {whose} holds and {held.noun} of the algorithm {apart}. {series}: "
@@ -126,7 +152,9 @@ def state(
         title,
         lambda context: _of_the_latents(context) if context.exact else _of_a_probe(context, probed),
         draw,
-        lambda of: bool(of.algorithms and of.algorithm.memory and (of.exact or of.task.analysis.probed)),
+        lambda of: bool(
+            of.algorithms and of.algorithm.memory and (of.exact or of.task.analysis.probed)
+        ),
         hero=hero,
         opened=True,
     )
@@ -139,9 +167,16 @@ def _of_the_latents(context: Context) -> Held:
     values = context.algorithm.run(context.episodes)
     reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
     shapes = f"{state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
-    require(state[0].size == reference[0].size, f"{context.model.name} reads a state of shape {shapes}")
-    of, labels = context.algorithm.variable(key), context.algorithm.variable(key).labels(values[key])
-    return Held(of.noun, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
+    require(
+        state[0].size == reference[0].size, f"{context.model.name} reads a state of shape {shapes}"
+    )
+    of, labels = (
+        context.algorithm.variable(key),
+        context.algorithm.variable(key).labels(values[key]),
+    )
+    return Held(
+        of.noun, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels
+    )
 
 
 def _of_a_probe(context: Context, key: str) -> Held:
@@ -149,5 +184,7 @@ def _of_a_probe(context: Context, key: str) -> Held:
     results, wanted = context.result(KEY), key or context.algorithm.memory
     result = next((result for result in results if result.target.key == wanted), results[0])
     i, values = context.shown, result.target.values
-    decoded, true = (np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values))
+    decoded, true = (
+        np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values)
+    )
     return Held(result.target.noun, decoded, true, tuple(result.target.outputs))

@@ -45,15 +45,22 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """
 
     def compute(context: Context) -> VerificationResult:
-        few, several = min(n_episodes, context.n_episodes), [tuple(n) if isinstance(n, list) else n for n in sizes]
+        few, several = (
+            min(n_episodes, context.n_episodes),
+            [tuple(n) if isinstance(n, list) else n for n in sizes],
+        )
         if _unlisted(context):
             ran = {"n_rounds": context.n_rounds, "n_episodes": few, "seed": context.seed}
             return verify_machine(context.model, context.algorithm, **ran)
-        return verify(context.circuit.name, several, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
+        return verify(
+            context.circuit.name, several, max(context.n_rounds, _ROUNDS), few, seed=context.seed
+        )
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
-        return [replace(one, claim=one.claim.replace("_", " ")) for one in result if one.key in keys]
+        return [
+            replace(one, claim=one.claim.replace("_", " ")) for one in result if one.key in keys
+        ]
 
     return Part(
         "verification",
@@ -68,14 +75,21 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = result.table()
-    checks = checks.assign(size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]])
+    checks = checks.assign(
+        size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]]
+    )
     sizes = list(dict.fromkeys(checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
+    relative = (
+        "Relative errors are to the value, or to the machine's unit where the value is smaller."
+    )
     rows = []  # a row a variable: how far off it ever was, in either precision, by the measure that it is judged by
     for variable in dict.fromkeys(check.variable for check in result.checks):
         of_variable = [check for check in result.checks if check.variable == variable]
-        row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({c.where for c in of_variable})}
+        row: dict[str, Any] = {
+            "variable": variable.replace("_", " "),
+            "sites": len({c.where for c in of_variable}),
+        }
         row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
         for dtype in dict.fromkeys(check.dtype for check in of_variable):
             judged = [check for check in of_variable if check.dtype == dtype]
@@ -83,7 +97,11 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
     return [
-        Prose(_SAYS["exits_text" if _unlisted(context) else "text"].format(algorithm=context.algorithm.name)),
+        Prose(
+            _SAYS["exits_text" if _unlisted(context) else "text"].format(
+                algorithm=context.algorithm.name
+            )
+        ),
         Table(pd.DataFrame(rows), f"Largest errors over {ran}. {relative}"),
         Table(checks, "Every variable at every location, size and precision", collapsed=True),
     ]
@@ -92,7 +110,10 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
 _ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 _SOFT_ROUNDS = 40  # rounds that the softened models run for at most
-_OUTPUTS = ("output", "latents")  # where a check is of what the model gives, not of an intermediate variable
+_OUTPUTS = (
+    "output",
+    "latents",
+)  # where a check is of what the model gives, not of an intermediate variable
 
 
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
@@ -122,10 +143,14 @@ def _draw_softened(
     ]
     errors = pd.DataFrame(measured, columns=["eta", "dtype", "variable", "error"])
     first, called = next(iter(outputs.items()))
-    drawn = errors[errors["variable"] == first].rename(columns={"error": "mean", "dtype": "algorithm"})
+    drawn = errors[errors["variable"] == first].rename(
+        columns={"error": "mean", "dtype": "algorithm"}
+    )
     drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
     rows = errors.assign(what=errors["variable"].map(outputs) + ", " + errors["dtype"])
-    table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
+    table = rows.pivot(index="what", columns="eta", values="error").rename(
+        columns=lambda eta: f"η = {eta}"
+    )
     settings = next(iter(results.values())).settings
     ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
     least = drawn.iloc[int(drawn["mean"].argmin())]
@@ -157,23 +182,35 @@ class Sweep:
     log: bool = False
 
 
-def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]) -> Part:
+def variants(
+    names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]
+) -> Part:
     """How exact every variant (``names``) is over every sweep, and how large the exact circuit is at some sizes."""
 
     def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
         name, size, tables = context.circuit.name, tuple(context.sizes.values()), []
         for sweep in sweeps:  # the largest error of the swept variable, for every variant and value
-            key, where = (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
+            key, where = (
+                (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
+            )
             rows = []
             for variant, value in product(sweep.variants or names, sweep.values):
                 settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
-                result = verify(name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings)
-                error = next(check.error for check in result.checks if (check.variable, check.where) == (key, where))
+                result = verify(
+                    name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings
+                )
+                error = next(
+                    check.error
+                    for check in result.checks
+                    if (check.variable, check.where) == (key, where)
+                )
                 rows.append({"value": value, "variant": variant, "error": error})
             tables.append(pd.DataFrame(rows))
         by_size = []
         for size in sizes:
-            given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
+            given: dict[str, Any] = {
+                of.name: value for of, value in zip(context.task.sizes, size, strict=True)
+            }
             model = circuits.load(name, **given)
             config, weights = model.config, list(model.parameters())
             heads = sum(name != "-" for names in config.head_names for name in names)
@@ -189,17 +226,26 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
         text = _SAYS["variants_text"].format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
         return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
-    return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted)
+    return Part(
+        "variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted
+    )
 
 
 def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
     what = "what it predicts" if sweep.output else "the state that it carries"
     frame = errors.rename(columns={"value": sweep.setting}).assign(
-        algorithm=errors["variant"], name="variant " + errors["variant"], mean=errors["error"].clip(lower=_SMALLEST)
+        algorithm=errors["variant"],
+        name="variant " + errors["variant"],
+        mean=errors["error"].clip(lower=_SMALLEST),
     )
     which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
     fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
     least = frame.iloc[int(frame["mean"].argmin())]
-    about = {"at": least[sweep.setting], "least": number(least["mean"]), "name": least["name"], "what": what}
+    about = {
+        "at": least[sweep.setting],
+        "least": number(least["mean"]),
+        "name": least["name"],
+        "what": what,
+    }
     about |= {"setting": sweep.setting, "called": sweep.called, "which": which + fixed}
     return curves({**_SAYS["swept"], "log_x": sweep.log}, frame, data=errors, **about)

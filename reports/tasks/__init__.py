@@ -12,7 +12,16 @@ from interp.files import read_tables
 from interp.lazy import named
 from interp.task import Task
 from reports.part import Part
-from reports.parts import compared, heads, interchange, learning, overview, patching, probing, verification
+from reports.parts import (
+    compared,
+    heads,
+    interchange,
+    learning,
+    overview,
+    patching,
+    probing,
+    verification,
+)
 
 _EVERY_TASK = (
     overview.part(),
@@ -49,13 +58,25 @@ def default_parts(
     default = {part.key: part for part in _EVERY_TASK}
     own, following = {part.key: part for part in replace}, {**(after or {})}
     if said:
-        told = overview.part(**said["overview"]), probing.state(**said["state"]), probing.part(**said["probes"])
+        told = (
+            overview.part(**said["overview"]),
+            probing.state(**said["state"]),
+            probing.part(**said["probes"]),
+        )
         own = {part.key: part for part in (*told, patching.part(**said["patching"]))} | own
-        following["compared"] = [verification.part(**said["verification"]), *following.get("compared", ())]
-        following["circuit"] = [verification.softening(**said["softening"]), *following.get("circuit", ())]
+        following["compared"] = [
+            verification.part(**said["verification"]),
+            *following.get("compared", ()),
+        ]
+        following["circuit"] = [
+            verification.softening(**said["softening"]),
+            *following.get("circuit", ()),
+        ]
     for key in (*own, *following):
         require_known("part of every report", key, default, limit=20)
-    return tuple(part for key in default for part in (own.get(key, default[key]), *following.get(key, ())))
+    return tuple(
+        part for key in default for part in (own.get(key, default[key]), *following.get(key, ()))
+    )
 
 
 def prose(task: str) -> dict[str, Any]:

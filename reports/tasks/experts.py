@@ -32,7 +32,9 @@ def parts() -> tuple[Part, ...]:
                 Part(
                     "calibration",
                     "Calibration",
-                    lambda context: calibration(predictions_of(context.run), context.episodes, seed=context.seed),
+                    lambda context: calibration(
+                        predictions_of(context.run), context.episodes, seed=context.seed
+                    ),
                     _draw_calibration,
                     summary=_calibration_measures,
                 ),
@@ -43,7 +45,14 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-_BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
+_BASELINES = (
+    "weighted_majority",
+    "follow_the_leader",
+    "follow_previous_winners",
+    "majority_vote",
+    "bayes",
+    "oracle",
+)
 _RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accuracies
 
 _Scored = tuple[Scores, Interval, pd.DataFrame]
@@ -56,12 +65,24 @@ def _score(context: Context) -> dict[str, _Scored]:
     bayes = predictors.bayes(episodes).predictions
     of_model = scoring.regret(predictions, episodes)[:, -1]
 
-    def scored(key: str, name: str, predictions: np.ndarray, decision: predictors.Decision = "threshold") -> _Scored:
+    def scored(
+        key: str, name: str, predictions: np.ndarray, decision: predictors.Decision = "threshold"
+    ) -> _Scored:
         score = scoring.score(
-            predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
+            predictions,
+            episodes,
+            name=name,
+            decision=decision,
+            reference=bayes,
+            reference_name="bayes",
+            seed=seed,
         )
         over = scoring.regret(predictions, episodes, decision)
-        return score, mean_interval(over[:, -1] - of_model, seed=seed), figures.over_rounds(key, name, over, seed)
+        return (
+            score,
+            mean_interval(over[:, -1] - of_model, seed=seed),
+            figures.over_rounds(key, name, over, seed),
+        )
 
     by_key = {"model": scored("model", context.model.name, predictions)}
     for key in _BASELINES:
@@ -77,24 +98,37 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
     blank = probable(context.model.layout.distribution(context.blank_run.predictions))[..., 1]
     idle = scoring.regret(blank, context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
-    none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
-    beaten, unless = {UNTRAINED: Control(vote - idle)}, {"no": none, "undecided": none} if hard else {}
+    none = (
+        "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
+    )
+    beaten, unless = (
+        {UNTRAINED: Control(vote - idle)},
+        {"no": none, "undecided": none} if hard else {},
+    )
     learns = claim("learns", fewer, {"n_rounds": context.n_rounds}, controls=beaten, unless=unless)
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
     beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}
-    return [learns, *([] if context.model.is_handwired else [claim("bayes", excess["model"], controls=beside)])]
+    return [
+        learns,
+        *([] if context.model.is_handwired else [claim("bayes", excess["model"], controls=beside)]),
+    ]
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
-    over, paired = pd.concat(curve for _, _, curve in by_key.values()), "regret beyond the model's, paired"
+    over, paired = (
+        pd.concat(curve for _, _, curve in by_key.values()),
+        "regret beyond the model's, paired",
+    )
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = []
     for key, (scored, beyond, curve) in by_key.items():
         accuracy, regret, *losses = scored.numbers.values()
         finite = (loss if np.isfinite(loss.estimate) else None for loss in losses)
-        rows.append((curve["name"].iloc[0], accuracy, regret, None if key == "model" else beyond, *finite))
+        rows.append(
+            (curve["name"].iloc[0], accuracy, regret, None if key == "model" else beyond, *finite)
+        )
     after = _PROSE["after"].format(rounds=episodes.n_rounds)
     return [
         Prose(_PROSE["regret"]),
@@ -105,10 +139,27 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
 
 def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
-    other = calibration(np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed).error
-    beside, by_design = {"the labels of other episodes": Control(other)}, not context.model.is_handwired
-    error, note = Interval(*[result.error] * 3), f"a calibrated predictor, by chance: {cell(result.chance)}"
-    return [claim("calibration", error, threshold=result.chance.high, controls=beside, by_design=by_design, note=note)]
+    other = calibration(
+        np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed
+    ).error
+    beside, by_design = (
+        {"the labels of other episodes": Control(other)},
+        not context.model.is_handwired,
+    )
+    error, note = (
+        Interval(*[result.error] * 3),
+        f"a calibrated predictor, by chance: {cell(result.chance)}",
+    )
+    return [
+        claim(
+            "calibration",
+            error,
+            threshold=result.chance.high,
+            controls=beside,
+            by_design=by_design,
+            note=note,
+        )
+    ]
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:

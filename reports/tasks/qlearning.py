@@ -33,11 +33,22 @@ def parts() -> tuple[Part, ...]:
         said=_PROSE["parts"],
         after={
             "state": [
-                Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_measures),
-                Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_measures),
+                Part(
+                    "agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_measures
+                ),
+                Part(
+                    "playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_measures
+                ),
             ],
             "circuit": [
-                Part("lemma", "The chooser's margins", _margins, _draw_margins, wired, lacking=uncompiled),
+                Part(
+                    "lemma",
+                    "The chooser's margins",
+                    _margins,
+                    _draw_margins,
+                    wired,
+                    lacking=uncompiled,
+                ),
                 *qlearning_paper.parts(),
             ],
             "learning": [overview.paper(overview.shown_on("qlearning"))],
@@ -62,14 +73,26 @@ def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> lis
     result, blank = results
     gained = Control(blank.get("untied_gain", "all").estimate)
     n_steps = result.beside["disputed", "all"]["n_steps"]
-    few = {"undecided": f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide"} if n_steps < _FEWEST else {}
-    untied = claim("agreement", result.get("untied_gain", "all"), controls={UNTRAINED: gained}, unless=few)
+    few = (
+        {"undecided": f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide"}
+        if n_steps < _FEWEST
+        else {}
+    )
+    untied = claim(
+        "agreement", result.get("untied_gain", "all"), controls={UNTRAINED: gained}, unless=few
+    )
     if not n_steps:
         return [untied]
-    beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
+    beside = {
+        UNTRAINED: blank.get("disputed", "all"),
+        "the table with γ = 0": result.get("disputed_gamma0", "all"),
+    }
     controls = {name: Control(share.estimate) for name, share in beside.items()}
     unless = dict.fromkeys(("yes", "no"), few["undecided"]) if few else {}
-    return [untied, claim("bootstraps", result.get("disputed", "all"), controls=controls, unless=unless)]
+    return [
+        untied,
+        claim("bootstraps", result.get("disputed", "all"), controls=controls, unless=unless),
+    ]
 
 
 def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:
@@ -80,8 +103,12 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
     for key in ("untied", "random_ties", "disputed"):
         if n_steps := result.beside[key, "all"]["n_steps"]:
             beside = {"the table with γ = 0": result.get(f"{key}_gamma0", "all").estimate}
-            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside))
-    table = frame[frame["phase"] == "all"].drop(columns="phase").rename(columns={"name": "quantity"})
+            rows.append(
+                plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside)
+            )
+    table = (
+        frame[frame["phase"] == "all"].drop(columns="phase").rename(columns={"name": "quantity"})
+    )
     untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, and the one with γ = 0 in {baseline:.2f}."
     return [
@@ -105,7 +132,9 @@ class _Played:
     def shared(self, key: str = "model") -> float:
         """The share of rounds in which an agent acts and earns as the tabular learner does."""
         agent, learner = self.agents[key][1], self.agents["greedy"][1]
-        return float(((agent.actions == learner.actions) & (agent.rewards == learner.rewards)).mean())
+        return float(
+            ((agent.actions == learner.actions) & (agent.rewards == learner.rewards)).mean()
+        )
 
 
 def _let_play(of: Context) -> list[_Played]:
@@ -113,8 +142,14 @@ def _let_play(of: Context) -> list[_Played]:
     regimes, n_episodes = {"random MDPs": "grid"}, min(of.n_episodes, _N_PLAYED)
     if min(of.sizes.values()) > 1:
         regimes |= {"the chain": "chain", "the ladder": "ladder"}
-    drawn = {world: mdp.sample_mdps(n_episodes, **of.sizes, seed=of.seed, regime=key) for world, key in regimes.items()}
-    return [_Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True)) for world, mdps in drawn.items()]
+    drawn = {
+        world: mdp.sample_mdps(n_episodes, **of.sizes, seed=of.seed, regime=key)
+        for world, key in regimes.items()
+    }
+    return [
+        _Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True))
+        for world, mdps in drawn.items()
+    ]
 
 
 def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
@@ -131,7 +166,11 @@ def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
         idle = f"{chance} {AS_WELL}" if mean_interval(learner, seed=context.seed).low <= 0 else ""
         none = dict.fromkeys(("yes", "no", "undecided"), idle) if idle else {}
         number = ratio_interval(model, learner, seed=context.seed)
-        measures.append(claim("reward", number, {"world": one.world}, controls={chance: Control(0.0)}, unless=none))
+        measures.append(
+            claim(
+                "reward", number, {"world": one.world}, controls={chance: Control(0.0)}, unless=none
+            )
+        )
     return measures
 
 
@@ -140,7 +179,9 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
     for world in played:
         for name, episodes in world.agents.values():
             if episodes.n_actions == 1:  # every policy is the same: no score exists
-                scores.append((world.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None))
+                scores.append(
+                    (world.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None)
+                )
             else:
                 result = returns.normalised_score(episodes, seed=seed)
                 scores.append((world.world, name, result.get("earned"), result.get("score")))
@@ -152,7 +193,9 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
         Table(table, returned, formats={"earned": ".2f"}),
     ]
     if context.model.is_handwired:
-        frame = pd.DataFrame({"world": [p.world for p in played], "actions equal": [p.shared() for p in played]})
+        frame = pd.DataFrame(
+            {"world": [p.world for p in played], "actions equal": [p.shared() for p in played]}
+        )
         caption = "Share of the actions that equal those of the tabular learner that selects before it updates"
         blocks.append(Table(frame, caption))
     return blocks
@@ -166,12 +209,18 @@ def _margins(context: Context) -> pd.DataFrame:
     n_positions = context.model.layout.n_positions
     lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
     tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
-    return pd.concat(tables, ignore_index=True).sort_values(["code", "leak"], ascending=[True, False], kind="stable")
+    return pd.concat(tables, ignore_index=True).sort_values(
+        ["code", "leak"], ascending=[True, False], kind="stable"
+    )
 
 
 def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
     columns = {"code": "position code", "d_code": "coordinates", "margin": "margin Δ", "leak": "ε"}
     columns |= {"eta_lemma": "η, lemma", "xi_lemma": "ξ, lemma", "eta": "η, corrected"}
-    table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
+    table = (
+        frame[list(columns)]
+        .rename(columns=columns)
+        .assign(**{"attention missing": 1 - frame["attention"]})
+    )
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
     return [Prose(_PROSE["lemma"]), Table(table, caption)]

@@ -41,21 +41,35 @@ _SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model, whose state is read and not decoded, needs only the chain."""
     return (
-        verification.variants(("mlp", "softmlp", "lin"), _SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
-        Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
+        verification.variants(
+            ("mlp", "softmlp", "lin"), _SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))
+        ),
+        Part(
+            "rewards",
+            "Reward by family and horizon",
+            _play_families,
+            _draw_families,
+            learned,
+            slow=True,
+        ),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
         Part(
             "selection",
             "Selection in head L2H0 (step 3.1)",
             _select,
-            lambda frame, _: [Prose(_PROSE["selection"]), curves(_CURVES["selection"], frame, data=frame)],
+            lambda frame, _: [
+                Prose(_PROSE["selection"]),
+                curves(_CURVES["selection"], frame, data=frame),
+            ],
             lambda context: context.model.is_handwired and min(context.sizes.values()) > 1,
             lacking=uncompiled,
         ),
         Part(
             "update",
             "The update",
-            lambda of: probes.probe(of.model, of.episodes, _UPDATE, site="change", seed=of.seed, run=of.run),
+            lambda of: probes.probe(
+                of.model, of.episodes, _UPDATE, site="change", seed=of.seed, run=of.run
+            ),
             _draw_update,
             learned,
             slow=True,
@@ -65,7 +79,9 @@ def parts() -> tuple[Part, ...]:
             "chain",
             "Attention on the chain",
             lambda of: round_attention(
-                of.model, mdp.sample(8, 30, 4, 2, regime="chain", seed=of.seed), rounds=slice(10, None, 4)
+                of.model,
+                mdp.sample(8, 30, 4, 2, regime="chain", seed=of.seed),
+                rounds=slice(10, None, 4),
             ),
             _draw_chain,
             lambda context: serves(context.model, 4, 2),
@@ -80,7 +96,9 @@ def _play_families(context: Context) -> pd.DataFrame:
     for key, n_rounds in (*((key, _HORIZON) for key in EVALUATION), ("grid", _LONG)):
         mdps = mdp.sample_mdps(_N_WORLDS, **context.sizes, seed=context.seed, regime=key)
         panel = f"{_LONG} rounds" if n_rounds == _LONG else REGIMES[key].name
-        frames.append(earned(played_by_all(context, mdps, n_rounds), context.seed).assign(panel=panel))
+        frames.append(
+            earned(played_by_all(context, mdps, n_rounds), context.seed).assign(panel=panel)
+        )
     return pd.concat(frames, ignore_index=True)
 
 
@@ -96,18 +114,26 @@ def played_by_all(
     greedy = "Q-learning, selects before it updates" if before_update else "greedy Q-learning"
     agents = {
         "greedy": (greedy, tabular.QLearner(alpha, gamma, before_update=before_update)),
-        "epsilon-greedy": ("ε-greedy Q-learning, ε = .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
+        "epsilon-greedy": (
+            "ε-greedy Q-learning, ε = .2",
+            tabular.QLearner(alpha, gamma, epsilon=0.2),
+        ),
         "random": ("random actions", tabular.AGENTS["random"]),
         "optimal": ("optimal within the rounds played", tabular.AGENTS["optimal"]),
     }
-    played = {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
+    played = {
+        key: (name, tabular.run(agent, mdps, n_rounds, seed))
+        for key, (name, agent) in agents.items()
+    }
     return {"model": (context.model.name, play(model, mdps, n_rounds, seed)[0]), **played}
 
 
 def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
     """Cumulative reward over rounds, a curve for everybody who played."""
     who = played.items()
-    return pd.concat([figures.over_rounds(key, name, done.rewards.cumsum(1), seed) for key, (name, done) in who])
+    return pd.concat(
+        [figures.over_rounds(key, name, done.rewards.cumsum(1), seed) for key, (name, done) in who]
+    )
 
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -131,10 +157,14 @@ def _agree(context: Context) -> pd.DataFrame:
     table, sizes = evaluation.reference_table(context.model), context.sizes
     ran, rounds = {"grid": (context.episodes, context.run)}, min(context.n_rounds, _HORIZON)
     for regime in () if context.quick else SHIFTS:
-        episodes = mdp.sample(_N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
+        episodes = mdp.sample(
+            _N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime
+        )
         ran[regime] = episodes, rollout(context.model, episodes)
     frames = [
-        agreement_by_round(predictions_of(run), episodes, table=table, seed=context.seed).assign(regime=regime)
+        agreement_by_round(predictions_of(run), episodes, table=table, seed=context.seed).assign(
+            regime=regime
+        )
         for regime, (episodes, run) in ran.items()
     ]
     return pd.concat(frames, ignore_index=True)
@@ -145,17 +175,30 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     pooled = frame.assign(round=(frame["round"] - 1) // 5 * 5 + 3)
     values = pooled[["estimate", "low", "high"]].mul(pooled["n_steps"], axis=0)
     by = ["regime", "key", "round"]
-    sums = pd.concat([pooled[[*by, "n_steps"]], values], axis=1).groupby(by, sort=False, as_index=False).sum()
+    sums = (
+        pd.concat([pooled[[*by, "n_steps"]], values], axis=1)
+        .groupby(by, sort=False, as_index=False)
+        .sum()
+    )
     for column in ("estimate", "low", "high"):
         sums[column] /= sums["n_steps"]
     names = {"model": context.model.name, "no-bootstrap": "the table with γ = 0"}
-    shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(columns=["low", "high"])
+    shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(
+        columns=["low", "high"]
+    )
     shown = shown[shown["round"] <= _HORIZON].assign(name=shown["algorithm"].map(names))
     shown["panel"] = [REGIMES[key].name for key in shown["regime"]]
-    whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
+    whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(
+        ["regime", "key"], sort=False
+    )
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
     share, first = share.reset_index().rename_axis(columns=None), share.iloc[0]
-    told = {"name": context.model.name, "own": first.iloc[0], "rival": first.index[1], "other": first.iloc[1]}
+    told = {
+        "name": context.model.name,
+        "own": first.iloc[0],
+        "rival": first.index[1],
+        "other": first.iloc[1],
+    }
     return [
         Prose(_PROSE["by_step"]),
         curves(_CURVES["agreement"], shown, data=shown, **told),
@@ -176,14 +219,19 @@ def _select(context: Context) -> pd.DataFrame:
     policies["epsilon-greedy"] = f"ε-greedy, ε = {_EPSILON:g}, around the greedy head", mixed
     for beta in _BETAS:
         model = circuits.load(context.circuit.name, **{**context.circuit.arguments, "beta": beta})
-        policies[f"boltzmann {beta:g}"] = f"Boltzmann, β = {beta:g}", predictions_of(rollout(model, episodes))
+        policies[f"boltzmann {beta:g}"] = (
+            f"Boltzmann, β = {beta:g}",
+            predictions_of(rollout(model, episodes)),
+        )
     sets = bellman.greedy_sets(episodes.next_values_before)
     untied = sets.sum(-1) == 1
     best = sets * untied[..., None]  # the one greedy action of the table that the round began with
     frames = []
     for key, (name, chances) in policies.items():
         mean = (chances * best).sum((0, 2)) / untied.sum(0).clip(min=1)
-        curve = pd.DataFrame({"algorithm": key, "name": name, "round": np.arange(1, len(mean) + 1), "mean": mean})
+        curve = pd.DataFrame(
+            {"algorithm": key, "name": name, "round": np.arange(1, len(mean) + 1), "mean": mean}
+        )
         frames.append(curve.iloc[np.flatnonzero(untied.any(0))])
     return pd.concat(frames, ignore_index=True)
 
@@ -218,7 +266,10 @@ def _decode(context: Context) -> _Decoded:
     """The tables that the latents hold, decoded on held-out episodes, against the true ones and a table of zeros."""
     episodes = context.episodes
     read = rates.decode(context.model, episodes, seed=context.seed, run=context.run)
-    missed = {"model": ("decoded table", read - episodes.q_tables), "control": ("table of zeros", episodes.q_tables)}
+    missed = {
+        "model": ("decoded table", read - episodes.q_tables),
+        "control": ("table of zeros", episodes.q_tables),
+    }
     frames = [
         figures.over_rounds(key, name, np.sqrt((error**2).sum((2, 3))), context.seed, first=0)
         for key, (name, error) in missed.items()
@@ -226,16 +277,22 @@ def _decode(context: Context) -> _Decoded:
     last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}
     by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
     both = {"decoded table": read, "true table": episodes.q_tables}
-    fitted = [rates.rates_by_episode(table, episodes).assign(source=name) for name, table in both.items()]
+    fitted = [
+        rates.rates_by_episode(table, episodes).assign(source=name) for name, table in both.items()
+    ]
     return pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True)
 
 
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     errors, by_state, fitted = decoded
     true = {name: context.algorithm.parameters[name] for name in ("alpha", "gamma")}
-    quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
+    quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(
+        np.array([0.25, 0.5, 0.75])
+    )
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
-    middle = quartiles[(quartiles["table"] == "decoded table") & (quartiles["quantile"] == 0.5)].iloc[0]
+    middle = quartiles[
+        (quartiles["table"] == "decoded table") & (quartiles["quantile"] == 0.5)
+    ].iloc[0]
     said = f"From the decoded tables α is {middle['alpha']:.2g} and γ {middle['gamma']:.2g} in the median. One point a "
     said += "trajectory; the cross is the true pair."
     return [
@@ -251,7 +308,12 @@ def _draw_chain(frame: pd.DataFrame, context: Context) -> list[object]:
     labels = list(dict.fromkeys(frame["query"]))
     mean = frame.groupby(["layer", "query", "key"])["attention"].mean().unstack("key")
     layers = list(dict.fromkeys(frame["layer"]))
-    grids = [mean.loc[layer].reindex(index=labels, columns=labels).fillna(0.0).to_numpy() for layer in layers]
-    picture = panels.attention([np.stack(grids)], labels, [[f"layer {layer}" for layer in layers]], columns=2)
+    grids = [
+        mean.loc[layer].reindex(index=labels, columns=labels).fillna(0.0).to_numpy()
+        for layer in layers
+    ]
+    picture = panels.attention(
+        [np.stack(grids)], labels, [[f"layer {layer}" for layer in layers]], columns=2
+    )
     text = "The 4-state, 2-action linear chain, in which action 1 steps right and pays at the end; mean over heads."
     return [Figure(picture, "Attention on the chain", titled("10", text))]

@@ -19,7 +19,11 @@ import interp
 from interp.algorithm import Algorithm, Variable
 from interp.audit import AuditResult, Scope, audit
 from interp.tasks.experts import TASK as EXPERTS
-from interp.tasks.experts.algorithms import follow_previous_winners, majority_vote, weighted_majority
+from interp.tasks.experts.algorithms import (
+    follow_previous_winners,
+    majority_vote,
+    weighted_majority,
+)
 from interp.tasks.reachability.algorithms import breadth_first, heuristic
 from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known
@@ -47,7 +51,14 @@ def _searching(key: str) -> Any:
 
 
 ELAPSED = Variable("elapsed", "t", "rounds before", "rounds", "state")
-FOLLOWING = Variable("next_elapsed", "t", "rounds", "rounds", parents=("elapsed",), equation=lambda v: v["elapsed"] + 1)
+FOLLOWING = Variable(
+    "next_elapsed",
+    "t",
+    "rounds",
+    "rounds",
+    parents=("elapsed",),
+    equation=lambda v: v["elapsed"] + 1,
+)
 
 
 def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
@@ -72,7 +83,9 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
 def _starting(made: Algorithm, base: Algorithm, **starts: Callable[[Any], Any]) -> Algorithm:
     from dataclasses import replace
 
-    return replace(made, initial=lambda e: {**base.initial(e), **{k: start(e) for k, start in starts.items()}})
+    return replace(
+        made, initial=lambda e: {**base.initial(e), **{k: start(e) for k, start in starts.items()}}
+    )
 
 
 def _pausing() -> Any:
@@ -100,12 +113,18 @@ def _from_the_root() -> Algorithm:
     """It carries the root alone, and answers the candidate nearer to it, whichever way edges run."""
     base = heuristic("nearer_undirected")
     rule = base.variable("prediction")
-    kept = Variable("kept", "r", "the root that was told in the last round, -1 before", "name", "state")
-    following = Variable("next_kept", "r", "the root", "name", parents=("root",), equation=lambda v: 1.0 * v["root"])
+    kept = Variable(
+        "kept", "r", "the root that was told in the last round, -1 before", "name", "state"
+    )
+    following = Variable(
+        "next_kept", "r", "the root", "name", parents=("root",), equation=lambda v: 1.0 * v["root"]
+    )
 
     def said(v: Any) -> Any:
         known = v["kept"] >= 0
-        told = rule.equation({**v, "root": np.clip(v["kept"], 0, v["nodes"].max()).round().astype(int)})  # type: ignore[misc]
+        told = rule.equation(
+            {**v, "root": np.clip(v["kept"], 0, v["nodes"].max()).round().astype(int)}
+        )  # type: ignore[misc]
         return np.where(known[..., None], told, 1 / told.shape[-1])
 
     parents = ("kept", *(key for key in rule.parents if key != "root"))
@@ -148,7 +167,9 @@ class Map(nn.Module):
         return moved + self.drift + self.inputs * (said[:, : x.shape[1]] - 0.5)
 
 
-def moving(matrix: Any, drift: Any = None, inputs: float = 1.0, bend: float = 0.0, name: str = "map") -> Any:
+def moving(
+    matrix: Any, drift: Any = None, inputs: float = 1.0, bend: float = 0.0, name: str = "map"
+) -> Any:
     """The machine of a map."""
     n = len(matrix)
 
@@ -160,7 +181,13 @@ def moving(matrix: Any, drift: Any = None, inputs: float = 1.0, bend: float = 0.
     module = Map(matrix, drift or [0.0] * n, inputs, bend)
     channels = [interp.Channel("x", (n,))]
     return interp.adapt(
-        module, "experts", sizes={"n_experts": 4}, step=step, channels=channels, output="probability", name=name
+        module,
+        "experts",
+        sizes={"n_experts": 4},
+        step=step,
+        channels=channels,
+        output="probability",
+        name=name,
     )
 
 
@@ -179,7 +206,9 @@ class Cached(nn.Module):
 def cached(reads: str = "cache", sees_from: int = 99) -> Any:
     """The machine that answers from its cache, or from its thought; from a round on, by the truth of its round."""
 
-    def step(module: Cached, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(
+        module: Cached, carried: dict[str, Tensor], fed: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         said = (fed.tokens[:, 3:11:2] - 3).double()
         truth = (fed.tokens[:, -2:-1] - 3).double()
         weights = {"cache": carried["cache"].sum(1), "thought": carried["thought"][:, :4]}[reads]
@@ -187,9 +216,15 @@ def cached(reads: str = "cache", sees_from: int = 99) -> Any:
         one = torch.where(carried["thought"][:, 4] >= sees_from, truth[:, 0], one)
         match = (said == truth).double()
         counted = torch.cat([match, torch.ones_like(truth)], 1)
-        return torch.stack([1 - one, one], -1), {"cache": match.unsqueeze(1), "thought": carried["thought"] + counted}
+        return torch.stack([1 - one, one], -1), {
+            "cache": match.unsqueeze(1),
+            "thought": carried["thought"] + counted,
+        }
 
-    channels = [interp.Channel("cache", (SMALL.rounds * 4, 4), grows=1), interp.Channel("thought", (5,))]
+    channels = [
+        interp.Channel("cache", (SMALL.rounds * 4, 4), grows=1),
+        interp.Channel("thought", (5,)),
+    ]
     return interp.adapt(
         Cached(),
         "experts",
@@ -234,7 +269,9 @@ _MAKERS: dict[str, Callable[[], Any]] = {
 }
 _RIGHT = tomllib.loads(Path(__file__).with_name("planted.toml").read_text("utf-8"))
 PLANTED = {
-    key: Planted(make, _RIGHT["seen"].get(key) or _RIGHT["held out"][key], key in _RIGHT["held out"])
+    key: Planted(
+        make, _RIGHT["seen"].get(key) or _RIGHT["held out"][key], key in _RIGHT["held out"]
+    )
     for key, make in _MAKERS.items()
 }
 
@@ -245,7 +282,9 @@ def said(found: AuditResult, question: str) -> str:
         return found["settles"].note.partition(".")[0].removeprefix("It ")
     if question == "early":
         return "yes" if "It is ahead by" in found["in time"].note else "no"
-    key, _, channel = question.partition(" ") if question.startswith("used ") else (question, "", "")
+    key, _, channel = (
+        question.partition(" ") if question.startswith("used ") else (question, "", "")
+    )
     return next(one for one in found if one.key == key and one.about == channel).word
 
 

@@ -45,13 +45,23 @@ def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, 
     words["moves"] = found["settles"].note.partition(".")[0].removeprefix("It ")
     shipped = name not in KINDS and name != PLAIN
     size = "full" if full else "quick"
-    return {"machine": name, "shipped": shipped, "size": size, **words, "CPU seconds": round(seconds, 1)}
+    return {
+        "machine": name,
+        "shipped": shipped,
+        "size": size,
+        **words,
+        "CPU seconds": round(seconds, 1),
+    }
 
 
 def main(asked: list[str], full: bool) -> None:
     """Run what is asked, or what is missing; a row is written as soon as there is one."""
     size = "full" if full else "quick"
-    held = pd.read_csv(TABLE, keep_default_na=False) if TABLE.exists() else pd.DataFrame(columns=["machine", "size"])
+    held = (
+        pd.read_csv(TABLE, keep_default_na=False)
+        if TABLE.exists()
+        else pd.DataFrame(columns=["machine", "size"])
+    )
     done = set(held["machine"][held["size"] == size])
     for name in asked or [name for name in names() if name not in done]:
         with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +74,11 @@ def main(asked: list[str], full: bool) -> None:
         held = held[(held["machine"] != name) | (held["size"] != size)]
         held = pd.concat([held, pd.DataFrame([new])], ignore_index=True)
         place = pd.Categorical(held["machine"], names())
-        held = held.assign(place=place).sort_values(["place", "size"], ascending=[True, False]).drop(columns="place")
+        held = (
+            held.assign(place=place)
+            .sort_values(["place", "size"], ascending=[True, False])
+            .drop(columns="place")
+        )
         TABLE.parent.mkdir(exist_ok=True)
         write_csv(TABLE, held)
 

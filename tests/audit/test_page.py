@@ -24,7 +24,17 @@ TINY = Scope(episodes=12, rounds=5, writes=2, away=1, held=12, jacobians=1, alon
 def told(monkeypatch, tmp_path):
     """What the command says of a small model, at little effort."""
     monkeypatch.setattr("interp.audit.trial.QUICK", TINY)
-    words = ["audit", "wma-handwired", "--experts", "2", "--quick", "--report", "--json", "--out", str(tmp_path)]
+    words = [
+        "audit",
+        "wma-handwired",
+        "--experts",
+        "2",
+        "--quick",
+        "--report",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     result = invoked(*words)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout), tmp_path / "wma-handwired"
@@ -33,12 +43,25 @@ def told(monkeypatch, tmp_path):
 def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     said, folder = told
     measures = {one["key"]: one for one in said["measures"]}
-    keys = ["used", "content", "side", "unseen", "lasts", "decoded", "in time", "longer", "stays", "directions"]
+    keys = [
+        "used",
+        "content",
+        "side",
+        "unseen",
+        "lasts",
+        "decoded",
+        "in time",
+        "longer",
+        "stays",
+        "directions",
+    ]
     assert list(measures) == [*keys, "settles"]
     decided = [one for one in measures.values() if one["word"] in ("yes", "no")]
     assert decided and all(one["low"] <= one["number"] <= one["high"] for one in decided)
     assert all("an untrained copy" in one["controls"] for one in decided if one["key"] != "unseen")
-    known = [one for one in decided if one["key"] != "settles"]  # an untrained copy can grow without bound
+    known = [
+        one for one in decided if one["key"] != "settles"
+    ]  # an untrained copy can grow without bound
     assert known and all(one["control"] and one["control_number"] is not None for one in known)
     assert said["settings"]["thresholds"]["worth"] == room.THRESHOLDS["worth"].value
     tables = {name for one in decided for name in one["rests_on"]} - {
@@ -86,7 +109,9 @@ def test_the_curves_over_a_training_say_what_the_page_says():
     assert told("used", 200) in text
     for step in (200, 400, 800):
         assert told("decoded", step) in text
-    right = table[(table["key"] == "behaviour") & (table["about"] == "accuracy")].set_index("step")["number"]
+    right = table[(table["key"] == "behaviour") & (table["about"] == "accuracy")].set_index("step")[
+        "number"
+    ]
     assert f"{right[200]:.2f}".lstrip("0") in text and (right[right.index >= 400] == 1).all()
     since = pd.read_csv(folder / "arrivals.csv").set_index("key")["from_step"]
     assert (since["used"], since["decoded"], since["stays"]) == (200, 300, 200)

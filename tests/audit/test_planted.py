@@ -13,12 +13,20 @@ from tests.audit.planted import PLANTED, SMALL, said
 
 LONG = {"search", "Q-learning"}
 """Those that take more than ten seconds of one core."""
-ALIKE = {"undirected search", "set in the last rounds only", "more ancestors", "reads its thought", "depth-first"}
+ALIKE = {
+    "undirected search",
+    "set in the last rounds only",
+    "more ancestors",
+    "reads its thought",
+    "depth-first",
+}
 ALIKE |= {"search from both ends"}
 """Each is another machine of a kind that is judged by default: a search, a shortcut, two channels; late, or ahead."""
 MAPS = {"two fixed points", "drift only", "expanding map"}
 """How these move is told by default in ``test_questions``."""
-SLOW = pytest.mark.slow(reason="Jacobians and adversarial graphs: two to 15 seconds of one core each")
+SLOW = pytest.mark.slow(
+    reason="Jacobians and adversarial graphs: two to 15 seconds of one core each"
+)
 UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
 """Where so many episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
 
@@ -27,11 +35,15 @@ SMALLER = replace(SMALL, episodes=32, writes=3, held=24, along=1)
 """As much as those need that are judged by default."""
 
 
-@pytest.mark.parametrize("key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED])
+@pytest.mark.parametrize(
+    "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED]
+)
 def test_what_is_planted_is_named(key):
     found = audit(PLANTED[key].make(), effort=SMALL if key in LONG | ALIKE | MAPS else SMALLER)
     words = {question: said(found, question) for question in PLANTED[key].right}
-    expected = {q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()}
+    expected = {
+        q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()
+    }
     assert words == expected
 
 

@@ -63,7 +63,9 @@ def test_noise_has_the_covariance_of_the_states(majority):
         other = replace(majority, effort=replace(majority.effort, seed=seed))
         several.append(limited(other, starts, Change.NOISE)[0].flatten(1).double())
     drawn = torch.cat(several)
-    assert torch.allclose(torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max()))
+    assert torch.allclose(
+        torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max())
+    )
     assert torch.allclose(drawn.mean(0), own.mean(0), atol=0.15 * float(own.std(0).max()))
 
 
@@ -75,7 +77,10 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
     thought = used.influence(machine, "thought", Change.DONOR)
     assert np.nanmax(np.abs(thought.effect)) == 0 == np.nanmax(np.abs(thought.cost))
     cache, whole = (used.influence(machine, name, Change.DONOR) for name in ("cache", ALL))
-    assert np.array_equal(cache.effect, whole.effect, equal_nan=True) and np.nanmax(cache.effect) > 0.05
+    assert (
+        np.array_equal(cache.effect, whole.effect, equal_nan=True)
+        and np.nanmax(cache.effect) > 0.05
+    )
 
 
 def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
@@ -83,7 +88,9 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     (start,) = [t for t in majority.writes if t == 3]
     given = torch.from_numpy(donors(majority.shape[0], majority.effort.seed))
     hooked = interp.rollout(
-        majority.model, majority.episodes, fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[given])]}
+        majority.model,
+        majority.episodes,
+        fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[given])]},
     )
     effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
     found = used.influence(majority, ALL, Change.DONOR)
@@ -95,11 +102,15 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
 def test_linear_maps_have_their_spectra():
     matrix = [[0.5, 0.3, 0.0], [0.0, -0.25, 0.1], [0.0, 0.0, 0.1]]
     found = dynamics.stretch(of(moving(matrix)))
-    assert np.allclose(found["singular"], np.linalg.svd(np.array(matrix), compute_uv=False), atol=1e-6)
+    assert np.allclose(
+        found["singular"], np.linalg.svd(np.array(matrix), compute_uv=False), atol=1e-6
+    )
     assert np.isclose(found["exponents"][0], np.log(0.5), atol=0.08)  # of eight rounds
     assert (found["singular_low"] <= found["singular"] + 1e-9).all() and found["floor"].max() < -20
     turned = dynamics.stretch(of(moving(TURN)))
-    assert np.allclose(turned["singular"], 1, atol=1e-6) and np.allclose(turned["exponents"], 0, atol=1e-6)
+    assert np.allclose(turned["singular"], 1, atol=1e-6) and np.allclose(
+        turned["exponents"], 0, atol=1e-6
+    )
     flat = dynamics.stretch(of(moving([[0.5, 0.0], [0.0, 0.0]])))
     assert flat["exponents"][1] <= flat["floor"][1] + 1e-9  # below what differences resolve
 
@@ -134,18 +145,28 @@ def test_a_step_that_may_be_too_large_is_no_rest():
 
 def test_two_fixed_points_are_two_ends():
     found = dynamics.ends(of(moving([[1.0]], inputs=0.2, bend=3.0), SMALL))
-    assert (found["kind"] == "settles").all() and (found["ends"] == 2).all() and (found["largest_share"] < 0.95).all()
+    assert (
+        (found["kind"] == "settles").all()
+        and (found["ends"] == 2).all()
+        and (found["largest_share"] < 0.95).all()
+    )
     assert (dynamics.ends(of(moving([[0.5]])))["ends"] == 1).all()
 
 
 def test_four_directions_carry_what_four_log_weights_say(majority):
     measure = content.few(majority, is_used=True)
-    assert measure.number.low > 0.99 and measure.controls["a random choice of 4"].number < 0.5 and measure.word == "yes"
+    assert (
+        measure.number.low > 0.99
+        and measure.controls["a random choice of 4"].number < 0.5
+        and measure.word == "yes"
+    )
     assert content.few(majority, is_used=False).word == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
     assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
     turned = content.turning(majority, k=2)
-    assert (turned["overlap_low"] <= turned["overlap"] + 1e-9).all() and (turned["overlap"] <= 1 + 1e-9).all()
+    assert (turned["overlap_low"] <= turned["overlap"] + 1e-9).all() and (
+        turned["overlap"] <= 1 + 1e-9
+    ).all()
 
 
 @pytest.mark.parametrize("name", ["wma-handwired", "wma-gru"])
@@ -157,7 +178,9 @@ def test_a_write_in_every_round_is_the_write_of_that_round_and_a_write_once_is_n
     assert set(found["directions"]) == ({4} if name == "wma-handwired" else {4, 48})
     for i, t in enumerate(trial.writes):
         assert told[whole, "in every round", t] == pytest.approx(donor.effect[i, :, 0].mean())
-        assert told[whole, "once", t] == pytest.approx(donor.effect[0, :, t - trial.writes[0]].mean())
+        assert told[whole, "once", t] == pytest.approx(
+            donor.effect[0, :, t - trial.writes[0]].mean()
+        )
     first, last = trial.writes[0], trial.writes[-1]
     for n in set(found["directions"]):
         assert told[n, "in every round", first] == told[n, "once", first]
@@ -226,8 +249,17 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
         assert judged(*scores).word == right
-        assert sizes == [n, n // 2, PLATEAU, PLATEAU, n]  # untrained copies get as many episodes as they need
-    assert judged(0.4, 0.2).reason.startswith("too few episodes") and judged(0.47, 0.47).word == "undecided"
+        assert sizes == [
+            n,
+            n // 2,
+            PLATEAU,
+            PLATEAU,
+            n,
+        ]  # untrained copies get as many episodes as they need
+    assert (
+        judged(0.4, 0.2).reason.startswith("too few episodes")
+        and judged(0.47, 0.47).word == "undecided"
+    )
     assert judged(0.6, 0.2, copies=(0.3, 0.5)).reason == "an untrained copy does as well"
     assert judged(0.6, 0.2, memories=0.5).reason == "the memory of other episodes does as well"
     trial = of(interp.load("wma-gru"), replace(TINY, episodes=8))
@@ -237,7 +269,9 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
         return Interval(0.1, 0.05, 0.15)
 
     monkeypatch.setattr(content, "_r2", few)
-    assert content.decoded(trial).word == "undecided"  # too few episodes for a half of them to be read
+    assert (
+        content.decoded(trial).word == "undecided"
+    )  # too few episodes for a half of them to be read
 
 
 def test_content_and_presence_are_told_apart(majority):
@@ -246,7 +280,9 @@ def test_content_and_presence_are_told_apart(majority):
 
 
 def test_the_algorithm_of_a_handwired_machine_is_never_ahead_of_it(majority):
-    assert np.allclose(timing._readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6)
+    assert np.allclose(
+        timing._readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6
+    )
 
 
 def test_a_search_is_at_rest_when_nothing_is_added():
@@ -271,7 +307,10 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
 def test_right_wrong_and_easy_are_apart(majority):
     masks = shortcuts.groups(majority)
     assert (masks["right"] | masks["wrong"] | masks["open"]).all()
-    assert not (masks["right"] & masks["wrong"]).any() and not (masks["easy"] & masks["not easy"]).any()
+    assert (
+        not (masks["right"] & masks["wrong"]).any()
+        and not (masks["easy"] & masks["not easy"]).any()
+    )
     assert masks["easy"].mean() > 0.3
     frame = shortcuts.group_table(majority).set_index(["group", "change"])["effect"]
     assert frame["not easy", Change.DONOR] > frame["easy", Change.DONOR]
@@ -287,7 +326,12 @@ class _Ring(nn.Module):
     def forward(self, x: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
         size = x.norm(dim=-1, keepdim=True).clamp_min(0.1)
         kick = said.mean(-1, keepdim=True) - 0.5
-        return x + 0.5 * (1 - size) * x / size + kick * torch.tensor([1.0, 0.6], dtype=x.dtype) + 0.01 * (x == 0)
+        return (
+            x
+            + 0.5 * (1 - size) * x / size
+            + kick * torch.tensor([1.0, 0.6], dtype=x.dtype)
+            + 0.01 * (x == 0)
+        )
 
 
 def test_fixed_points_of_known_maps():
@@ -299,18 +343,27 @@ def test_fixed_points_of_known_maps():
     table = basins.to_frame().sort_values("modulus", ignore_index=True)
     assert (table["kind"] == "fixed").all() and table["leaving"].tolist() == [0, 0, 1]
     x, kick = np.sort(basins.points[:, 0]), 0.2 * (episodes.advice[episode, at, 0] - 0.5)
-    assert np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6) and x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
+    assert (
+        np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6)
+        and x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
+    )
     assert np.isclose(table["modulus"][2], 3 / np.cosh(3 * x[1]) ** 2, atol=1e-4)
     matrix = [[0.5, 0.3], [0.0, -0.25]]
     leak = fixed_points(moving(matrix, drift=[1.0, 0.0], inputs=0.0), episodes)
     assert np.allclose(leak.points, np.linalg.solve(np.eye(2) - matrix, [1.0, 0.0]), atol=1e-6)
-    assert np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6) and "stable: 1;" in leak.sentence
+    assert (
+        np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6) and "stable: 1;" in leak.sentence
+    )
     machine = moving([[1.0, 0.0], [0.0, 1.0]])
     machine.module.__class__ = type("Ringed", (_Ring, type(machine.module)), {})
     ring = fixed_points(machine, episodes, at, episode=episode, starts=12)
-    on = np.linalg.norm(ring.points, axis=1) > 1e-6  # the middle is a point, too, which states leave
+    on = (
+        np.linalg.norm(ring.points, axis=1) > 1e-6
+    )  # the middle is a point, too, which states leave
     assert on.sum() > 6 and np.allclose(np.linalg.norm(ring.points[on], axis=1), 1, atol=1e-6)
-    assert (ring.to_frame()["marginal"][on] == 1).all() and (ring.to_frame()["leaving"] == np.where(on, 0, 2)).all()
+    assert (ring.to_frame()["marginal"][on] == 1).all() and (
+        ring.to_frame()["leaving"] == np.where(on, 0, 2)
+    ).all()
     assert ring.plot().axes
     drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)
     assert drifting.to_frame().empty and "no fixed or slow point" in drifting.sentence

@@ -51,7 +51,9 @@ def losing(**by):
         return np.tile([0.0, by[name][0 if mine else 1]], (N, 1))
 
     run = SimpleNamespace(predictions=Predictions("own"))
-    return SimpleNamespace(run=run, shape=(N, 2), effort=SimpleNamespace(seed=0), losses=losses, whose=np.arange(N))
+    return SimpleNamespace(
+        run=run, shape=(N, 2), effort=SimpleNamespace(seed=0), losses=losses, whose=np.arange(N)
+    )
 
 
 @by_cases("own, without, share, chance")
@@ -69,7 +71,10 @@ def test_a_machine_without_its_state_is_run_round_by_round():
         alone = trial.continued(trial.run.latents[:, :1].transpose(0, 1), [t], horizon=1)[0, :, t]
         assert torch.allclose(found[:, t], alone)
     assert torch.equal(found[:, 0], trial.run.predictions[:, 0])
-    (whole, _), (thought, _) = used.worth(trial, used._OF_EACH), used.worth(trial, used._OF_EACH, "thought")
+    (whole, _), (thought, _) = (
+        used.worth(trial, used._OF_EACH),
+        used.worth(trial, used._OF_EACH, "thought"),
+    )
     assert whole.low > 0.02 and (thought.low, thought.high) == (0, 0)
     table = used.without(trial).set_index(["channel", "change"])
     assert whole.estimate == table["worth"].groupby("channel").max()["all that is carried"]
@@ -87,18 +92,33 @@ def test_a_machine_without_its_state_is_run_round_by_round():
         (constant((1.0, 0.3, 0.0)), constant((1.0, 0.5, 0.0)), "yes", 0.0),
         (constant((1.0, 0.3, 0.3)), constant((1.0, 0.5, 0.0)), "no", 0.3),
         (constant((1.0, 0.55, 0.0), noise=0.3), constant((1.0, 0.5, 0.0)), "undecided", 0.05),
-        (constant((1.0, 0.38, 0.0), noise=0.2), constant((1.0, 0.5, 0.0)), "yes", 0.0),  # that it is early is not sure
+        (
+            constant((1.0, 0.38, 0.0), noise=0.2),
+            constant((1.0, 0.5, 0.0)),
+            "yes",
+            0.0,
+        ),  # that it is early is not sure
         (constant((1.0, 0.5, 0.0)), constant((1.0, 0.99, 0.96)), "not applicable", np.nan),
     ],
 )
 def test_in_time(monkeypatch, model, algorithm, word, number):
     copy, whose = SimpleNamespace(), np.arange(N)
-    own = SimpleNamespace(algorithm=SimpleNamespace(name="search"), untrained=copied(copy), whose=whose)
-    monkeypatch.setattr(timing, "_readouts", lambda of: model if of is own else constant((1.0, 1.0, 1.0)))
+    own = SimpleNamespace(
+        algorithm=SimpleNamespace(name="search"), untrained=copied(copy), whose=whose
+    )
+    monkeypatch.setattr(
+        timing, "_readouts", lambda of: model if of is own else constant((1.0, 1.0, 1.0))
+    )
     monkeypatch.setattr(timing, "of_algorithm", lambda of, _: algorithm)
     measure = timing.in_time(own)
-    assert measure.word == word and measure.number.estimate == pytest.approx(number, abs=1e-9, nan_ok=True)
-    assert ("It is ahead by" in measure.note) == ("It is ahead by 0.2" in measure.note) == (model[1, 0] == 0.3)
+    assert measure.word == word and measure.number.estimate == pytest.approx(
+        number, abs=1e-9, nan_ok=True
+    )
+    assert (
+        ("It is ahead by" in measure.note)
+        == ("It is ahead by 0.2" in measure.note)
+        == (model[1, 0] == 0.3)
+    )
     if word != "not applicable":
         assert measure.controls[UNTRAINED].number == pytest.approx(1.0)
         leak = timing.in_time(own, leaks=True)  # of a machine that sees the truth of its round
@@ -127,7 +147,9 @@ def rested(moved, before=0.5, since=3, n=N):
     """Episodes whose predictions move so far after rest; the row of the last round counts."""
     rows = [{"rounds_since": 1, "moved": 0.9}, {"rounds_since": since, "moved": moved}]
     common = {"apart": 0.3, "before": before}
-    return pd.DataFrame([{"episode": e, "whose": e, **row, **common} for e in range(n) for row in rows])
+    return pd.DataFrame(
+        [{"episode": e, "whose": e, **row, **common} for e in range(n) for row in rows]
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,11 +169,15 @@ def rested(moved, before=0.5, since=3, n=N):
 def test_stays_at_rest(monkeypatch, frames, word, regime):
     monkeypatch.setattr(timing, "_after_rest", lambda trial: trial.frame)
     copy = SimpleNamespace(frame=rested(0.02, before=0.02))
-    trials = {name: SimpleNamespace(frame=frame, untrained=copied(copy)) for name, frame in frames.items()}
+    trials = {
+        name: SimpleNamespace(frame=frame, untrained=copied(copy)) for name, frame in frames.items()
+    }
     measure = timing.stays(trials)
     assert measure.word == word
     if regime:
-        assert f"Regime '{regime}'" in measure.note and measure.controls == {UNTRAINED: Control(1.0)}
+        assert f"Regime '{regime}'" in measure.note and measure.controls == {
+            UNTRAINED: Control(1.0)
+        }
         last = frames[regime].iloc[-1]
         assert measure.number.estimate == pytest.approx(last["moved"] / last["before"])
 
@@ -169,7 +195,10 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
     assert measure.word == word
     if sides:
         worst = min(sides, key=lambda key: sides[key])
-        assert f"is rule {worst}, on {N} of 99" in measure.note and measure.number.estimate == sides[worst]
+        assert (
+            f"is rule {worst}, on {N} of 99" in measure.note
+            and measure.number.estimate == sides[worst]
+        )
         assert measure.controls[UNTRAINED].number == pytest.approx(0.4)
         assert ("another way through the inputs" in measure.note) == (not is_used)
 
@@ -178,10 +207,16 @@ def test_movement_says_what_it_is_and_what_an_untrained_copy_does(monkeypatch):
     effort = SimpleNamespace(held=20)
     own = SimpleNamespace(grows="", effort=effort, kind=("drifts", 0.3))
     monkeypatch.setattr(dynamics, "orbit", lambda trial: trial.kind)
-    monkeypatch.setattr(dynamics, "kind", lambda found: (found[0], Interval(*[found[1]] * 3), "So."))
+    monkeypatch.setattr(
+        dynamics, "kind", lambda found: (found[0], Interval(*[found[1]] * 3), "So.")
+    )
     own.untrained = copied(SimpleNamespace(kind=("settles", 1e-4)))
     measure = dynamics.settles(own)
-    assert (measure.word, measure.phrase, measure.note) == ("no", "drifts when inputs are held", "It drifts. So.")
+    assert (measure.word, measure.phrase, measure.note) == (
+        "no",
+        "drifts when inputs are held",
+        "It drifts. So.",
+    )
     own.kind = ("settles", 5e-5)
     assert dynamics.settles(own).reason == "an untrained copy does as well"
     own.kind = ("settles", 0.0)
@@ -198,9 +233,9 @@ def test_the_truth_is_looked_for_in_every_round(sees_from, word):
     assert measure.word == word and (measure.number.estimate == 0) == (word == "yes")
     assert measure.controls["the truth of the round before"].number > 0.01
     unused = timing.unseen(trial, is_used=False)
-    assert unused.word == ("no" if word == "no" else "undecided") and "an untrained copy does as well" in (
-        unused.reason or "an untrained copy does as well"
-    )
+    assert unused.word == (
+        "no" if word == "no" else "undecided"
+    ) and "an untrained copy does as well" in (unused.reason or "an untrained copy does as well")
 
 
 def none_is_yes(name, seeds, effort):

@@ -39,8 +39,14 @@ def scores(material, question, key):
 @pytest.mark.parametrize("question", ["edges", "nodes"])
 def test_an_oracle_is_right(material, question):
     graded = scores(material, question, "oracle")
-    ranked = {name: value for name, value in graded.items() if name not in ("cpr", "1-cmd") and not np.isnan(value)}
-    assert {"auroc", "ap", "recall", "chosen_precision", "chosen_recall"} <= set(ranked) and set(ranked.values()) == {1}
+    ranked = {
+        name: value
+        for name, value in graded.items()
+        if name not in ("cpr", "1-cmd") and not np.isnan(value)
+    }
+    assert {"auroc", "ap", "recall", "chosen_precision", "chosen_recall"} <= set(ranked) and set(
+        ranked.values()
+    ) == {1}
 
 
 def test_chance_is_at_chance(material):
@@ -63,18 +69,25 @@ def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
     for i in np.random.default_rng(0).choice(len(material.candidates), 6, replace=False):
         keep = scorer.graph.mask()
         keep[material.candidates[i]] = False
-        np.testing.assert_allclose(dropped[i], (scorer.full - scorer.values(keep)) / case.scale, atol=1e-9)
+        np.testing.assert_allclose(
+            dropped[i], (scorer.full - scorer.values(keep)) / case.scale, atol=1e-9
+        )
 
 
 def test_resampling_sees_no_constant_wiring_and_each_metric_its_own_exit(material):
     resampled, zeroed = (scores(material, "edges", f"{how}:joined") for how in ("resample", "zero"))
     assert resampled["auroc constant"] == 0.5 and zeroed["auroc constant"] > 0.9
-    one, both = scores(material, "edges", "zero:prediction"), scores(material, "edges", "zero:joined")
+    one, both = (
+        scores(material, "edges", "zero:prediction"),
+        scores(material, "edges", "zero:joined"),
+    )
     assert both["auroc"] > one["auroc"] + 0.2
 
 
 def test_only_the_raw_latents_show_clean_up(material):
-    everything, joined = (scores(material, "edges", f"zero:{what}") for what in ("everything", "joined"))
+    everything, joined = (
+        scores(material, "edges", f"zero:{what}") for what in ("everything", "joined")
+    )
     assert joined["auroc clean-up"] == 0.5 and everything["auroc clean-up"] > 0.95
 
 
@@ -86,7 +99,12 @@ def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     claim = subject.claims[0]
     pair = [subject.task.sample_for(subject.model, 6, 4, seed) for seed in (0, 1)]
     scored = interchange(
-        subject.model, *pair, subject.algorithm, claim.variable, list(claim.places), outcome=claim.outcome
+        subject.model,
+        *pair,
+        subject.algorithm,
+        claim.variable,
+        list(claim.places),
+        outcome=claim.outcome,
     ).score()
     assert scored.estimate == pytest.approx(1, abs=1e-6)
 
@@ -102,10 +120,19 @@ def never(subject, material):
 
 def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_path):
     """Saved, loaded and resumed: a second run computes only what the first has not."""
-    run = partial(benchmark.run, {"mine": partial(build, "wma-handwired", "R", "plain")}, effort=SMALL, out=tmp_path)
+    run = partial(
+        benchmark.run,
+        {"mine": partial(build, "wma-handwired", "R", "plain")},
+        effort=SMALL,
+        out=tmp_path,
+    )
     found = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
     order = found.summary("edges")
-    assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {"oracle", "random", "heads-first"}
+    assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {
+        "oracle",
+        "random",
+        "heads-first",
+    }
     assert found.table("edges").loc["heads-first", "auroc"] != 0.5
     more = Method("composition", "composition", "edges", METHODS["edges", "composition"].answer)
     again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
@@ -114,7 +141,10 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     assert frame[frame["method"] != "composition"].reset_index(drop=True).equals(found.to_frame())
     again.save(tmp_path)
     saved = json.loads((tmp_path / "benchmark.json").read_text())
-    assert len(saved["rows"]) == len(frame) and saved["settings"]["effort"]["episodes"] == SMALL.episodes
+    assert (
+        len(saved["rows"]) == len(frame)
+        and saved["settings"]["effort"]["episodes"] == SMALL.episodes
+    )
 
 
 def test_the_method_that_the_docs_show_is_graded():
@@ -131,22 +161,46 @@ def test_the_method_that_the_docs_show_is_graded():
 test_bad_input = refused(
     (lambda: select(["zero:joint"]), "did you mean 'zero:joined'"),
     (lambda: select(questions=["edge"]), "unknown question 'edge'"),
-    (lambda: register(Method("oracle", "mine", "edges", heads_first)), "a method 'oracle' of 'edges' exists"),
+    (
+        lambda: register(Method("oracle", "mine", "edges", heads_first)),
+        "a method 'oracle' of 'edges' exists",
+    ),
     (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
-    (lambda: build("reachability-handwired", "sum", "simplex"), "cannot be simplex; take plain, rotated"),
+    (
+        lambda: build("reachability-handwired", "sum", "simplex"),
+        "cannot be simplex; take plain, rotated",
+    ),
     (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
     (lambda: benchmark.run(seeds=[-1]), "seeds must be an integer >= 0, got -1"),
-    (lambda: benchmark.run({"x": lambda: 1 / 0}), "the builder of 'x' raised ZeroDivisionError: division by zero"),
-    (lambda: benchmark.run({"x": lambda: None}), "the builder of 'x' must give a KnownMachine, got None"),
+    (
+        lambda: benchmark.run({"x": lambda: 1 / 0}),
+        "the builder of 'x' raised ZeroDivisionError: division by zero",
+    ),
+    (
+        lambda: benchmark.run({"x": lambda: None}),
+        "the builder of 'x' must give a KnownMachine, got None",
+    ),
 )
 
 
 def test_the_command_writes_tables_and_a_page(tmp_path):
     subject = "wma-handwired R, plain"
-    words = ["benchmark", "--quick", "--subject", subject, "--method", "composition", "--report", "--out", tmp_path]
+    words = [
+        "benchmark",
+        "--quick",
+        "--subject",
+        subject,
+        "--method",
+        "composition",
+        "--report",
+        "--out",
+        tmp_path,
+    ]
     words += ["--question", "nodes"]
     printed(*words)
-    assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
     assert "strongest edge by composition" in (tmp_path / "benchmark.html").read_text()
 
 
@@ -181,13 +235,22 @@ HOSTILE = {
     "NaN": (_scored(float("nan")), "scores must be numbers"),
     "text scores": (_scored("high"), "scores must be numbers"),
     "arrays": (_scored(np.zeros(3)), "scores must be numbers"),
-    "no mapping": (lambda subject, material: Answer([1.0]), "scores must map items to numbers, got list"),
-    "unknown items": (lambda subject, material: Answer({"x": 1.0}), "scores hold 1 items that were not asked about"),
+    "no mapping": (
+        lambda subject, material: Answer([1.0]),
+        "scores must map items to numbers, got list",
+    ),
+    "unknown items": (
+        lambda subject, material: Answer({"x": 1.0}),
+        "scores hold 1 items that were not asked about",
+    ),
     "chosen beyond": (
         lambda subject, material: Answer({}, frozenset({"x"})),
         "chosen hold 1 items that were not asked about",
     ),
-    "measured NaN": (lambda subject, material: Answer({}, measured={"x": np.zeros(2)}), "measured must be numbers"),
+    "measured NaN": (
+        lambda subject, material: Answer({}, measured={"x": np.zeros(2)}),
+        "measured must be numbers",
+    ),
 }
 
 

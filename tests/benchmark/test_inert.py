@@ -10,7 +10,9 @@ from tests.cases import by_cases
 
 
 @by_cases("machine, form, inert")
-def test_edges_that_change_nothing_are_inert(machine: str, form: str, inert: tuple[int, int]) -> None:
+def test_edges_that_change_nothing_are_inert(
+    machine: str, form: str, inert: tuple[int, int]
+) -> None:
     """Five content edges of Q-learning and a constant one; every other true edge changes something when cut."""
     subject = build(machine, form)
     effort = Workload(episodes=4, rounds=9)
@@ -25,7 +27,9 @@ def test_edges_that_change_nothing_are_inert(machine: str, form: str, inert: tup
             for one, other in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
                 moved = np.maximum(moved, (one - other).abs().flatten(1).amax(1).numpy())
     kinds = np.array(list(truth.values()))
-    assert (moved[kinds == "inert"] <= 1e-12).all() and (moved[(kinds != "inert") & (kinds != "")] > 1e-12).all()
+    assert (moved[kinds == "inert"] <= 1e-12).all() and (
+        moved[(kinds != "inert") & (kinds != "")] > 1e-12
+    ).all()
     oracle = QUESTIONS["edges"].known(subject, material)
     assert oracle.chosen == {edge for edge, kind in truth.items() if kind not in ("", "inert")}
     assert ranking(truth, oracle, "content", ("constant", "clean-up"))["ap all"] == 1
@@ -36,4 +40,6 @@ def test_inert_edges_are_neither_right_nor_wrong() -> None:
     for of_inert in (0.0, 5.0):
         answer = Answer({"a": 3.0, "b": of_inert, "c": 2.0, "d": 1.0, "e": 0.0})
         scores = ranking(truth, answer, "content", ("constant",))
-        assert scores["ap"] == scores["ap constant"] == scores["ap all"] == scores["recall all"] == 1
+        assert (
+            scores["ap"] == scores["ap constant"] == scores["ap all"] == scores["recall all"] == 1
+        )

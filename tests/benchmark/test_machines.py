@@ -51,7 +51,9 @@ def test_the_oracle_is_perfect(found, question):
 def test_methods_find_what_it_holds(found):
     """Interchange the places, a probe the readout's directions, patching the rounds, and a fit the algorithm."""
     assert found["where", "interchange", "ap"] == pytest.approx(1)
-    assert found["subspace", "probe:weights", "cosine2"] > 0.9 > found["subspace", "random", "cosine2"]
+    assert (
+        found["subspace", "probe:weights", "cosine2"] > 0.9 > found["subspace", "random", "cosine2"]
+    )
     assert found["exists", "probe", "auroc"] == pytest.approx(1)
     assert found["rounds", "patching", "auroc"] > 0.95
     assert found["algorithm", "fit", "auroc"] == pytest.approx(1)
@@ -59,6 +61,11 @@ def test_methods_find_what_it_holds(found):
 
 def test_what_needs_heads_is_said_in_its_place(result, tmp_path):
     said = {(row["question"], row["sentence"]) for row in result.refusals}
-    assert said == {(key, "not applicable: handmade has no attention heads") for key in ("edges", "nodes")}
+    assert said == {
+        (key, "not applicable: handmade has no attention heads") for key in ("edges", "nodes")
+    }
     assert not {row["question"] for row in result.rows} & {"edges", "nodes"}
-    assert "not applicable: handmade has no attention heads" in page.write(result, tmp_path).read_text()
+    assert (
+        "not applicable: handmade has no attention heads"
+        in page.write(result, tmp_path).read_text()
+    )

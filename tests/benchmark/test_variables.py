@@ -44,13 +44,21 @@ def test_a_probe_believes_in_what_drifts_with_the_round_until_the_drift_is_taken
 
 
 def test_directions_of_probes_are_nearer_to_the_truth_than_random_ones(found):
-    assert found["subspace", "probe:pattern", "cosine2"] > 0.4 > 0.2 > found["subspace", "random", "cosine2"]
+    assert (
+        found["subspace", "probe:pattern", "cosine2"]
+        > 0.4
+        > 0.2
+        > found["subspace", "random", "cosine2"]
+    )
 
 
 def test_sites_that_hold_a_variable_are_the_constructions():
     truth = Material(build("wma-handwired", "R")).truth("where")
     held = {item for item, kind in truth.items() if kind}
-    assert ("log_weights", "resid_post[1]@p?") in held and ("log_weights", "resid_post[1]@y") not in held
+    assert ("log_weights", "resid_post[1]@p?") in held and (
+        "log_weights",
+        "resid_post[1]@y",
+    ) not in held
     assert "binding" not in {key for key, _ in truth}  # it never varies
 
 

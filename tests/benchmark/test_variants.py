@@ -23,18 +23,26 @@ def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant)
     assert (here.predictions - there.predictions).abs().max() < tolerance
     assert other.digest() != model.digest()
     if model.is_handwired:
-        assert (model.read_state(here.latents) - other.read_state(there.latents)).abs().max() < tolerance
+        assert (
+            model.read_state(here.latents) - other.read_state(there.latents)
+        ).abs().max() < tolerance
 
 
 @pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS[:2])
-def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_state(name, arguments, tolerance):
+def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_state(
+    name, arguments, tolerance
+):
     model = interp.load(name, **arguments)
     episodes, first = interp.tasks.of(model).sample_for(model, 4, 6, 0), model.config.d_model
-    here, wider, scaled = (interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0)))
+    here, wider, scaled = (
+        interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0))
+    )
     assert wider.latents.shape[-1] == first + 2 and not wider.latents[..., first:].any()
     for other, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
         assert (here.predictions - run.predictions).abs().max() < tolerance
-        assert (model.read_state(here.latents) - other.read_state(run.latents)).abs().max() < tolerance
+        assert (
+            model.read_state(here.latents) - other.read_state(run.latents)
+        ).abs().max() < tolerance
     held = [model.read_state(run.latents) for run in (here, scaled)]
     assert held[0].any() and torch.allclose(held[1], -4 * held[0])
 
@@ -77,7 +85,10 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
 def test_distractors_compute_something_that_the_latents_hold():
     model = interp.load("wma-handwired", n_experts=2)
     other = with_distractors(model, 3, seed=0)
-    assert other.config.n_heads == model.config.n_heads + 3 and other.config.head_names[0][-1] == "distractor 3"
+    assert (
+        other.config.n_heads == model.config.n_heads + 3
+        and other.config.head_names[0][-1] == "distractor 3"
+    )
     run = interp.rollout(other, interp.tasks.of(model).sample_for(model, 4, 6, 0))
     assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
     refuses("n must be", with_distractors, model, 0)
@@ -90,7 +101,9 @@ def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
     run = interp.rollout(other, episodes)
     assert torch.equal(run.latents, interp.rollout(other, episodes).latents)
     assert (interp.replay(other, run)[0] - run.predictions).abs().max() < 1e-12
-    known = interp.rollout(model, interp.tasks.of(model).sample_for(model, 32, 30, 0)).latents[:, 1:]
+    known = interp.rollout(model, interp.tasks.of(model).sample_for(model, 32, 30, 0)).latents[
+        :, 1:
+    ]
     spread = model.read_state(known).flatten(0, 1).std(0)
     first = (model.read_state(run.latents) - model.read_state(plain.latents))[:, 1].std(0)
     assert torch.allclose(first, 0.1 * spread, rtol=0.4)

@@ -8,7 +8,9 @@ import sys
 import tests.benchmarks
 
 NAMES = sorted(
-    found.name for found in pkgutil.iter_modules(tests.benchmarks.__path__) if not found.name.startswith("_")
+    found.name
+    for found in pkgutil.iter_modules(tests.benchmarks.__path__)
+    if not found.name.startswith("_")
 )
 
 asked, *rows = sys.argv[1:] or [""]
@@ -16,6 +18,8 @@ if asked and asked not in NAMES:
     sys.exit(f"no benchmark {asked!r}; there are {', '.join(NAMES)}")
 if asked:
     importlib.import_module(f"tests.benchmarks.{asked}").main(*rows)
-for name in NAMES if not asked else []:  # a process each: accelerate keeps the device that was taken first
+for name in (
+    NAMES if not asked else []
+):  # a process each: accelerate keeps the device that was taken first
     print(f"\n== {name}", flush=True)
     subprocess.run([sys.executable, "-m", "tests.benchmarks", name], check=True)

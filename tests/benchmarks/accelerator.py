@@ -41,7 +41,11 @@ from tests.benchmarks import patching
 
 OUT = Path("output/benchmarks")
 PRESETS = {"experts": "paper", "qlearning": "paper", "reachability": "prosqa"}
-PRECISIONS = {"float32": ("float32", "highest"), "tf32": ("float32", "high"), "bfloat16": ("bfloat16", "highest")}
+PRECISIONS = {
+    "float32": ("float32", "highest"),
+    "tf32": ("float32", "high"),
+    "bfloat16": ("bfloat16", "highest"),
+}
 """Name -> what training computes in, and how float32 products are made."""
 SECONDS = 220.0
 """A table stops before a row that would begin later."""
@@ -107,7 +111,11 @@ def _patched(device: str, n_episodes: int) -> Callable[[], Any]:
 def _compared(device: str, n_episodes: int) -> Callable[[], Any]:
     """The numbers of a quick comparison, whatever ``n_episodes``: its own are drawn."""
     model = interp.load("wma-learned").to(device)
-    return lambda: compare.run(model, "wma-handwired", effort=compare.QUICK).to_frame()["number"].to_numpy(float)
+    return lambda: (
+        compare.run(model, "wma-handwired", effort=compare.QUICK)
+        .to_frame()["number"]
+        .to_numpy(float)
+    )
 
 
 def _training(device: str, n_episodes: int) -> Callable[[], Any]:
@@ -119,7 +127,10 @@ def _training(device: str, n_episodes: int) -> Callable[[], Any]:
 
 
 def beside(
-    make: Callable[[str, int], Callable[[], Any]], device: str, n_episodes: int, products: str = "highest"
+    make: Callable[[str, int], Callable[[], Any]],
+    device: str,
+    n_episodes: int,
+    products: str = "highest",
 ) -> Row:
     """Seconds on two cores and on ``device``, after a run that warms up, and the largest difference of the results."""
     seconds, results = [], []
@@ -139,7 +150,12 @@ def beside(
         torch.set_float32_matmul_precision(before)
         torch.set_num_threads(threads)
     apart = float(np.nanmax(np.abs(results[0] - results[1])))
-    return {"cores_s": seconds[0], "device_s": seconds[1], "ratio": seconds[0] / seconds[1], "apart": apart}
+    return {
+        "cores_s": seconds[0],
+        "device_s": seconds[1],
+        "ratio": seconds[0] / seconds[1],
+        "apart": apart,
+    }
 
 
 WORK: dict[str, tuple[Callable[[str, int], Callable[[], Any]], tuple[int, ...]]] = {
@@ -192,7 +208,11 @@ def fill(path: Path, rows: dict[str, Callable[[], Row]]) -> pd.DataFrame:
 
 def main(*asked: str, folder: Path | None = None) -> None:
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "an accelerator"
-    print(name if present() else "no accelerator: small sizes on the CPU, which say nothing about speed")
+    print(
+        name
+        if present()
+        else "no accelerator: small sizes on the CPU, which say nothing about speed"
+    )
     folder = folder or (OUT if present() else Path(tempfile.mkdtemp()))
     folder.mkdir(parents=True, exist_ok=True)
     every = tables()
@@ -200,4 +220,7 @@ def main(*asked: str, folder: Path | None = None) -> None:
         sys.exit(f"no table {unknown[0]!r}; there are {', '.join(every)}")
     for key in asked or every:
         frame = fill(folder / f"accelerator-{key}.csv", every[key])
-        print(f"\n{key}\n{frame.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
+        print(
+            f"\n{key}\n{frame.to_string(index=False, float_format=lambda x: f'{x:.3g}')}",
+            flush=True,
+        )

@@ -40,18 +40,29 @@ def edits(explorer: Explorer) -> list[Edit]:
     bench = explorer.answer(View())[0].bench
     draw = np.random.default_rng(0)
     key, shape = next(iter(bench.writer.shapes.items()))
-    records = [record.key for record in bench.task.analysis.corruptions() if not record.changes_history]
-    places = [name for name in ("latent", "z[1.0]", "reset") if name.split("[")[0] in bench.model.points]
+    records = [
+        record.key for record in bench.task.analysis.corruptions() if not record.changes_history
+    ]
+    places = [
+        name for name in ("latent", "z[1.0]", "reset") if name.split("[")[0] in bench.model.points
+    ]
     chosen = []
     for i in range(N_EDITS):
-        t, kind = int(draw.integers(1, bench.n_rounds)), ("input", "move", "patch", "zero", "mean")[i % 5]
+        t, kind = (
+            int(draw.integers(1, bench.n_rounds)),
+            ("input", "move", "patch", "zero", "mean")[i % 5],
+        )
         what, value = str(draw.choice(places)), "-"
         if kind == "input":
             what = str(draw.choice(records))
         if kind == "move":
             what = ".".join([key, *(str(int(draw.integers(n))) for n in shape)])
             value = f"{draw.normal():.3f}"
-        chosen.append(Edit(kind, t, what, "7" if kind == "patch" else value, on=kind != "input" and i % 2 == 0))
+        chosen.append(
+            Edit(
+                kind, t, what, "7" if kind == "patch" else value, on=kind != "input" and i % 2 == 0
+            )
+        )
     return chosen
 
 

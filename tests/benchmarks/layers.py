@@ -27,10 +27,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "validation of arguments": ("interp/checks.py", "interp/kinds.py", "/beartype/", "/jaxtyping/"),
     "hashing": (":digest", ":_digest", ":content_of"),
     "drawing": ("/matplotlib/", "/circuitsvis/", "interp/figures.py", "/PIL/", "/plotly/"),
-    "fits": ("/sklearn/", "interp/decoder.py", "interp/refit.py", "/scipy/optimize/", "probes/linear.py"),
+    "fits": (
+        "/sklearn/",
+        "interp/decoder.py",
+        "interp/refit.py",
+        "/scipy/optimize/",
+        "probes/linear.py",
+    ),
     "resampling": ("interp/statistics.py",),
     "gradients": ("torch/autograd/",),
-    "forward passes": ("interp/model/", "interp/machines/", "interp/machine.py", "/transformer_lens/"),
+    "forward passes": (
+        "interp/model/",
+        "interp/machines/",
+        "interp/machine.py",
+        "/transformer_lens/",
+    ),
     "algorithms and episodes": ("interp/tasks/", "interp/algorithm.py", "interp/lapses.py"),
     "tables": ("/pandas/",),
 }
@@ -76,7 +87,12 @@ def profile(arguments: list[str]) -> pd.DataFrame:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-    table = pd.Series(spent, name="cpu_s").sort_values(ascending=False).rename_axis("layer").reset_index()
+    table = (
+        pd.Series(spent, name="cpu_s")
+        .sort_values(ascending=False)
+        .rename_axis("layer")
+        .reset_index()
+    )
     table["share"] = table["cpu_s"] / table["cpu_s"].sum()
     return table
 

@@ -35,9 +35,15 @@ TOOLS = {
 
 def _pair(device: str) -> Pair:
     torch.manual_seed(0)
-    config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
+    config = LatentTransformerConfig(
+        ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256
+    )
     model = HookedLatentTransformer(config).to(device).eval()
-    return prepare(model, *corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND), ROUND)
+    return prepare(
+        model,
+        *corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND),
+        ROUND,
+    )
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -59,7 +65,9 @@ class _Counter(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, operation: Callable, types: object, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Callable, types: object, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         self.count += 1
         return operation(*args, **(kwargs or {}))
 
@@ -102,7 +110,11 @@ def measure(device: str = "cpu") -> pd.DataFrame:
         shape = theirs().shape
         mean = ours().mean(1)
         layers, positions = pair.model.config.n_layers, pair.layout.n_positions
-        grid = mean.view(layers, -1, positions).transpose(1, 2).reshape(shape) if len(shape) == 3 else mean.view(shape)
+        grid = (
+            mean.view(layers, -1, positions).transpose(1, 2).reshape(shape)
+            if len(shape) == 3
+            else mean.view(shape)
+        )
         seconds = [_seconds(theirs), _seconds(ours)]
         with patch.object(round_patcher, "_CHUNK_CPU", round_patcher._CHUNK_ACCELERATOR):
             operations = [_operations(theirs), _operations(ours)]

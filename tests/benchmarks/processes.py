@@ -40,23 +40,31 @@ class _Joined(EpisodeSource):
     """The shards of all processes as one batch."""
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        shards = [super(_Joined, self).batch(step, stage, i, N_PROCESSES) for i in range(N_PROCESSES)]
+        shards = [
+            super(_Joined, self).batch(step, stage, i, N_PROCESSES) for i in range(N_PROCESSES)
+        ]
         names = ("tokens", "values", "slots")
-        rounds = EncodedRounds(*(torch.cat([getattr(one.rounds, name) for one in shards]) for name in names))
+        rounds = EncodedRounds(
+            *(torch.cat([getattr(one.rounds, name) for one in shards]) for name in names)
+        )
         return replace(shards[0], rounds=rounds, targets=torch.cat([one.targets for one in shards]))
 
 
 def config(batch: int) -> TrainingConfig:
     """What is trained, on batches of so many episodes."""
     laptop = preset("experts", "laptop")
-    return replace(laptop, stages=(Stage(25, 10**4),), batch_size=batch, warmup_steps=1, precision="float32")
+    return replace(
+        laptop, stages=(Stage(25, 10**4),), batch_size=batch, warmup_steps=1, precision="float32"
+    )
 
 
 @one_thread()
 def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
     """What each process does: a step that warms up, then some on the clock; the first one's weights are kept."""
     torch.set_default_dtype(getattr(torch, dtype))
-    accelerator = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
+    accelerator = Accelerator(
+        cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
+    )
     run = _Run(config(batch), folder, "benchmark", accelerator)
     if accelerator.num_processes == 1:
         run.source = _Joined(run.config, run.model.layout)
@@ -65,9 +73,15 @@ def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     losses += [_step(run) for _ in range(steps - 1)]
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    write_json(folder / f"{accelerator.process_index}.json", {"wall_s": wall, "cpu_s": cpu, "losses": losses})
+    write_json(
+        folder / f"{accelerator.process_index}.json",
+        {"wall_s": wall, "cpu_s": cpu, "losses": losses},
+    )
     if accelerator.is_main_process:
-        save_file({name: value.contiguous() for name, value in run.model.state_dict().items()}, folder / WEIGHTS)
+        save_file(
+            {name: value.contiguous() for name, value in run.model.state_dict().items()},
+            folder / WEIGHTS,
+        )
 
 
 def _step(run: _Run) -> float:
@@ -76,13 +90,26 @@ def _step(run: _Run) -> float:
     return loss
 
 
-def _launched(n: int, case: tuple[int, int, str], folder: Path) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+def _launched(
+    n: int, case: tuple[int, int, str], folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     """What each of ``n`` processes wrote, and the weights after the last step."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)] if n > 1 else []
-    command = [sys.executable, *torchrun, "-m", "tests.benchmarks.processes", str(folder), *map(str, case)]
+    torchrun = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)] if n > 1 else []
+    )
+    command = [
+        sys.executable,
+        *torchrun,
+        "-m",
+        "tests.benchmarks.processes",
+        str(folder),
+        *map(str, case),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run(command, check=True, env=environment, capture_output=True)
-    return [read_json(folder / f"{i}.json", "losses") for i in range(n)], load_file(folder / WEIGHTS)
+    return [read_json(folder / f"{i}.json", "losses") for i in range(n)], load_file(
+        folder / WEIGHTS
+    )
 
 
 def measure(batch: int, steps: int, dtype: str) -> pd.DataFrame:
@@ -96,7 +123,11 @@ def measure(batch: int, steps: int, dtype: str) -> pd.DataFrame:
     for n, (ranks, own) in found.items():
         cpu, wall = sum(rank["cpu_s"] for rank in ranks), ranks[0]["wall_s"]
         apart = [abs(a - b) for a, b in zip(ranks[0]["losses"], alone["losses"], strict=True)]
-        moved = [float((own[name] - weight).abs().max()) for name, weight in weights.items() if weight.numel()]
+        moved = [
+            float((own[name] - weight).abs().max())
+            for name, weight in weights.items()
+            if weight.numel()
+        ]
         rows.append(
             {
                 "batch": batch,
@@ -122,4 +153,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]) if len(sys.argv) > 1 else main()
+    work(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]) if len(
+        sys.argv
+    ) > 1 else main()

@@ -39,7 +39,12 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 
 def calls(folder: Path) -> dict[str, Callable[[], object]]:
     """What is timed, by what it is called in the table."""
-    run = _Run(replace(preset("experts", "laptop"), stages=(Stage(25, 1),)), folder, "benchmark", Accelerator(cpu=True))
+    run = _Run(
+        replace(preset("experts", "laptop"), stages=(Stage(25, 1),)),
+        folder,
+        "benchmark",
+        Accelerator(cpu=True),
+    )
     wma, q = interp.load("wma-learned"), interp.load("qlearning-learned")
     episodes = experts.sample(256, 50, 4, seed=0)
     clean, corrupted = corruptions.flip_vote(episodes, round=20, expert=1)
@@ -52,14 +57,18 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
         "patch two components everywhere, 256 episodes": lambda: patching.sweep(
             wma, clean=clean, corrupted=corrupted, round=20, sites=("resid_pre", "attn_out")
         ),
-        "compare with a handwired machine, small": lambda: compare.run(wma, "wma-handwired", effort=effort),
+        "compare with a handwired machine, small": lambda: compare.run(
+            wma, "wma-handwired", effort=effort
+        ),
     }
 
 
 @contextmanager
 def busy() -> Iterator[None]:
     """A process on every core that does nothing else."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cpu_count())]
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cpu_count())
+    ]
     try:
         yield
     finally:

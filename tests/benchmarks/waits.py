@@ -57,14 +57,24 @@ def decisions() -> tuple[float, dict[str, Any]]:
 
     torch.manual_seed(0)
     layout = experts.TASK.layout(n_experts=4)
-    config = LatentTransformerConfig(layout, d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
+    config = LatentTransformerConfig(
+        layout, d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256
+    )
     model = HookedLatentTransformer(config).eval()
-    one, many = (rollout(model, experts.sample(n, n_rounds, 4, seed=0)) for n, n_rounds in ((1, 501), (64, 11)))
+    one, many = (
+        rollout(model, experts.sample(n, n_rounds, 4, seed=0))
+        for n, n_rounds in ((1, 501), (64, 11))
+    )
     more = {}
     with torch.no_grad():
-        for name, run, t, n in (*((f"round {t}", one, t, 1) for t in (10, 100, 500)), ("each of 64", many, 10, 64)):
+        for name, run, t, n in (
+            *((f"round {t}", one, t, 1) for t in (10, 100, 500)),
+            ("each of 64", many, 10, 64),
+        ):
             tokens, latents = run.tokens[:, t], run.latents[:, t]
-            more[name] = round(1e3 * cpu_of(lambda t=tokens, z=latents: model.predict(t, z), 50) / n, 3)
+            more[name] = round(
+                1e3 * cpu_of(lambda t=tokens, z=latents: model.predict(t, z), 50) / n, 3
+            )
     return more["round 500"], more
 
 
@@ -84,7 +94,9 @@ def rollout_growth() -> tuple[float, dict[str, Any]]:
     model = interp.load("wma-learned")
     seconds = {}
     for n in (1024, 4096):
-        batches = iter([experts.sample(n, 10, 4, seed=seed) for seed in range(3)])  # a session keeps what it ran
+        batches = iter(
+            [experts.sample(n, 10, 4, seed=seed) for seed in range(3)]
+        )  # a session keeps what it ran
         seconds[n] = cpu_of(lambda batches=batches: interp.rollout(model, next(batches)), 2)
     return seconds[4096] / seconds[1024], {str(n): round(s, 2) for n, s in seconds.items()}
 
@@ -100,9 +112,14 @@ def experts_growth() -> tuple[float, dict[str, Any]]:
     for n in (4, 16, 64):
         model = interp.load("wma-handwired", n_experts=n)
         batches = iter([experts.sample(64, 5, n, seed=seed) for seed in range(3)])
-        seconds[n] = cpu_of(lambda model=model, batches=batches: interp.rollout(model, next(batches)), 2)
+        seconds[n] = cpu_of(
+            lambda model=model, batches=batches: interp.rollout(model, next(batches)), 2
+        )
     more = {f"{n} experts, s": round(s, 3) for n, s in seconds.items()}
-    return math.log(seconds[64] / seconds[16], 4), {**more, "64 over 4": round(seconds[64] / seconds[4], 1)}
+    return math.log(seconds[64] / seconds[16], 4), {
+        **more,
+        "64 over 4": round(seconds[64] / seconds[4], 1),
+    }
 
 
 def bayes_growth() -> tuple[float, dict[str, Any]]:
@@ -115,8 +132,12 @@ def bayes_growth() -> tuple[float, dict[str, Any]]:
     seconds = {}
     for n_rounds in (250, 1000, 4000):
         episodes = experts.sample(64, n_rounds, 4, seed=0)
-        seconds[n_rounds] = cpu_of(lambda episodes=episodes: predictors.bayes(episodes, (0.0, 1.0)), 2)
-    return math.log(seconds[4000] / seconds[250], 16), {f"{t} rounds, s": round(s, 4) for t, s in seconds.items()}
+        seconds[n_rounds] = cpu_of(
+            lambda episodes=episodes: predictors.bayes(episodes, (0.0, 1.0)), 2
+        )
+    return math.log(seconds[4000] / seconds[250], 16), {
+        f"{t} rounds, s": round(s, 4) for t, s in seconds.items()
+    }
 
 
 def rollout_memory() -> tuple[float, dict[str, Any]]:
@@ -172,7 +193,9 @@ def measure(name: str) -> dict[str, Any]:
             command = ["-m", "tests.benchmarks.waits", name]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with (Path(folder) / "said").open("w+") as said:
-            child = subprocess.Popen([sys.executable, *command], stdout=said, stderr=said, env=environment)
+            child = subprocess.Popen(
+                [sys.executable, *command], stdout=said, stderr=said, env=environment
+            )
             _, status, used = os.wait4(child.pid, 0)
             said.seek(0)
             text = said.read()
@@ -181,13 +204,22 @@ def measure(name: str) -> dict[str, Any]:
     cpu = round(used.ru_utime + used.ru_stime, 2)
     value, more = (cpu, {}) if isinstance(row.what, tuple) else json.loads(text.splitlines()[-1])
     numbers = {"value": round(value, 3), "cpu_s": cpu, "peak_mib": round(used.ru_maxrss / 1024)}
-    return {"commit": commit(), "row": name, **numbers, "unit": row.unit, "goal": row.goal, "more": json.dumps(more)}
+    return {
+        "commit": commit(),
+        "row": name,
+        **numbers,
+        "unit": row.unit,
+        "goal": row.goal,
+        "more": json.dumps(more),
+    }
 
 
 def commit() -> str:
     """The commit that is measured, marked when files have changed since."""
     asked = ("describe", "--always", "--dirty", "--exclude", "*")
-    return subprocess.run(["git", *asked], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", *asked], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def main(*names: str) -> None:
@@ -204,7 +236,9 @@ def main(*names: str) -> None:
                 writer.writeheader()
             writer.writerow(row)
         print(
-            "{row:28} {value:8.3g} {unit:30} goal {goal:<5g} {cpu_s:7.2f} CPU s {peak_mib:6} MiB {more}".format(**row)
+            "{row:28} {value:8.3g} {unit:30} goal {goal:<5g} {cpu_s:7.2f} CPU s {peak_mib:6} MiB {more}".format(
+                **row
+            )
         )
 
 

@@ -28,7 +28,9 @@ def faults(circuit: Circuit) -> dict[str, Fault]:
             named[f"{head.name}: {kind.__name__}"] = change_head(head.name, kind)
         # Scores of heads 3.2 and 2.2 are locations: those heads stay, and move nothing.
         named[f"{head.name}: removed"] = change_head(head.name, silent)
-        if sum(all(axis[0] == "pos" for axis in key.coefficients) for _, key in head.scores) > 2:  # an offset
+        if (
+            sum(all(axis[0] == "pos" for axis in key.coefficients) for _, key in head.scores) > 2
+        ):  # an offset
             named[f"{head.name}: one_later"] = change_head(head.name, one_later)
     named |= neuron_faults(circuit) | tables(circuit)
     for variable in circuit.algorithm.variables:
@@ -42,7 +44,9 @@ def faults(circuit: Circuit) -> dict[str, Fault]:
 
 def change_head(head: str, changed: Callable[[Head], Head]) -> Fault:
     def fault(circuit: Circuit) -> Circuit:
-        return replace(circuit, heads=tuple(changed(h) if h.name == head else h for h in circuit.heads))
+        return replace(
+            circuit, heads=tuple(changed(h) if h.name == head else h for h in circuit.heads)
+        )
 
     return fault
 
@@ -75,7 +79,11 @@ def other_rule(head: Head) -> Head:
 
 def one_later(head: Head) -> Head:
     """The offset of a fixed-offset head is one less: keys of one-hot codes move on by one."""
-    terms = [(q, k) for q, k in head.scores if next(iter(k.coefficients))[0] == "pos" and len(k.coefficients) == 1]
+    terms = [
+        (q, k)
+        for q, k in head.scores
+        if next(iter(k.coefficients))[0] == "pos" and len(k.coefficients) == 1
+    ]
     keys = [k for _, k in terms][1:]
     moved = tuple((q, k) for (q, _), k in zip(terms[:-1], keys, strict=True))
     return replace(head, scores=(*moved, *(term for term in head.scores if term not in terms)))
@@ -86,7 +94,10 @@ HEAD_FAULTS = (scaled_value, negated_score, without_sink, without_value, other_r
 
 def change_neuron(index: int, changed: Callable[[Neuron], Neuron]) -> Fault:
     def fault(circuit: Circuit) -> Circuit:
-        return replace(circuit, neurons=tuple(changed(n) if i == index else n for i, n in enumerate(circuit.neurons)))
+        return replace(
+            circuit,
+            neurons=tuple(changed(n) if i == index else n for i, n in enumerate(circuit.neurons)),
+        )
 
     return fault
 
@@ -96,8 +107,12 @@ def neuron_faults(circuit: Circuit) -> dict[str, Fault]:
     for name in dict.fromkeys(neuron.name for neuron in circuit.neurons):
         index = next(i for i, neuron in enumerate(circuit.neurons) if neuron.name == name)
         faults[f"{name}: bias"] = change_neuron(index, lambda n: replace(n, bias=n.bias + 0.1))
-        faults[f"{name}: written"] = change_neuron(index, lambda n: replace(n, write=1.01 * n.write))
-        faults[f"{name}: one removed"] = change_neuron(index, lambda n: replace(n, write=0.0 * n.write))
+        faults[f"{name}: written"] = change_neuron(
+            index, lambda n: replace(n, write=1.01 * n.write)
+        )
+        faults[f"{name}: one removed"] = change_neuron(
+            index, lambda n: replace(n, write=0.0 * n.write)
+        )
     return faults
 
 
@@ -111,21 +126,33 @@ def tables(circuit: Circuit) -> dict[str, Fault]:
         "two outcomes exchanged in the embedding": lambda c: replace(
             c, tokens={**c.tokens, first: c.tokens[second], second: c.tokens[first]}
         ),
-        "an outcome embedded too long": lambda c: replace(c, tokens={**c.tokens, own: 1.01 * c.tokens[own]}),
+        "an outcome embedded too long": lambda c: replace(
+            c, tokens={**c.tokens, own: 1.01 * c.tokens[own]}
+        ),
         "the first token embedded as the last": lambda c: replace(
             c, tokens={**c.tokens, names[0]: c.tokens[names[-1]]}
         ),
         "an initial latent that is not empty": lambda c: replace(
             c, latents=(latents[0] + 0.01 * c.state[0], *latents[1:])
         ),
-        "outcomes exchanged": lambda c: replace(c, outcomes=(c.outcomes[1], c.outcomes[0], *c.outcomes[2:])),
-        "an outcome read too long": lambda c: replace(c, outcomes=(*c.outcomes[:-1], 1.01 * c.outcomes[-1])),
+        "outcomes exchanged": lambda c: replace(
+            c, outcomes=(c.outcomes[1], c.outcomes[0], *c.outcomes[2:])
+        ),
+        "an outcome read too long": lambda c: replace(
+            c, outcomes=(*c.outcomes[:-1], 1.01 * c.outcomes[-1])
+        ),
         "the state read too long": lambda c: replace(c, state=(1.01 * c.state[0], *c.state[1:])),
-        "two axes of the state exchanged": lambda c: replace(c, state=(c.state[1], c.state[0], *c.state[2:])),
-        "a stray axis in an outcome": lambda c: replace(c, outcomes=(*c.outcomes[:-1], c.outcomes[-1] + stray)),
+        "two axes of the state exchanged": lambda c: replace(
+            c, state=(c.state[1], c.state[0], *c.state[2:])
+        ),
+        "a stray axis in an outcome": lambda c: replace(
+            c, outcomes=(*c.outcomes[:-1], c.outcomes[-1] + stray)
+        ),
     }
     if circuit.payloads:
-        faults["a payload too large"] = lambda c: replace(c, payloads={k: 1.01 * d for k, d in c.payloads.items()})
+        faults["a payload too large"] = lambda c: replace(
+            c, payloads={k: 1.01 * d for k, d in c.payloads.items()}
+        )
     return faults
 
 
@@ -149,7 +176,9 @@ def change_equation(key: str) -> Fault:
 
             return replace(variable, equation=wrong)
 
-        made = replace(circuit.algorithm, variables=tuple(map(changed, circuit.algorithm.variables)))
+        made = replace(
+            circuit.algorithm, variables=tuple(map(changed, circuit.algorithm.variables))
+        )
         return replace(circuit, algorithm=made)
 
     return fault
@@ -158,7 +187,9 @@ def change_equation(key: str) -> Fault:
 # Faults of the model.
 
 
-def broken(damage: Callable[[HookedLatentTransformer], None], circuit: Circuit) -> HookedLatentTransformer:
+def broken(
+    damage: Callable[[HookedLatentTransformer], None], circuit: Circuit
+) -> HookedLatentTransformer:
     model = compile_circuit(circuit)
     with torch.no_grad():
         damage(model)
@@ -167,7 +198,9 @@ def broken(damage: Callable[[HookedLatentTransformer], None], circuit: Circuit) 
 
 def slot_of_the_next(model: HookedLatentTransformer) -> None:
     write = model.write
-    model.write = lambda latents, update, slots: write(latents, update, (slots + 1) % latents.shape[1])  # type: ignore
+    model.write = lambda latents, update, slots: write(
+        latents, update, (slots + 1) % latents.shape[1]
+    )  # type: ignore
 
 
 def added_instead(model: HookedLatentTransformer) -> None:

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import Head, _measured_attention, _required_eta, chooser_table, fixed_offset, shift_terms
+from circuits.heads import (
+    Head,
+    _measured_attention,
+    _required_eta,
+    chooser_table,
+    fixed_offset,
+    shift_terms,
+)
 from interp.errors import InputError
 from tests.refusals import refused, refuses
 
@@ -112,7 +119,9 @@ def test_a_sink_that_keeps_its_positional_score_takes_queries_from_their_targets
     """For sinusoids the first position looks like a target to some queries unless its own score is taken away."""
     basis, ours = chooser(PositionCode.sinusoidal(MANY, 8, seed=0), 1)
     *shift, (_, sink) = ours.scores
-    kept = Head("kept", 0, "hard", (*shift, ((1 - basis.positions.margin / 2) * basis.one, sink)), ())
+    kept = Head(
+        "kept", 0, "hard", (*shift, ((1 - basis.positions.margin / 2) * basis.one, sink)), ()
+    )
     targets = np.arange(2, len(MANY)), np.arange(1, len(MANY) - 1)
     assert (attended(basis, ours)[targets] == 1).all()
     assert (attended(basis, kept)[targets] < 1).any()

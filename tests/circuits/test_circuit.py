@@ -56,8 +56,13 @@ def test_the_truth_of_a_table_is_flattened_as_it_is() -> None:
 
 def test_the_algorithm_has_the_parameters_of_the_circuit() -> None:
     wma = circuits.build("wma-handwired", log_gamma=0.3)
-    assert (wma.algorithm.key, dict(wma.algorithm.parameters)) == ("weighted_majority", {"gain": 0.3})
-    q = circuits.build("qlearning-handwired", alpha=0.2, gamma=0.5, tau=1e-6, beta=3.0, eta=60.0, hardness=10.0)
+    assert (wma.algorithm.key, dict(wma.algorithm.parameters)) == (
+        "weighted_majority",
+        {"gain": 0.3},
+    )
+    q = circuits.build(
+        "qlearning-handwired", alpha=0.2, gamma=0.5, tau=1e-6, beta=3.0, eta=60.0, hardness=10.0
+    )
     wanted = {"alpha": 0.2, "gamma": 0.5, "tie_slope": 1e-6, "beta": 3.0, "hardness": 10.0}
     assert (q.algorithm.key, dict(q.algorithm.parameters)) == ("q_learning", wanted)
     assert circuits.build("qlearning-handwired").algorithm.parameters["hardness"] is None
@@ -74,30 +79,70 @@ def test_the_algorithm_starts_where_the_latents_do() -> None:
 
 def test_a_location_is_asked_for_by_name() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
-    assert [location.name for location in circuit.locations("log_weights")] == ["latent", "p?", "w?"]
+    assert [location.name for location in circuit.locations("log_weights")] == [
+        "latent",
+        "p?",
+        "w?",
+    ]
     latent = circuit.location("log_weights", "latent")
-    assert circuit.locations("log_weights", "w?", "latent") == (circuit.location("log_weights", "w?"), latent)
-    x = torch.randn(3, circuit.layout.n_positions, circuit.basis.d_model, generator=torch.Generator().manual_seed(0))
+    assert circuit.locations("log_weights", "w?", "latent") == (
+        circuit.location("log_weights", "w?"),
+        latent,
+    )
+    x = torch.randn(
+        3,
+        circuit.layout.n_positions,
+        circuit.basis.d_model,
+        generator=torch.Generator().manual_seed(0),
+    )
     assert torch.equal(replace(latent, scale=0.5).reader(circuit)(x), 2 * latent.reader(circuit)(x))
     assert circuit.not_carried["embed@p?"] == ("label", "state")
-    assert [str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))] == ["scores[2.1]@w?"]
-    with pytest.raises(InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"):
+    assert [
+        str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))
+    ] == ["scores[2.1]@w?"]
+    with pytest.raises(
+        InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"
+    ):
         circuit.location("log_weights", "latents")
-    refuses(r"unknown variable with a location in 'wma-handwired' 'weights'", circuit.locations, "weights")
-    refuses(r"unknown variable of 'weighted_majority' 'log_weight'", circuit.algorithm.variable, "log_weight")
+    refuses(
+        r"unknown variable with a location in 'wma-handwired' 'weights'",
+        circuit.locations,
+        "weights",
+    )
+    refuses(
+        r"unknown variable of 'weighted_majority' 'log_weight'",
+        circuit.algorithm.variable,
+        "log_weight",
+    )
 
 
 def test_an_edit_changes_one_head_and_is_written_down() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
     changed = circuit.edit("2.1", rule="softmax").without("3.3")
-    assert [head.name for head in circuit.heads if head not in changed.heads] == ["2.1 fetch z", "3.3 clean up"]
-    assert len(changed.heads) == 7 and changed.edits == ("2.1 fetch z: rule", "3.3 clean up: removed")
+    assert [head.name for head in circuit.heads if head not in changed.heads] == [
+        "2.1 fetch z",
+        "3.3 clean up",
+    ]
+    assert len(changed.heads) == 7 and changed.edits == (
+        "2.1 fetch z: rule",
+        "3.3 clean up: removed",
+    )
 
 
 def test_locations_that_cannot_be_told_apart_are_refused() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
     latent = circuit.location("log_weights", "latent")
     refuses("must differ in name", replace, circuit, sites={"log_weights": (latent, latent)})
-    refuses("must hold equally many elements", replace, circuit, sites={"votes": (*circuit.locations("votes"), latent)})
-    refuses("unknown variable of 'weighted_majority' 'counts'", replace, circuit, sites={"counts": (latent,)})
+    refuses(
+        "must hold equally many elements",
+        replace,
+        circuit,
+        sites={"votes": (*circuit.locations("votes"), latent)},
+    )
+    refuses(
+        "unknown variable of 'weighted_majority' 'counts'",
+        replace,
+        circuit,
+        sites={"counts": (latent,)},
+    )
     refuses("needs one direction or key per label, got 2 for 1", replace, latent, labels=("<z>",))

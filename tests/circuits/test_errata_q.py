@@ -65,7 +65,9 @@ DISPLAYED = "<BOS> c* | Qcurr s a r Qnext s' (s'_i a_i)* Select | a* Update"
 """The displayed sequence of section 4, one word a token; a star stands for one token, or one pair, an action."""
 
 
-def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """``3 |A| + 10`` tokens, stated are ``3 |A| + 9``; without the stand-alone s' it has that many, and is as exact."""
     for n_actions in (3, 4, 7):
         fixed = [word for word in DISPLAYED.split() if word not in ("|", "c*", "(s'_i", "a_i)*")]
@@ -73,7 +75,9 @@ def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(mon
         assert displayed == 3 * n_actions + 10 != 3 * n_actions + 9
         assert displayed == QLearningRound(4, n_actions).n_positions
     monkeypatch.setattr(construction, "QLearningRound", WithoutNextState)
-    monkeypatch.setattr(construction, "table", lambda *given: ())  # Their table names the position of s'.
+    monkeypatch.setattr(
+        construction, "table", lambda *given: ()
+    )  # Their table names the position of s'.
     for variant in ("mlp", "lin"):
         shorter = build(variant=variant)
         assert shorter.layout.n_positions == 3 * 4 + 9
@@ -89,7 +93,10 @@ class WithoutNextState(QLearningRound):
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         whole = QLearningRound(self.n_states, self.n_actions)
-        encoded, keep = whole.encode(episodes), [i for i, label in enumerate(whole.labels) if label != "s'"]
+        encoded, keep = (
+            whole.encode(episodes),
+            [i for i, label in enumerate(whole.labels) if label != "s'"],
+        )
         return replace(encoded, tokens=encoded.tokens[..., keep], values=encoded.values[..., keep])
 
 
@@ -116,8 +123,12 @@ def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circui
     assert error[39] > 0.5
 
 
-@pytest.mark.parametrize(("number", "step", "least"), [("1.6", 39, 0.03), ("2.1", 0, 0.3), ("3.3", 39, 0.05)])
-def test_q4_choosers_without_a_sink_average(ours: Circuit, number: str, step: int, least: float) -> None:
+@pytest.mark.parametrize(
+    ("number", "step", "least"), [("1.6", 39, 0.03), ("2.1", 0, 0.3), ("3.3", 39, 0.05)]
+)
+def test_q4_choosers_without_a_sink_average(
+    ours: Circuit, number: str, step: int, least: float
+) -> None:
     assert table_error(without_sink(ours, number))[step] > least
 
 
@@ -133,7 +144,10 @@ def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
     ids, buf2 = ours.basis["id"], ours.basis["buf2"]
     printed = ((ids["Select"], buf2["Qnext"]),)
     wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
-    assert interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0].sum(-1).max() < 0.6
+    assert (
+        interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0].sum(-1).max()
+        < 0.6
+    )
     right = interp.rollout(circuits.compile_circuit(ours), EPISODES).predictions[:, 0]
     assert torch.equal(right, torch.eye(4, dtype=right.dtype)[[0] * 6])
 
@@ -184,7 +198,9 @@ def with_states_in(circuit: Circuit, block: str) -> Circuit:
         made = made.edit(number, moves=copy(circuit.basis, STATES, "id", block))
     for number in ("2.1", "4.1", "4.2"):
         writes = [write for _, write in circuit.head(number).moves]
-        made = made.edit(number, moves=tuple((there[s], write) for s, write in zip(STATES, writes, strict=True)))
+        made = made.edit(
+            number, moves=tuple((there[s], write) for s, write in zip(STATES, writes, strict=True))
+        )
 
     def moved(neuron: Neuron) -> Neuron:
         (state,) = [s for s in STATES if ("id", s) in neuron.read.coefficients]
@@ -200,12 +216,16 @@ def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circ
         basis_ids = circuit.basis["id"]
         head = circuit.head("1.6")
         acting = basis_ids.sum(ACTIONS)
-        wrong = circuit.edit("1.6", scores=(*head.scores[:-2], (acting, basis_ids["Update"]), head.scores[-1]))
+        wrong = circuit.edit(
+            "1.6", scores=(*head.scores[:-2], (acting, basis_ids["Update"]), head.scores[-1])
+        )
         error = table_error(wrong).max()
         assert error > 0.1 if fatal else error < 1e-13
 
 
-def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(ours: Circuit) -> None:
+def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(
+    ours: Circuit,
+) -> None:
     """a* gets a phase and a column like a candidate; whichever a* is committed, the update is bitwise the same."""
     model, hook, ids = circuits.compile_circuit(ours), "blocks.0.hook_resid_post", ours.basis["id"]
     run = interp.rollout(model, EPISODES, names_filter=[hook])
@@ -255,14 +275,18 @@ def without_residual_path(circuit: Circuit) -> np.ndarray:
         def keep(out: torch.Tensor, hook: Any, written: list[torch.Tensor] = written) -> None:
             written.append(out)
 
-        def only(resid: torch.Tensor, hook: Any, written: list[torch.Tensor] = written) -> torch.Tensor:
+        def only(
+            resid: torch.Tensor, hook: Any, written: list[torch.Tensor] = written
+        ) -> torch.Tensor:
             return written.pop()
 
         hooks += [(f"blocks.{layer}.hook_mlp_out", keep), (f"blocks.{layer}.hook_resid_post", only)]
     return table_error(circuit, fwd_hooks=hooks)
 
 
-def test_q14_an_mlp_without_a_residual_path_loses_the_stream_unless_its_neurons_carry_it(ours: Circuit) -> None:
+def test_q14_an_mlp_without_a_residual_path_loses_the_stream_unless_its_neurons_carry_it(
+    ours: Circuit,
+) -> None:
     """``x = relu(x) - relu(-x)``: two neurons an axis and layer carry what the residual path carries here."""
     assert without_residual_path(ours)[0] > 1e-2
     axes = [ours.basis[block][label] for block, label in ours.basis.index]

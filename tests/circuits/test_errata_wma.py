@@ -22,7 +22,10 @@ from interp.tasks.experts import predictors as algorithms
 from tests.refusals import refuses
 
 EPISODES = experts.sample(10, 30, 4, seed=0)
-TRUTH, WEIGHTS = algorithms.weighted_majority(EPISODES, eta=0.5), algorithms.log_weights(EPISODES, 0.5)
+TRUTH, WEIGHTS = (
+    algorithms.weighted_majority(EPISODES, eta=0.5),
+    algorithms.log_weights(EPISODES, 0.5),
+)
 EXPERTS = ("e_1", "e_2", "e_3", "e_4")
 
 
@@ -36,17 +39,24 @@ class Deviation(NamedTuple):
 def deviation(model: Circuit | HookedLatentTransformer, rounds: int = 30) -> Deviation:
     model = circuits.compile_circuit(model) if isinstance(model, Circuit) else model
     run = interp.rollout(
-        model, replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds])
+        model,
+        replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds]),
     )
     prediction = np.abs(run.predictions.numpy() - TRUTH.predictions[:, :rounds])
     weights = np.abs(model.read_state(run.latents).numpy() - WEIGHTS[:, : rounds + 1])[:, 1:]
-    return Deviation(*(np.nan_to_num(e, nan=np.inf).max((0, *range(2, e.ndim))) for e in (prediction, weights)))
+    return Deviation(
+        *(np.nan_to_num(e, nan=np.inf).max((0, *range(2, e.ndim))) for e in (prediction, weights))
+    )
 
 
 def latent_junk(circuit: Circuit, rounds: int) -> float:
     """Largest part of the latent that is not ``sum_i lambda_i u_{e_i}``, after so many rounds."""
-    episodes = replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds])
-    latents = interp.rollout(circuits.compile_circuit(circuit), episodes).latents[:, rounds, 0].numpy()
+    episodes = replace(
+        EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds]
+    )
+    latents = (
+        interp.rollout(circuits.compile_circuit(circuit), episodes).latents[:, rounds, 0].numpy()
+    )
     axes = np.stack([direction.vector() for direction in circuit.state])
     return float(np.abs(latents - latents @ axes.T @ axes).max())
 
@@ -81,12 +91,21 @@ def printed(ours: Circuit, key_of_2_1: tuple[Term, ...]) -> Circuit:
         Head("1.1", 0, "hard", following, copy(basis, everything, "id", "buf1")),
         Head("2.1", 1, "hard", key_of_2_1, copy(basis, everything, "buf1", "buf2")),
         Head("2.2", 1, "hard", ((ids["w?"], ids["p?"]),), copy(basis, everything, "buf1", "buf3")),
-        Head("3.1", 2, "softmax", match(basis, everything, "buf2", "id"), copy(basis, everything, "buf1", "buf3")),
+        Head(
+            "3.1",
+            2,
+            "softmax",
+            match(basis, everything, "buf2", "id"),
+            copy(basis, everything, "buf1", "buf3"),
+        ),
         Head(
             "3.2",
             2,
             "linear",
-            (*match(basis, everything, "buf2", "id"), *match(basis, everything, "buf3", "buf1", 0.5)),
+            (
+                *match(basis, everything, "buf2", "id"),
+                *match(basis, everything, "buf3", "buf1", 0.5),
+            ),
             copy(basis, everything, "id", "id"),
         ),
     )
@@ -103,7 +122,9 @@ def repaired(ours: Circuit) -> tuple[Term, ...]:
     return ((ids["p?"] + ids["w?"], ids["w"]),)
 
 
-def test_w1_a_head_that_fetches_the_next_token_sees_nothing_under_the_causal_mask(ours: Circuit) -> None:
+def test_w1_a_head_that_fetches_the_next_token_sees_nothing_under_the_causal_mask(
+    ours: Circuit,
+) -> None:
     for key in (as_printed(ours), repaired(ours)):
         error = deviation(printed(ours, key), rounds=5)  # later ones overflow
         assert error.prediction[0] > 0.3
@@ -135,9 +156,13 @@ def test_w3_keyed_to_the_slot_of_y_the_old_weights_are_lost(ours: Circuit) -> No
 def test_w4_an_ungated_previous_token_head_binds_z_to_the_first_expert(paper_near: Circuit) -> None:
     basis = paper_near.basis
     everything = basis["id"].labels
-    wrong = paper_near.edit("1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1"))
+    wrong = paper_near.edit(
+        "1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1")
+    )
     assert deviation(wrong, rounds=5).weights[4] > 100
-    refuses(r"'wma-handwired' (predicts|carries) is not a number from round \d+ on", deviation, wrong)
+    refuses(
+        r"'wma-handwired' (predicts|carries) is not a number from round \d+ on", deviation, wrong
+    )
 
 
 def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
@@ -151,7 +176,9 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
         out = model(run.tokens[:, 5], run.latents[:, 5])
     q0, q1 = out.logits[:, model.layout.predict_position].numpy().T
     assert np.abs(q1 / (q0 + q1) - TRUTH.predictions[:, 5]).max() < 1e-14
-    with_z = ours.edit("3.1", scores=(*match(basis, EXPERTS, "buf2", "buf1"), *match(basis, EXPERTS, "buf2", "id")))
+    with_z = ours.edit(
+        "3.1", scores=(*match(basis, EXPERTS, "buf2", "buf1"), *match(basis, EXPERTS, "buf2", "id"))
+    )
     model = circuits.compile_circuit(with_z)
     run = interp.rollout(model, EPISODES)
     with torch.no_grad():
@@ -161,7 +188,12 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
 
 def test_w6_values_outside_the_experts_leak_into_the_latent(ours: Circuit) -> None:
     """The token y is bound to p? and matches itself: 0.5 of u_{p?} lands in the latent after one round."""
-    assert latent_junk(ours.edit("3.2", moves=copy(ours.basis, ours.basis["id"].labels, "buf1", "id")), 1) == 0.5
+    assert (
+        latent_junk(
+            ours.edit("3.2", moves=copy(ours.basis, ours.basis["id"].labels, "buf1", "id")), 1
+        )
+        == 0.5
+    )
 
 
 def test_w7_the_displayed_update_has_the_wrong_first_factor() -> None:
@@ -175,7 +207,9 @@ def test_w7_the_displayed_update_has_the_wrong_first_factor() -> None:
     assert errors[4] > 100
 
 
-def test_w8_without_clean_up_the_latent_is_not_a_sum_of_experts(ours: Circuit, paper_near: Circuit) -> None:
+def test_w8_without_clean_up_the_latent_is_not_a_sum_of_experts(
+    ours: Circuit, paper_near: Circuit
+) -> None:
     """Inert for the log-weights, but the latent carries u_{w?} (R), and a copy of z (P)."""
     dirty = ours.without("3.3")
     assert deviation(dirty).weights.max() == 0.0
@@ -190,10 +224,15 @@ def test_w9_without_a_sink_silent_queries_average_over_everything(ours: Circuit)
         unsunk = unsunk.edit(number, scores=ours.head(number).scores[:-1])
     error = deviation(unsunk)
     assert error.prediction.max() > 0.3
-    assert error.weights.max() == 0.0, "w? is not silent, and reads nothing that silent queries write"
+    assert error.weights.max() == 0.0, (
+        "w? is not silent, and reads nothing that silent queries write"
+    )
     assert silent_junk(ours) == 0.0
     assert silent_junk(unsunk) > 0.3, "expert axes where no head should have written"
-    alone = {number: deviation(ours.edit(number, scores=ours.head(number).scores[:-1])) for number in ("2.1", "2.2")}
+    alone = {
+        number: deviation(ours.edit(number, scores=ours.head(number).scores[:-1]))
+        for number in ("2.1", "2.2")
+    }
     assert alone["2.1"].prediction.max() < 1e-14
     assert alone["2.2"].prediction.max() == error.prediction.max()
 
@@ -222,7 +261,9 @@ def test_w11_the_update_must_be_linear(ours: Circuit, paper_near: Circuit, rule:
     assert deviation(paper_near.edit("3.2", rule=rule)).weights[19] > 1
 
 
-def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not_both(paper_near: Circuit) -> None:
+def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not_both(
+    paper_near: Circuit,
+) -> None:
     """The printed five heads are wrong (W1, W2). That no other five would do cannot be shown by a test.
 
     What can: of the seven heads in four layers, taking one away breaks the numbers, or the latent. The head that tags
@@ -237,7 +278,9 @@ def test_w12_five_heads_in_three_layers_keep_the_numbers_or_the_latent_clean_not
         assert (numbers == 0 or numbers < 1e-14) == (head.name == "4.1 clean up")
         assert max(numbers, latent_junk(cut, 5)) > 0.1, f"{head.name} is idle"
     (query, _), sink = paper_near.head("2.1").scores
-    six = paper_near.edit("2.1", scores=((query, paper_near.basis["pos"]["<z>"]), sink)).without("1.2")
+    six = paper_near.edit("2.1", scores=((query, paper_near.basis["pos"]["<z>"]), sink)).without(
+        "1.2"
+    )
     five = six.without("4.1")
     assert (len(five.heads), five.n_layers) == (5, 3)
     for circuit in (six, five):
@@ -252,7 +295,9 @@ def test_w12_each_of_the_eight_heads_in_three_layers_is_needed(ours: Circuit) ->
     for head in ours.heads:
         cut = ours.without(head.name)
         error = deviation(cut, rounds=5)
-        assert max(error.prediction.max(), error.weights.max(), latent_junk(cut, 5)) > 0.1, f"{head.name} is idle"
+        assert max(error.prediction.max(), error.weights.max(), latent_junk(cut, 5)) > 0.1, (
+            f"{head.name} is idle"
+        )
 
 
 def attended(head: Head, state: circuits.Direction, position: int) -> set[int]:
@@ -276,12 +321,17 @@ def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
     basis = circuits.Basis.of(("id",), ("sink", "fires", "e_1", "e_2"), code)
     ids, p_1, (_, xi) = basis["id"], basis.code(0), _lemma(code, 1e-8)
     outside = ids.sum(("sink", "e_1", "e_2"))
-    back = tuple((xi * c * outside, basis["pos"][label]) for (_, label), c in p_1.coefficients.items())
+    back = tuple(
+        (xi * c * outside, basis["pos"][label]) for (_, label), c in p_1.coefficients.items()
+    )
     printed = Head("as printed", 0, "hard", (*shift_terms(basis, 1), *back), ())
     ours = fixed_offset("ours", 0, 1, (), basis.one - ids["fires"], ids["sink"])
     elsewhere = 0
     for i in range(3, 34, 6):
-        states = {total: (total - 2.0) * ids["e_1"] + 2.0 * ids["e_2"] for total in (1.0, 0.0, -1.0, -30.0)}
+        states = {
+            total: (total - 2.0) * ids["e_1"] + 2.0 * ids["e_2"]
+            for total in (1.0, 0.0, -1.0, -30.0)
+        }
         for head in (printed, ours):
             assert attended(head, ids["fires"], i) == {i - 1}
             assert attended(head, states[1.0], i) == {0}

@@ -24,12 +24,21 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
     interp.check_machine(machine)
     run = {"n_rounds": rounds, "n_episodes": 4}
     result = circuits.verify_machine(machine, **run)
-    assert result.passed and [check.variable for check in result.checks] == ["distribution", "carried_state"]
-    assert result.settings["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": decay}
+    assert result.passed and [check.variable for check in result.checks] == [
+        "distribution",
+        "carried_state",
+    ]
+    assert result.settings["arguments"] == {
+        "algorithm": "fading_majority",
+        "gain": 0.5,
+        "decay": decay,
+    }
     assert result.settings["rounds"] == rounds and result.settings["digest"] == machine.digest()
     for other in (handmade.algorithm(0.6, decay), handmade.algorithm(decay=0.9), bayes()):
         failed = circuits.verify_machine(machine, other, **run)
-        assert {check.variable for check in failed.failures} == {"distribution", "carried_state"}, other.name
+        assert {check.variable for check in failed.failures} == {"distribution", "carried_state"}, (
+            other.name
+        )
 
 
 def test_a_state_that_is_right_and_predictions_that_are_not_are_told_apart():
@@ -37,16 +46,20 @@ def test_a_state_that_is_right_and_predictions_that_are_not_are_told_apart():
     machine = handmade.majority(decay=0.8)
     own, read = handmade.algorithm(decay=0.8), machine.reader
     machine.reader = lambda carried: 1.001 * read(carried)
-    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == ["carried_state"]
+    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == [
+        "carried_state"
+    ]
     assert circuits.verify_machine(machine, own, n_rounds=20, tolerance=0.01).passed
     machine.reader = read
     vote = machine.module.votes
     machine.module.votes = lambda carried, said: vote(0 * carried, said)
-    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == ["distribution"]
-    # An algorithm without a memory says nothing about what is carried.
-    assert [c.variable for c in circuits.verify_machine(machine, majority_vote(), n_rounds=20).checks] == [
+    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == [
         "distribution"
     ]
+    # An algorithm without a memory says nothing about what is carried.
+    assert [
+        c.variable for c in circuits.verify_machine(machine, majority_vote(), n_rounds=20).checks
+    ] == ["distribution"]
 
 
 def test_circuits_pass_it_too_by_the_algorithm_of_their_task():
@@ -61,20 +74,29 @@ def test_circuits_pass_it_too_by_the_algorithm_of_their_task():
 
 def test_what_cannot_be_verified_is_refused():
     machine = handmade.majority()
-    with pytest.raises(InputError, match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read="):
+    with pytest.raises(
+        InputError,
+        match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read=",
+    ):
         circuits.verify_machine(machine.fresh())
     refuses("runs on qlearning episodes", circuits.verify_machine, machine, q_learning())
     refuses("n_rounds must be an integer >= 1, got 0", circuits.verify_machine, machine, n_rounds=0)
-    refuses("tolerance must be a number >= 0, got -1", circuits.verify_machine, machine, tolerance=-1.0)
+    refuses(
+        "tolerance must be a number >= 0, got -1", circuits.verify_machine, machine, tolerance=-1.0
+    )
     machine.reader = lambda carried: carried["h"]
     assert machine.fresh().algorithm is None
-    with pytest.raises(InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"):
+    with pytest.raises(
+        InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"
+    ):
         circuits.verify_machine(machine, weighted_majority())
 
 
 @pytest.fixture
 def registered(builders):
-    interp.register_machine("my-majority", handmade.majority, description="a GRU by hand", task="experts")
+    interp.register_machine(
+        "my-majority", handmade.majority, description="a GRU by hand", task="experts"
+    )
 
     def another() -> AdaptedMachine:
         machine = handmade.majority(decay=0.9)
@@ -87,13 +109,19 @@ def registered(builders):
 def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     """By the name that its builder is registered under; exit 0 where it is exact, 1 where it is not, 2 if refused."""
     small = ["--rounds", 20, "--episodes", 3]
-    exact = printed("verify", "my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path)
+    exact = printed(
+        "verify", "my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path
+    )
     assert "exactly: all" in exact
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
     failed = invoked("verify", "another", *small, "--json")
     told = json.loads(failed.stdout)
     assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
-    assert told["settings"]["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": 0.8}
+    assert told["settings"]["arguments"] == {
+        "algorithm": "fading_majority",
+        "gain": 0.5,
+        "decay": 0.8,
+    }
     assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
     refused = invoked("verify", "my-majority", *small, "--experts", 2, 3)
     assert refused.exit_code == 2 and "give --experts one number" in refused.output
@@ -108,6 +136,9 @@ def test_a_machine_of_known_state_says_what_it_computes():
     assert {claim.variable for claim in Claim.of(machine)} == {"log_weights"}
     assert experts.TASK.explains(machine.fresh()).key == "bayes"
     known = {"step": machine.one_step, "channels": machine.channels, "check": False}
-    for more in ({"algorithm": handmade.algorithm()}, {"algorithm": q_learning(), "read": machine.reader}):
+    for more in (
+        {"algorithm": handmade.algorithm()},
+        {"algorithm": q_learning(), "read": machine.reader},
+    ):
         with pytest.raises(InputError, match="give read=, too, and an algorithm of its task"):
             interp.adapt(machine.module, "experts", **known, **more)

@@ -49,7 +49,9 @@ def built(machine: str, larger: bool = False) -> circuits.Circuit:
 
 @cache
 def episodes_of(machine: str, larger: bool, rounds: int, episodes: int, seed: int) -> Any:
-    return handwired(MACHINES[machine]).plan.episodes(built(machine, larger), rounds, episodes, seed)
+    return handwired(MACHINES[machine]).plan.episodes(
+        built(machine, larger), rounds, episodes, seed
+    )
 
 
 @cache
@@ -64,7 +66,10 @@ def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: in
     model, held = (made, circuit) if isinstance(made, HookedLatentTransformer) else (None, made)
     sampled, plan = episodes_of(machine, False, rounds, episodes, 0), handwired(circuit.name).plan
     try:
-        return all(entry.passed for entry in check(held, sampled, SMALL[circuit.name], "float64", plan, model))
+        return all(
+            entry.passed
+            for entry in check(held, sampled, SMALL[circuit.name], "float64", plan, model)
+        )
     except InputError as refused:
         assert "is not a number" in str(refused)
         return False
@@ -75,7 +80,11 @@ def computed(machine: str, name: str | None = None) -> list[np.ndarray]:
     """What a larger machine predicts and writes on other episodes, and what verification would compare it with."""
     circuit, sampled = built(machine, larger=True), episodes_of(machine, True, 60, 9, 7)
     made = circuit if name is None else faults_of(machine, larger=True)[name](circuit)
-    model, held = (made, circuit) if isinstance(made, HookedLatentTransformer) else (compile_circuit(made), made)
+    model, held = (
+        (made, circuit)
+        if isinstance(made, HookedLatentTransformer)
+        else (compile_circuit(made), made)
+    )
     run, values = rollout(model, sampled), held.algorithm.run(sampled)
     reference = [values[key] for key in (*held.sites, NEXT + held.algorithm.memory)]
     return [run.predictions.numpy(), run.latents.numpy(), *reference]

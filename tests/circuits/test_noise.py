@@ -38,7 +38,10 @@ def test_the_circuit_explores_as_the_wrapper_does(
     n_states: int, n_actions: int, epsilon: float, seed: int, variant: str
 ) -> None:
     """Nothing is put in the place of its choices: actions, luck and tables are those of the wrapper, round by round."""
-    worlds, sizes = mdp.sample_mdps(4, n_states, n_actions, seed=seed), {"n_states": n_states, "n_actions": n_actions}
+    worlds, sizes = (
+        mdp.sample_mdps(4, n_states, n_actions, seed=seed),
+        {"n_states": n_states, "n_actions": n_actions},
+    )
     plain = circuits.load(Q, variant=variant, **sizes)
     own = circuits.load(Q, variant=variant, noise=True, **sizes)
     wrapped, wrapped_run = interp.play(plain, worlds, 25, seed=seed, epsilon=epsilon)
@@ -53,14 +56,20 @@ def test_the_circuit_explores_as_the_wrapper_does(
 def test_without_the_head_that_fetches_the_draw_nobody_explores() -> None:
     """The control: the actions above are the circuit's own."""
     worlds = mdp.sample_mdps(6, 4, 3, seed=0)
-    deaf = circuits.compile_circuit(circuits.build(Q, n_states=4, n_actions=3, noise=True).without("1.7"))
-    wrapped, _ = interp.play(circuits.load(Q, n_states=4, n_actions=3), worlds, 25, seed=0, epsilon=0.5)
+    deaf = circuits.compile_circuit(
+        circuits.build(Q, n_states=4, n_actions=3, noise=True).without("1.7")
+    )
+    wrapped, _ = interp.play(
+        circuits.load(Q, n_states=4, n_actions=3), worlds, 25, seed=0, epsilon=0.5
+    )
     played, _ = interp.play(deaf, worlds, 25, seed=0, epsilon=0.5)
     assert not np.array_equal(played.actions, wrapped.actions)
 
 
 @pytest.mark.parametrize(("variant", "form"), FORMS)
-def test_another_draw_changes_the_choice_and_never_the_update(variant: str, form: dict[str, Any]) -> None:
+def test_another_draw_changes_the_choice_and_never_the_update(
+    variant: str, form: dict[str, Any]
+) -> None:
     model = circuits.load(Q, n_states=4, n_actions=3, variant=variant, noise=True, **form)
     episodes = mdp.sample(5, 15, 4, 3, seed=2)
     greedy = replace(episodes, noise=np.zeros_like(episodes.noise))
@@ -69,16 +78,22 @@ def test_another_draw_changes_the_choice_and_never_the_update(variant: str, form
     least = 1e-40 if "beta" in form else 0.0
     for action in range(3):
         run = interp.rollout(model, replace(greedy, noise=greedy.noise + 1 + action))
-        assert torch.allclose(run.predictions, torch.eye(3).double()[action].expand(5, 15, 3), rtol=0, atol=1e-40)
+        assert torch.allclose(
+            run.predictions, torch.eye(3).double()[action].expand(5, 15, 3), rtol=0, atol=1e-40
+        )
         assert torch.allclose(run.latents, base.latents, rtol=0, atol=least)
     assert not torch.equal(base.predictions, run.predictions)
 
 
 @pytest.mark.parametrize(("variant", "form"), FORMS)
 def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -> None:
-    result = circuits.verify(Q, [(3, 2)], n_rounds=20, n_episodes=4, variant=variant, noise=True, **form)
+    result = circuits.verify(
+        Q, [(3, 2)], n_rounds=20, n_episodes=4, variant=variant, noise=True, **form
+    )
     assert result.passed, result.table()[~result.table()["passed"]].to_string()
-    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(result.table()["variable"])
+    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(
+        result.table()["variable"]
+    )
 
 
 @pytest.mark.parametrize("variant", ["softmlp", "lin"])
@@ -89,10 +104,14 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
     arguments = {"variant": variant, "noise": True}
     monkeypatch.setitem(interchanges.FORMS, "noise", (Q, arguments))
     circuit = circuits.build(Q, **interchanges.SIZES[True][Q], **arguments)
-    located = {(key, location.name) for key, locations in circuit.sites.items() for location in locations}
+    located = {
+        (key, location.name) for key, locations in circuit.sites.items() for location in locations
+    }
     rows = {(row.located, at) for row in circuit.carried for at in row.locations}
     assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
-    frame = interchanges.sites(True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2)
+    frame = interchanges.sites(
+        True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=2
+    )
     assert set(frame["variable"]) == {"noise", "policy", "reward"}
     assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= interchanges.EXACT
     assert frame["wrong"].max() <= interchanges.NOTHING
@@ -130,7 +149,9 @@ def test_without_the_position_nothing_is_as_it_was_not() -> None:
     assert "noise" not in model.layout.to_dict() and "noise" not in model.config.origin["arguments"]
     told = circuits.load(Q, n_states=3, n_actions=2, noise=True)
     assert set(told.layout.labels) - set(model.layout.labels) == {"n"}
-    assert circuits.compile_circuit(circuits.from_origin(told.config.origin)).digest() == told.digest()
+    assert (
+        circuits.compile_circuit(circuits.from_origin(told.config.origin)).digest() == told.digest()
+    )
 
 
 def recorded() -> MDPEpisodes:
@@ -141,13 +162,31 @@ def recorded() -> MDPEpisodes:
 
 def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
     told, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
-    refuses(r"no noise, the draw of every round that this model reads at 'n'", interp.rollout, told, recorded())
-    refuses(r"no noise, which q_learning\(noise=True\) is given", algorithms.q_learning(noise=True).run, recorded())
-    with pytest.raises(interp.InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
+    refuses(
+        r"no noise, the draw of every round that this model reads at 'n'",
+        interp.rollout,
+        told,
+        recorded(),
+    )
+    refuses(
+        r"no noise, which q_learning\(noise=True\) is given",
+        algorithms.q_learning(noise=True).run,
+        recorded(),
+    )
+    with pytest.raises(
+        interp.InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"
+    ):
         replace(recorded(), noise=np.full((3, 5), 4))
-    refuses(r"noise must be \[episode, round\] = \(3, 5\)", replace, recorded(), noise=np.zeros((3, 4), int))
+    refuses(
+        r"noise must be \[episode, round\] = \(3, 5\)",
+        replace,
+        recorded(),
+        noise=np.zeros((3, 4), int),
+    )
     # A machine without the position has no place and no variable for a draw; episodes that have one, it reads without.
     refuses("unknown variable", interp.tasks.of(plain).explains(plain).variable, "noise")
     refuses("'n'", plain.layout.position, "n")
     episodes = mdp.sample(3, 5, 4, 3, seed=5)
-    assert torch.equal(interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions)
+    assert torch.equal(
+        interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions
+    )

@@ -22,7 +22,9 @@ VARIANTS = ("mlp", "softmlp", "lin")
 def errors(episodes: MDPEpisodes, **arguments: Any) -> tuple[float, float]:
     """Largest error of the Q-table, and of the policy against a one-hot greedy choice on Q_t."""
     sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
-    model = circuits.load("qlearning-handwired", alpha=episodes.alpha, gamma=episodes.gamma, **sizes, **arguments)
+    model = circuits.load(
+        "qlearning-handwired", alpha=episodes.alpha, gamma=episodes.gamma, **sizes, **arguments
+    )
     run = interp.rollout(model, episodes)
     table = np.abs(model.read_state(run.latents).double().numpy() - episodes.q_tables).max()
     choice = np.eye(episodes.n_actions)[episodes.next_values_before.argmax(-1)]
@@ -38,7 +40,8 @@ def shifted(episodes: MDPEpisodes, by: float = -0.5) -> MDPEpisodes:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(
-    ("regime", "size"), [("grid", (1, 1)), ("grid", (4, 3)), ("deterministic", (2, 3)), ("sparse", (6, 4))]
+    ("regime", "size"),
+    [("grid", (1, 1)), ("grid", (4, 3)), ("deterministic", (2, 3)), ("sparse", (6, 4))],
 )
 def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], regime: str) -> None:
     """The table to rounding, and a one-hot choice equal to numpy's argmax at every step (all ties at t = 0)."""
@@ -50,12 +53,19 @@ def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], reg
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize(("alpha", "gamma"), [(1.0, 0.5), (0.3, 0.97)])
 def test_any_rates(variant: str, alpha: float, gamma: float) -> None:
-    assert errors(mdp.sample(5, 20, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0] <= 1e-12
+    assert (
+        errors(mdp.sample(5, 20, 3, 2, seed=2, alpha=alpha, gamma=gamma), variant=variant)[0]
+        <= 1e-12
+    )
 
 
-@pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
+@pytest.mark.parametrize(
+    "arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}]
+)
 def test_negative_rewards_with_doubled_neurons_or_lin(arguments: dict[str, Any]) -> None:
-    table, choice = errors(shifted(mdp.sample(6, 20, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
+    table, choice = errors(
+        shifted(mdp.sample(6, 20, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments
+    )
     assert table <= 1e-13
     assert choice == 0.0
 
@@ -70,14 +80,18 @@ def test_lin_takes_any_sign_and_size_of_q(by: float) -> None:
     assert choice == 0.0
 
 
-@pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 2}, {"rotation": 2, "variant": "lin"}])
+@pytest.mark.parametrize(
+    "arguments", [{"positions": "sinusoidal"}, {"rotation": 2}, {"rotation": 2, "variant": "lin"}]
+)
 def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
     assert errors(mdp.sample(5, 20, 4, 3, seed=5), **arguments)[0] <= 1e-11
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
-    result = circuits.verify("qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant)
+    result = circuits.verify(
+        "qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant
+    )
     assert result.passed, result.table()[~result.table()["passed"]].to_string()
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
     assert set(result.table()["variable"]) == {
@@ -88,7 +102,9 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "causality",
         "horizon",
     }
-    assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(circuit.sites)
+    assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(
+        circuit.sites
+    )
 
 
 def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
@@ -96,7 +112,9 @@ def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
     episodes = mdp.sample(5, 15, 4, 3, seed=8)
     for variant in VARIANTS:
         for beta in (0.5, 50.0):
-            model = circuits.load("qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta)
+            model = circuits.load(
+                "qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta
+            )
             run = interp.rollout(model, episodes)
             policy = special.softmax(beta * episodes.next_values_before, -1)
             assert np.abs(run.predictions.numpy() - policy).max() < 1e-12
@@ -110,7 +128,10 @@ def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
     assert all(later < earlier / 10 for earlier, later in pairwise(routing))
     assert routing[0] > 0.01
     assert routing[-1] < 1e-12
-    sharp = [errors(episodes, variant="softmlp", eta=120.0, hardness=beta)[0] for beta in (1.0, 10.0, 1e3, 1e5)]
+    sharp = [
+        errors(episodes, variant="softmlp", eta=120.0, hardness=beta)[0]
+        for beta in (1.0, 10.0, 1e3, 1e5)
+    ]
     assert all(later < earlier for earlier, later in pairwise(sharp))
     assert sharp[-1] < 1e-5
     rules = circuits.load("qlearning-handwired", variant="softmlp", eta=40.0).config.attention_rules
@@ -120,7 +141,9 @@ def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
 @pytest.mark.parametrize("variant", ["mlp", "lin"])
 def test_softmax_pairs_are_second_order_in_epsilon(variant: str) -> None:
     episodes = mdp.sample(4, 20, 4, 3, seed=11)
-    coarse, fine = (errors(episodes, variant=variant, eta=120.0, epsilon=e)[0] for e in (1e-2, 1e-3))
+    coarse, fine = (
+        errors(episodes, variant=variant, eta=120.0, epsilon=e)[0] for e in (1e-2, 1e-3)
+    )
     assert fine < coarse / 30
     assert fine < 1e-4
 
@@ -135,16 +158,28 @@ def test_sizes_are_those_of_the_specification() -> None:
     slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 62)}
     for variant in VARIANTS:
         made = {
-            size: circuits.build("qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0)
+            size: circuits.build(
+                "qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0
+            )
             for size in ((2, 2), (5, 2), (2, 6))
         }
         of = {size: sum(head.n_nonzero for head in circuit.heads) for size, circuit in made.items()}
-        assert (of[5, 2] - of[2, 2], of[2, 6] - of[2, 2]) == (3 * slopes[variant][0], 4 * slopes[variant][1])
+        assert (of[5, 2] - of[2, 2], of[2, 6] - of[2, 2]) == (
+            3 * slopes[variant][0],
+            4 * slopes[variant][1],
+        )
         for (n_states, n_actions), circuit in made.items():
-            d_model = 3 * n_states + 6 * n_actions + 29 if variant != "lin" else 4 * n_states + 7 * n_actions + 35
+            d_model = (
+                3 * n_states + 6 * n_actions + 29
+                if variant != "lin"
+                else 4 * n_states + 7 * n_actions + 35
+            )
             assert circuit.basis.d_model == d_model
             assert [len(circuit.layer(i)) for i in range(4)] == shapes[variant]
-            assert len(circuit.neurons) == {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
+            assert (
+                len(circuit.neurons)
+                == {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
+            )
 
 
 def test_the_head_table_and_the_ground_truth_are_frames() -> None:
@@ -173,8 +208,14 @@ test_bad_arguments_are_refused_with_a_sentence = refused(
     ({"variant": "linear"}, "unknown variant 'linear'; did you mean 'lin'"),
     ({"rewards": (1.0, 0.0)}, r"rewards must be \(lowest, highest\)"),
     ({"rewards": (1.0,)}, r"two finite numbers in order, got \(1\.0,\)"),
-    ({"rewards": (-0.5, 0.5)}, r"outside \[0, inf\), what variant 'mlp' is proven for; load it with signed=True"),
-    ({"epsilons": 0.1}, "unknown argument of 'qlearning-handwired' 'epsilons'; did you mean 'epsilon'"),
+    (
+        {"rewards": (-0.5, 0.5)},
+        r"outside \[0, inf\), what variant 'mlp' is proven for; load it with signed=True",
+    ),
+    (
+        {"epsilons": 0.1},
+        "unknown argument of 'qlearning-handwired' 'epsilons'; did you mean 'epsilon'",
+    ),
     by=lambda arguments: circuits.load("qlearning-handwired", **arguments),
 )
 
@@ -183,7 +224,9 @@ def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
     episodes = shifted(mdp.sample(3, 10, 4, 3, seed=12))
     load = partial(circuits.load, "qlearning-handwired", n_states=4, n_actions=3)
     refuses(r"outside \[0, 1\].*use variant='lin'", interp.rollout, load(), episodes)
-    refuses(r"outside \[-0.01, 1\]", interp.rollout, load(signed=True, rewards=(-0.01, 1.0)), episodes)
+    refuses(
+        r"outside \[-0.01, 1\]", interp.rollout, load(signed=True, rewards=(-0.01, 1.0)), episodes
+    )
     assert interp.rollout(load(variant="lin"), episodes).n_rounds == 10
 
 

@@ -20,19 +20,29 @@ from tests.refusals import refuses
 SMALL = (6, 9)
 
 
-def battery(n_nodes: int, n_edges: int, n_graphs: int, n_rounds: int, seed: int = 0) -> ReachabilityEpisodes:
+def battery(
+    n_nodes: int, n_edges: int, n_graphs: int, n_rounds: int, seed: int = 0
+) -> ReachabilityEpisodes:
     """Any digraphs (self-loops, cycles, parallel edges), long paths and acyclic graphs, equally many of each."""
     regimes = ("uniform", "path", "prosqa")
     parts = [
         sample(
-            -(-n_graphs // 3), n_rounds, n_nodes, n_edges, regime, seed, depths=(1, 2) if regime == "prosqa" else None
+            -(-n_graphs // 3),
+            n_rounds,
+            n_nodes,
+            n_edges,
+            regime,
+            seed,
+            depths=(1, 2) if regime == "prosqa" else None,
         )
         for regime in regimes
     ]
     return joined(parts, " and ".join(regimes))
 
 
-def errors(episodes: ReachabilityEpisodes, dtype: str = "float64", **arguments: Any) -> dict[str, float]:
+def errors(
+    episodes: ReachabilityEpisodes, dtype: str = "float64", **arguments: Any
+) -> dict[str, float]:
     """Largest error of every variable, over its locations, and of the prediction and the carried state."""
     size = (episodes.n_nodes, episodes.n_edges)
     circuit = reachability(*size, **arguments)
@@ -51,18 +61,33 @@ def exact(found: dict[str, float]) -> bool:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None:
     found = errors(battery(*SMALL, 60, 7), dtype, expand=expand)
-    assert found["prediction"] < 1e-25, "what head 2.2 leaves on other nodes is e^-60 of a candidate's weight"
+    assert found["prediction"] < 1e-25, (
+        "what head 2.2 leaves on other nodes is e^-60 of a candidate's weight"
+    )
     assert exact(found)
-    assert {"source", "target", "root", "reached", "frontier", "member", "active", "next_reached"} < set(found)
+    assert {
+        "source",
+        "target",
+        "root",
+        "reached",
+        "frontier",
+        "member",
+        "active",
+        "next_reached",
+    } < set(found)
 
 
-@pytest.mark.parametrize("form", [{}, {"expand": "mean"}, {"eta": 30.0}], ids=["sum", "mean", "softmax"])
+@pytest.mark.parametrize(
+    "form", [{}, {"expand": "mean"}, {"eta": 30.0}], ids=["sum", "mean", "softmax"]
+)
 def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) -> None:
     found = errors(battery(*SMALL, 60, 7), marks=False, **form)
     assert found["next_reached"] == found["carried_state"] == 0.0
     assert found["prediction"] < 1e-9 and ("eta" in form or exact(found))
     marked, plain = reachability(*SMALL), reachability(*SMALL, marks=False)
-    assert plain.layout.labels == tuple(label for label in marked.layout.labels if not label.startswith("e_"))
+    assert plain.layout.labels == tuple(
+        label for label in marked.layout.labels if not label.startswith("e_")
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 1e-4)])
@@ -74,7 +99,8 @@ def test_sinusoidal_positions_round_and_make_no_wrong_set(dtype: str, tolerance:
 
 def test_sinusoidal_positions_make_heads_narrow() -> None:
     narrow, wide = (
-        compile_circuit(reachability(28, 54, positions=positions)).config for positions in ("sinusoidal", "one-hot")
+        compile_circuit(reachability(28, 54, positions=positions)).config
+        for positions in ("sinusoidal", "one-hot")
     )
     assert narrow.d_head == 33 and wide.d_head == wide.layout.n_positions == 169
     refuses("give marks=True", reachability, *SMALL, marks=False, positions="sinusoidal")
@@ -134,9 +160,13 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
     import dataclasses
 
     circuit = reachability(*SMALL)
-    linear = dataclasses.replace(circuit, neurons=tuple(n for n in circuit.neurons if n.name != "2 at most once"))
+    linear = dataclasses.replace(
+        circuit, neurons=tuple(n for n in circuit.neurons if n.name != "2 at most once")
+    )
     episodes = battery(*SMALL, 60, 7)
-    state = compile_circuit(linear).read_state(interp.rollout(compile_circuit(linear), episodes).latents)
+    state = compile_circuit(linear).read_state(
+        interp.rollout(compile_circuit(linear), episodes).latents
+    )
     assert state.max() > 1.5
     truth = algorithms.breadth_first().run(episodes)["reached"]
     assert np.array_equal(
@@ -149,7 +179,10 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
 
 @pytest.mark.parametrize("make", [reachability, partial(interp.load, "reachability-handwired")])
 def test_the_circuit_and_the_model_by_name_take_the_same_sizes(make: Any) -> None:
-    for sizes, message in (((3, 4), "n_nodes must be an integer >= 4, got 3"), ((4, 2), "n_edges must be .* >= 3")):
+    for sizes, message in (
+        ((3, 4), "n_nodes must be an integer >= 4, got 3"),
+        ((4, 2), "n_edges must be .* >= 3"),
+    ):
         refuses(message, make, n_nodes=sizes[0], n_edges=sizes[1])
     make(n_nodes=4, n_edges=3)
     assert "at least 4" in str(reachability.__doc__) and "at least 3" in str(reachability.__doc__)

@@ -41,26 +41,38 @@ def test_a_machine_runs_the_episodes_and_the_layout_of_its_task(name: str) -> No
     task = handwired(name).task
     assert (circuit.layout.task, circuit.algorithm.task, episodes.task) == (task, task, task)
     assert 1 <= len(episodes) <= 3 and 1 <= episodes.n_rounds <= 5
-    assert interp.tasks.of(episodes).sizes_of(episodes) == interp.tasks.of(circuit.layout).sizes_of(circuit.layout)
+    assert interp.tasks.of(episodes).sizes_of(episodes) == interp.tasks.of(circuit.layout).sizes_of(
+        circuit.layout
+    )
     assert plan.output in circuit.sites
 
 
 test_a_size_of_another_task_is_refused_with_a_sentence = refused(
     ("wma-handwired", (3, 3), r"a size of 'wma-handwired' is 1 number \(n_experts\), got \(3, 3\)"),
-    ("qlearning-handwired", 4, r"a size of 'qlearning-handwired' is 2 numbers \(n_states, n_actions\), got 4"),
+    (
+        "qlearning-handwired",
+        4,
+        r"a size of 'qlearning-handwired' is 2 numbers \(n_states, n_actions\), got 4",
+    ),
     by=lambda name, size: circuits.verify(name, sizes=[size]),
 )
 
 
 def test_one_number_is_a_size_with_and_without_brackets() -> None:
     assert _size_arguments(handwired("wma-handwired"), (3,)) == {"n_experts": 3}
-    bare, bracketed = (circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,)))
+    bare, bracketed = (
+        circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,))
+    )
     assert bare.checks == bracketed.checks
 
 
-def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = construction.PLAN
-    fewer = replace(plan, episodes=lambda circuit, *_: plan.episodes(circuit, circuit.layout.n_experts, 2, 0))
+    fewer = replace(
+        plan, episodes=lambda circuit, *_: plan.episodes(circuit, circuit.layout.n_experts, 2, 0)
+    )
     assert circuits.verify("wma-handwired", [2, 3], 4, 3, "float64").settings["rounds"] == 4
     monkeypatch.setattr(construction, "PLAN", fewer)
     settings = circuits.verify("wma-handwired", [2, 3], 1000, 20, "float64").settings
@@ -101,7 +113,9 @@ def test_the_tutorial_registers_a_circuit_of_a_task_of_its_own():
 
 
 def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
-    assert circuits.register(record()).key == "mine" and "mine" in [known.name for known in circuits.models()]
+    assert circuits.register(record()).key == "mine" and "mine" in [
+        known.name for known in circuits.models()
+    ]
     model = interp.load("mine", n_experts=3)
     assert model.name == "mine" and circuits.from_origin(model.origin).layout.n_experts == 3
     assert circuits.verify("mine", sizes=[2], n_rounds=5, n_episodes=2, dtype="float64").passed
@@ -128,5 +142,7 @@ def test_a_record_that_cannot_work_is_refused_and_leaves_nothing_behind(changes,
 def test_a_plan_whose_output_has_another_shape_is_told():
     plan = replace(registry.handwired("wma-handwired").plan, output="votes")
     circuits.register(record(verification=plan))
-    with pytest.raises(InputError, match="name the variable of the algorithm that has the shape of a prediction"):
+    with pytest.raises(
+        InputError, match="name the variable of the algorithm that has the shape of a prediction"
+    ):
         circuits.verify("mine", sizes=[2], n_rounds=3, n_episodes=2, dtype="float64")

@@ -45,7 +45,9 @@ def episodes_of(form: str) -> Any:
     return handwired(FORMS[form][0]).plan.episodes(built(form), 8, 4, 0)
 
 
-def checks(form: str, mutant: circuits.Circuit | HookedLatentTransformer | None = None) -> list[Check]:
+def checks(
+    form: str, mutant: circuits.Circuit | HookedLatentTransformer | None = None
+) -> list[Check]:
     model = mutant if isinstance(mutant, HookedLatentTransformer) else None
     held = mutant if isinstance(mutant, circuits.Circuit) else built(form)
     return check(held, episodes_of(form), 0, "float64", handwired(FORMS[form][0]).plan, model)
@@ -62,7 +64,9 @@ def mutants(form: str) -> dict[str, circuits.Circuit | HookedLatentTransformer]:
     made["random outcome 0"] = model
     for part in PARTS:
         model = compile_circuit(built(form), torch.float64)
-        named = [weights for name, weights in model.named_parameters() if name.split(".")[-1] == part]
+        named = [
+            weights for name, weights in model.named_parameters() if name.split(".")[-1] == part
+        ]
         weights = named[int(rng.integers(len(named)))].data if named else torch.zeros(0)
         places = weights.nonzero()
         if len(places):
@@ -70,7 +74,10 @@ def mutants(form: str) -> dict[str, circuits.Circuit | HookedLatentTransformer]:
             weights[place] *= 1.001
             made[f"{part} off by a thousandth"] = model
     of_heads = [name for name in faults(built(form)) if name.split(": ")[-1] in HEADS]
-    return made | {name: faults(built(form))[name](built(form)) for name in of_heads[2 :: max(1, len(of_heads) // 3)]}
+    return made | {
+        name: faults(built(form))[name](built(form))
+        for name in of_heads[2 :: max(1, len(of_heads) // 3)]
+    }
 
 
 _CLIPPED = "a thousandth more of the set that head 1.3 fetches: neurons of its layer clip it to 1 before it is read"
@@ -83,7 +90,9 @@ DEAD["search"] = {"W_V off by a thousandth": _CLIPPED, "W_O off by a thousandth"
 def test_a_soft_form_passes_and_its_mutations_fail(form: str) -> None:
     assert all(entry.passed for entry in right(form))
     made = mutants(form)
-    assert len(made) >= 6 and {n for n, m in made.items() if all(e.passed for e in checks(form, m))} == set(DEAD[form])
+    assert len(made) >= 6 and {
+        n for n, m in made.items() if all(e.passed for e in checks(form, m))
+    } == set(DEAD[form])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -95,7 +104,9 @@ def test_the_tolerance_is_that_of_hard_heads_and_an_allowance_that_is_said(form:
             continue
         plain, by = plan.tolerance(entry.variable, "float64")
         assert entry.by == by and (entry.tolerance > plain) == bool(entry.allowance)
-        assert entry.tolerance <= plain + _MOST_SOFT and ("e^(-eta/2)" in entry.allowance or not entry.allowance)
+        assert entry.tolerance <= plain + _MOST_SOFT and (
+            "e^(-eta/2)" in entry.allowance or not entry.allowance
+        )
         needed += (entry.error if by == "error" else entry.relative) > plain
     assert needed
 
@@ -117,7 +128,9 @@ def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
 def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
     assert built("search").leak == pytest.approx(np.exp(-15.0)) and circuits.build(W).leak == 0
     far, near = (circuits.build(W, n_experts=n, positions="sinusoidal", eta=30.0) for n in (2, 8))
-    assert far.basis.positions.margin > 1.05 and 0.5 < (margin := near.basis.positions.margin) < 0.99
+    assert (
+        far.basis.positions.margin > 1.05 and 0.5 < (margin := near.basis.positions.margin) < 0.99
+    )
     assert (far.leak, near.leak) == pytest.approx((np.exp(-15.0), np.exp(-15.0 * margin)))
     # 1e-10 x 1000 / 6, and rounding of logits near 36 over the factor 1e-5.
     expected = 1e-10 * 1000 / 6 + 4 * 36 * 2.220446e-16 / 1e-5
@@ -129,7 +142,10 @@ def test_dead_mutations_change_nothing(form: str) -> None:
     right, made = rollout(compile_circuit(built(form)), episodes_of(form)), mutants(form)
     for name in DEAD[form]:
         mutant = made[name]
-        wrong = rollout(compile_circuit(mutant) if isinstance(mutant, circuits.Circuit) else mutant, episodes_of(form))
+        wrong = rollout(
+            compile_circuit(mutant) if isinstance(mutant, circuits.Circuit) else mutant,
+            episodes_of(form),
+        )
         for one, other in ((right.predictions, wrong.predictions), (right.latents, wrong.latents)):
             assert torch.allclose(one, other, rtol=0, atol=1e-9), name
 

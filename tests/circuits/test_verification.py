@@ -32,7 +32,11 @@ def verified(**arguments: Any) -> VerificationResult:
 def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str]:
     plan = handwired(circuit.name).plan
     episodes = plan.episodes(circuit, 20, 3, 0)
-    return {entry.variable for entry in check(circuit, episodes, 0, dtype, plan, model) if not entry.passed}
+    return {
+        entry.variable
+        for entry in check(circuit, episodes, 0, dtype, plan, model)
+        if not entry.passed
+    }
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,9 @@ def failures(circuit: Any, dtype: str = "float64", model: Any = None) -> set[str
     ids=lambda given: "-".join(given),
 )
 @pytest.mark.parametrize("variant", ["mlp", "lin"])
-def test_the_machines_are_right_at_every_scale_in_both_dtypes(variant: str, arguments: dict[str, Any]) -> None:
+def test_the_machines_are_right_at_every_scale_in_both_dtypes(
+    variant: str, arguments: dict[str, Any]
+) -> None:
     result = verified(variant=variant, **arguments)
     assert result.passed, result.summary().to_string()
 
@@ -59,7 +65,9 @@ def test_a_small_fault_is_seen_at_the_scale_of_the_rewards() -> None:
 def test_what_is_left_in_the_latents_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     assert not failures(circuit)
-    assert failures(circuit.without("3.3")) == {"residue"}, "the clean-up head is inert for everything else"
+    assert failures(circuit.without("3.3")) == {"residue"}, (
+        "the clean-up head is inert for everything else"
+    )
     model = circuits.compile_circuit(circuit)
     model.config = replace(model.config, strip_position=False)
     assert {"residue", "position_code"} <= failures(circuit, model=model)
@@ -74,7 +82,9 @@ def test_the_unembedding_of_every_outcome_is_checked(name: str) -> None:
     for outcome in (0, 1):
         model = circuits.compile_circuit(circuit)
         with torch.no_grad():
-            model.W_U[:, outcome] = torch.randn(len(model.W_U), generator=torch.Generator().manual_seed(0)).double()
+            model.W_U[:, outcome] = torch.randn(
+                len(model.W_U), generator=torch.Generator().manual_seed(0)
+            ).double()
         failed = failures(circuit, model=model)
         assert failed and failed <= {"distribution", handwired(name).plan.output}
         assert "distribution" in failed or circuit.layout.prediction_axes == 1
@@ -100,8 +110,13 @@ def test_too_many_undecided_rows_fail() -> None:
 def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None:
     result = verified(dtype="float64")
     n = len({check.variable for check in result.checks})
-    assert len(result.measures) == n < len(result.checks) and {one.word for one in result} == {"yes"}
-    assert result.sentence == f"{Q} is tabular Q-learning exactly: all {n} checks agree to float precision."
+    assert len(result.measures) == n < len(result.checks) and {one.word for one in result} == {
+        "yes"
+    }
+    assert (
+        result.sentence
+        == f"{Q} is tabular Q-learning exactly: all {n} checks agree to float precision."
+    )
     worst = max(check.relative for check in result.checks if check.variable == "carried_state")
     assert result["carried_state"].number.estimate == worst
     far = [replace(check, error=1.0, relative=1.0) for check in result.checks[:1]]
@@ -112,18 +127,41 @@ def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None
 
 def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
     """Whether the slope is given or the default of float64; 0, or one above the bound, is accepted."""
-    for circuit in (circuits.build(Q), circuits.build(Q, variant="lin"), circuits.build(Q, tau=1.8e-6)):
+    for circuit in (
+        circuits.build(Q),
+        circuits.build(Q, variant="lin"),
+        circuits.build(Q, tau=1.8e-6),
+    ):
         with pytest.raises(
-            InputError, match=r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06"
+            InputError,
+            match=r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06",
         ):
             circuits.compile_circuit(circuit, torch.float32)
-    for given in ({"tau": 0.0}, {"tau": 2e-6}, {"relative_tau": 1.2e-7}, {"gamma": 0.0, "tau": 1.2e-7}):
-        assert circuits.compile_circuit(circuits.build(Q, **given), torch.float32).W_E.dtype == torch.float32
-    with pytest.raises(InputError, match=r"tau = 1e-05 is below 2048, what float32 resolves .* M = 1\.71799e\+10"):
+    for given in (
+        {"tau": 0.0},
+        {"tau": 2e-6},
+        {"relative_tau": 1.2e-7},
+        {"gamma": 0.0, "tau": 1.2e-7},
+    ):
+        assert (
+            circuits.compile_circuit(circuits.build(Q, **given), torch.float32).W_E.dtype
+            == torch.float32
+        )
+    with pytest.raises(
+        InputError, match=r"tau = 1e-05 is below 2048, what float32 resolves .* M = 1\.71799e\+10"
+    ):
         circuits.load(Q, dtype="float32", rewards=(0.0, 1e9), tau=1e-5)
-    refuses(r"values up to M = .* are beyond 1\.32923e\+36", circuits.load, Q, dtype="float32", rewards=(0.0, 1e37))
+    refuses(
+        r"values up to M = .* are beyond 1\.32923e\+36",
+        circuits.load,
+        Q,
+        dtype="float32",
+        rewards=(0.0, 1e37),
+    )
     assert circuits.load(Q, rewards=(0.0, 1e9), tau=1e-5).W_E.dtype == torch.float64
-    with pytest.raises(InputError, match=r"tau = 1e-13 is below 3\.8147e-06, what float64 resolves .* give no tau"):
+    with pytest.raises(
+        InputError, match=r"tau = 1e-13 is below 3\.8147e-06, what float64 resolves .* give no tau"
+    ):
         circuits.load(Q, rewards=(0.0, 1e9), tau=1e-13)
 
 
@@ -132,7 +170,9 @@ def test_the_refused_slopes_are_those_that_break_no_ties(variant: str) -> None:
     """Random tables up to M in float32, the best value twice: a slope at the bound always chooses the first of them."""
     right = {}
     for share in (1.0, 1 / 64):
-        circuit = circuits.build(Q, n_states=2, n_actions=4, variant=variant, tau=share * 16 * 2.0**-23)
+        circuit = circuits.build(
+            Q, n_states=2, n_actions=4, variant=variant, tau=share * 16 * 2.0**-23
+        )
         assert bool(circuit.float64_only) == (share < 1)
         model = circuits.compile_circuit(replace(circuit, float64_only=""), torch.float32)
         episodes = handwired(Q).plan.episodes(circuit, 1, 300, 0)
@@ -154,15 +194,23 @@ def test_codes_of_few_lines_tell_positions_apart_or_are_refused(n_lines: int) ->
     for T in (9, 13, 22):
         for seed in range(5):
             assert PositionCode.sinusoidal(map(str, range(T)), n_lines, seed).margin >= MIN_MARGIN
-    with pytest.raises(InputError, match=r"n_lines=1 cannot tell 200 positions apart: .* give more lines"):
+    with pytest.raises(
+        InputError, match=r"n_lines=1 cannot tell 200 positions apart: .* give more lines"
+    ):
         PositionCode.sinusoidal(map(str, range(200)), 1, 0)
 
 
 def test_settings_of_the_command_line() -> None:
-    assert settings_of(["gamma=0", "signed=true", "variant=lin"]) == {"gamma": 0, "signed": True, "variant": "lin"}
+    assert settings_of(["gamma=0", "signed=true", "variant=lin"]) == {
+        "gamma": 0,
+        "signed": True,
+        "variant": "lin",
+    }
     for pair, message in (("gamma", "NAME=VALUE"), ("rewards=[0,", "is no value")):
         refuses(message, settings_of, [pair])
-    refuses("unknown argument of 'qlearning-handwired' 'gama'; did you mean 'gamma'", verified, gama=0.5)
+    refuses(
+        "unknown argument of 'qlearning-handwired' 'gama'; did you mean 'gamma'", verified, gama=0.5
+    )
     refuses(r"n_states is a size of the task: give it in sizes \(--states", verified, n_states=3)
 
 
@@ -189,7 +237,9 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
     """A state that keeps all but 3e-15 of itself a round passes every other check."""
     circuit, plan = circuits.build(W, n_experts=2), handwired(W).plan
     carry = circuit.head("2.3")
-    leaking = circuit.edit("2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves))
+    leaking = circuit.edit(
+        "2.3", moves=tuple((read, (1 - 3e-15) * write) for read, write in carry.moves)
+    )
     episodes = plan.episodes(leaking, 30, 2, 0)
     assert all(one.passed for one in check(leaking, episodes, 2, "float64", plan))
     assert [one.passed for one in check_horizon(leaking, 2, "float64", plan, 30)] == [False, False]
@@ -207,7 +257,9 @@ def test_weights_that_change_between_two_horizons_fail() -> None:
         return read(latents)
 
     model.read_state = drifting  # type: ignore[method-assign]
-    assert not any(check.passed for check in check_horizon(circuit, 2, "float64", plan, 10, model=model))
+    assert not any(
+        check.passed for check in check_horizon(circuit, 2, "float64", plan, 10, model=model)
+    )
 
 
 def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() -> None:
@@ -216,7 +268,9 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
     assert found.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
-        assert not check_horizon(circuits.build(W, n_experts=2, **arguments), 2, "float64", handwired(W).plan, 5)
+        assert not check_horizon(
+            circuits.build(W, n_experts=2, **arguments), 2, "float64", handwired(W).plan, 5
+        )
 
 
 def test_every_size_of_every_task_is_an_option() -> None:
@@ -226,8 +280,12 @@ def test_every_size_of_every_task_is_an_option() -> None:
 
 
 def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
-    output = printed("verify", "qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3)
-    assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
+    output = printed(
+        "verify", "qlearning-handwired", "--states", 2, 3, "--rounds", 3, "--episodes", 3
+    )
+    assert {"(2, 3)", "(3, 3)"} == {
+        line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")
+    }
 
 
 @by_cases("arguments, message")

@@ -15,12 +15,18 @@ from tests.refusals import refused
 VARIANTS = ("R", "P")
 
 
-def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments: Any) -> tuple[float, float]:
+def errors(
+    episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments: Any
+) -> tuple[float, float]:
     """Largest error of the prediction and of the log-weights."""
-    model = circuits.load("wma-handwired", n_experts=episodes.n_experts, log_gamma=log_gamma, **arguments)
+    model = circuits.load(
+        "wma-handwired", n_experts=episodes.n_experts, log_gamma=log_gamma, **arguments
+    )
     run = interp.rollout(model, episodes)
     truth = algorithms.weighted_majority(episodes, eta=log_gamma)
-    weights = np.abs(model.read_state(run.latents).double().numpy() - algorithms.log_weights(episodes, log_gamma)).max()
+    weights = np.abs(
+        model.read_state(run.latents).double().numpy() - algorithms.log_weights(episodes, log_gamma)
+    ).max()
     return float(np.abs(run.predictions.double().numpy() - truth.predictions).max()), float(weights)
 
 
@@ -28,7 +34,9 @@ def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments
 @pytest.mark.parametrize("n_experts", [1, 3, 8])
 def test_exact_in_float64(variant: str, n_experts: int) -> None:
     """With a gain that rounds; verification, below, is at the default gain."""
-    prediction, weights = errors(experts.sample(8, 20, n_experts, seed=n_experts), np.log(1.5), variant=variant)
+    prediction, weights = errors(
+        experts.sample(8, 20, n_experts, seed=n_experts), np.log(1.5), variant=variant
+    )
     assert prediction <= 1e-14
     assert weights <= 1e-13
 
@@ -36,18 +44,26 @@ def test_exact_in_float64(variant: str, n_experts: int) -> None:
 def plain_sum(episodes: experts.ExpertEpisodes, log_gamma: float, dtype: str) -> np.ndarray:
     """``lambda += log(gamma) m`` round after round in ``dtype``, from 0: ``[episode, round + 1, expert]``."""
     gains = episodes.correct.astype(dtype) * np.dtype(dtype).type(log_gamma)
-    return np.concatenate([np.zeros_like(gains[:, :1]), np.cumsum(gains, axis=1, dtype=dtype)], axis=1)
+    return np.concatenate(
+        [np.zeros_like(gains[:, :1]), np.cumsum(gains, axis=1, dtype=dtype)], axis=1
+    )
 
 
 def test_log_weights_are_bitwise_those_of_a_float32_loop() -> None:
     """R only ever adds log(gamma) to lambda_i, so attention adds no error of its own."""
     episodes = experts.sample(4, 200, 4, seed=3)
-    model = circuits.load("wma-handwired", n_experts=4, log_gamma=float(np.log(1.5)), dtype="float32")
+    model = circuits.load(
+        "wma-handwired", n_experts=4, log_gamma=float(np.log(1.5)), dtype="float32"
+    )
     run = interp.rollout(model, episodes)
-    assert np.array_equal(model.read_state(run.latents).numpy(), plain_sum(episodes, np.log(1.5), "float32"))
+    assert np.array_equal(
+        model.read_state(run.latents).numpy(), plain_sum(episodes, np.log(1.5), "float32")
+    )
 
 
-@pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 3}, {"rotation": 3, "variant": "P"}])
+@pytest.mark.parametrize(
+    "arguments", [{"positions": "sinusoidal"}, {"rotation": 3}, {"rotation": 3, "variant": "P"}]
+)
 def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
     prediction, weights = errors(experts.sample(6, 20, 4, seed=2), **arguments)
     assert prediction <= 1e-12
@@ -56,13 +72,25 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
-    result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant)
+    result = circuits.verify(
+        "wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant
+    )
     assert result.passed, result.table()[~result.table()["passed"]].to_string()
-    held = {"log_weights", "binding", "votes", "label", "prediction", "next_log_weights", "distribution"}
+    held = {
+        "log_weights",
+        "binding",
+        "votes",
+        "label",
+        "prediction",
+        "next_log_weights",
+        "distribution",
+    }
     held |= {"carried_state", "residue", "position_code", "causality", "horizon"}
     assert set(result.table()["variable"]) == (held | {"match"} if variant == "R" else held)
     scores = result.table()["where"] == "blocks.2.attn.hook_attn_scores at w?"
-    assert set(result.table()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}
+    assert set(result.table()["variable"][scores]) == {
+        "match" if variant == "R" else "next_log_weights"
+    }
 
 
 def test_softmax_only_error_falls_with_the_inverse_temperature() -> None:
@@ -87,7 +115,10 @@ def test_the_softmax_pair_of_variant_p_is_second_order_in_epsilon() -> None:
 def test_sizes_are_those_of_the_specification() -> None:
     """d_model 6 n + 26; 3 layers of 2, 3, 3 heads (R) or 4 of 2, 2, 2, 1 (P); weights grow by 18 (20) per expert."""
     for n in (2, 8):
-        for variant, layers, slope, constant in (("R", [2, 3, 3], 18, 68), ("P", [2, 2, 2, 1], 20, 64)):
+        for variant, layers, slope, constant in (
+            ("R", [2, 3, 3], 18, 68),
+            ("P", [2, 2, 2, 1], 20, 64),
+        ):
             circuit = circuits.build("wma-handwired", n_experts=n, variant=variant)
             assert circuit.basis.d_model == 6 * n + 26
             assert [len(circuit.layer(i)) for i in range(circuit.n_layers)] == layers
@@ -112,12 +143,17 @@ test_bad_arguments_are_refused_with_a_sentence = refused(
 
 test_unknown_models_name_the_nearest = refused(
     (lambda: circuits.load("wma-handwire"), "did you mean 'wma-handwired'"),
-    (lambda: circuits.verify("wma-handwired", n_rounds=0), "n_rounds must be an integer >= 1, got 0"),
+    (
+        lambda: circuits.verify("wma-handwired", n_rounds=0),
+        "n_rounds must be an integer >= 1, got 0",
+    ),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "log_gamma"), [("float64", 0.5), ("float32", 0.5), ("float32", np.log(1.5))])
+@pytest.mark.parametrize(
+    ("dtype", "log_gamma"), [("float64", 0.5), ("float32", 0.5), ("float32", np.log(1.5))]
+)
 def test_a_hundred_thousand_rounds(dtype: str, log_gamma: float) -> None:
     """Slow: 100,000 rounds; attention adds no error, however long the run.
 
@@ -132,6 +168,8 @@ def test_a_hundred_thousand_rounds(dtype: str, log_gamma: float) -> None:
     weights = plain[:, :-1].astype(np.float64)
     share = np.exp(weights - weights.max(-1, keepdims=True))
     share = (share * episodes.advice).sum(-1) / share.sum(-1)
-    assert np.abs(run.predictions.double().numpy() - share).max() <= (1e-12 if dtype == "float64" else 1e-6)
+    assert np.abs(run.predictions.double().numpy() - share).max() <= (
+        1e-12 if dtype == "float64" else 1e-6
+    )
     drift = np.abs(plain - algorithms.log_weights(episodes, eta=float(log_gamma))).max()
     assert drift == 0.0 if log_gamma == 0.5 else drift > 1.0

@@ -25,7 +25,9 @@ _NOTHING = 1e-8
 """A contribution smaller than this is none: 50 times the rounding of a pair of softmax heads, 1e-5 of any real one."""
 
 
-def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 0) -> tuple[Edge, ...]:
+def wires(
+    circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 0
+) -> tuple[Edge, ...]:
     """Every edge that carries something on sampled episodes, in the order of computation.
 
     Returns:
@@ -46,28 +48,43 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
     payload[:, slots], own[:, slots], carried[:, slots] = 0.0, 0.0, embedded[:, slots]
     sources: list[tuple[_Names, float, Tensor]] = [
         ((name,), -1.0, part)
-        for name, part in zip(EMBEDDINGS, (own, carried, payload, cache["hook_pos_embed"]), strict=True)
+        for name, part in zip(
+            EMBEDDINGS, (own, carried, payload, cache["hook_pos_embed"]), strict=True
+        )
     ]
     for layer in range(circuit.n_layers):
         for names in _wholes(circuit, layer):
             halves = [circuit.head_index(name) for name in names]
-            sources.append((names, layer, cache[f"blocks.{layer}.attn.hook_result"][:, :, halves].sum(2)))
+            sources.append(
+                (names, layer, cache[f"blocks.{layer}.attn.hook_result"][:, :, halves].sum(2))
+            )
         neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
         for name in dict.fromkeys(neuron.name for neuron in neurons):
             group = [i for i, neuron in enumerate(neurons) if neuron.name == name]
             post = cache[f"blocks.{layer}.mlp.hook_post"][..., group]
-            sources.append(((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit)))
-    told: dict[tuple[str, str, str], str] = {(e.source, e.target, e.port): e.carries for e in circuit.edges}
+            sources.append(
+                ((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit))
+            )
+    told: dict[tuple[str, str, str], str] = {
+        (e.source, e.target, e.port): e.carries for e in circuit.edges
+    }
     labels = circuit.layout.labels
     edges: list[Edge] = []
     for targets, port, at, directions in _reads(circuit):
         used = torch.ones(len(labels), dtype=torch.bool)
         if port == "value":
-            used = _weight(cache[f"blocks.{int(at)}.attn.hook_pattern"], targets, circuit).abs().amax((0, 1)) > _NOTHING
+            used = (
+                _weight(cache[f"blocks.{int(at)}.attn.hook_pattern"], targets, circuit)
+                .abs()
+                .amax((0, 1))
+                > _NOTHING
+            )
         if port == "residual" and targets[0] in ("prediction", "update"):
             used = torch.zeros_like(used)
             layout = circuit.layout
-            used[layout.predict_position if targets[0] == "prediction" else layout.update_position] = True
+            used[
+                layout.predict_position if targets[0] == "prediction" else layout.update_position
+            ] = True
         # Large scores, such as those of a sharp maximum, would make the rounding of a latent look like a wire.
         maps = rows(directions, circuit)
         maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1.0)
@@ -81,7 +98,9 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
             varies = bool(((read - read[:1]).abs() > _NOTHING).any())
             clears = any("clean" in name or "clear" in name for name in (*names, *targets))
             kind = "clean-up" if clears else "content" if varies else "constant"
-            positions = tuple(label for label, there in zip(labels, where.tolist(), strict=True) if there)
+            positions = tuple(
+                label for label, there in zip(labels, where.tolist(), strict=True) if there
+            )
             for source, target in product(names, targets):
                 carries = told.get((source, target, port), "")
                 edges.append(Edge(source, target, port, carries, kind, positions))  # type: ignore[arg-type]
@@ -119,8 +138,17 @@ def _reads(circuit: Circuit) -> Iterator[tuple[_Names, str, float, Sequence[Dire
             yield names, "value", layer, [read for read, _ in head.moves]
         neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
         for name in dict.fromkeys(neuron.name for neuron in neurons):
-            yield (name,), "residual", layer + 0.5, [neuron.read for neuron in neurons if neuron.name == name]
+            yield (
+                (name,),
+                "residual",
+                layer + 0.5,
+                [neuron.read for neuron in neurons if neuron.name == name],
+            )
     end = float(circuit.n_layers)
     yield ("prediction",), "residual", end, list(circuit.outcomes)
-    content = [circuit.basis[block][label] for block, labels in circuit.basis.blocks[:-1] for label in labels]
+    content = [
+        circuit.basis[block][label]
+        for block, labels in circuit.basis.blocks[:-1]
+        for label in labels
+    ]
     yield ("update",), "residual", end, content

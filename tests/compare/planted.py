@@ -41,7 +41,9 @@ def coded(algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code, nam
     return adapt(made, layout, step=Computed.step, channels=channels, **options)
 
 
-_TURN = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64))[0]
+_TURN = torch.linalg.qr(
+    torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+)[0]
 _SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
 CODES: dict[str, tuple[Code, Code]] = {
     "scaled": (lambda x: x * _SCALES, lambda x: x / _SCALES),
@@ -56,10 +58,15 @@ CODES: dict[str, tuple[Code, Code]] = {
 """Coordinates of four log-weights, and the way back."""
 
 
-def relabelled(model: HookedLatentTransformer, order: tuple[int, ...], mirrored: bool) -> HookedLatentTransformer:
+def relabelled(
+    model: HookedLatentTransformer, order: tuple[int, ...], mirrored: bool
+) -> HookedLatentTransformer:
     """The model, told the votes of the experts in another order, or every vote and label as its opposite."""
     other, layout = copy.deepcopy(model), model.layout
-    votes, zero = list(layout.positions([f"p_{i + 1}" for i in range(len(order))])), layout.token_ids["q0"]
+    votes, zero = (
+        list(layout.positions([f"p_{i + 1}" for i in range(len(order))])),
+        layout.token_ids["q0"],
+    )
 
     def exchange(module, given):
         tokens = given[0].clone()
@@ -99,5 +106,8 @@ def waiting(gain: float = 0.5) -> Algorithm:
         *("waiting", "Weighted Majority that waits", base.parameters),
         {"next_log_weights": (("log_weights", "waits", *read), following)},
         variables=variables,
-        initial=lambda episodes: {**base.initial(episodes), "waits": np.zeros((len(episodes), episodes.n_experts))},
+        initial=lambda episodes: {
+            **base.initial(episodes),
+            "waits": np.zeros((len(episodes), episodes.n_experts)),
+        },
     )

@@ -12,7 +12,15 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
-from circuits.compare.algorithm import _RESPONDS, _changed, _changes, _left, _memoryless, _responding, _untrained
+from circuits.compare.algorithm import (
+    _RESPONDS,
+    _changed,
+    _changes,
+    _left,
+    _memoryless,
+    _responding,
+    _untrained,
+)
 from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
@@ -77,7 +85,9 @@ def sets():
 @given(arrays(np.float64, (2, 1, 1, 3), elements=st.floats(1e-3, 1)))
 def test_the_divergence_is_the_square_of_scipys_distance(pair):
     p, other = pair / pair.sum(-1, keepdims=True)
-    expected = np.nan_to_num(jensenshannon(p[0, 0], other[0, 0])) ** 2  # scipy takes the root of rounding below 0
+    expected = (
+        np.nan_to_num(jensenshannon(p[0, 0], other[0, 0])) ** 2
+    )  # scipy takes the root of rounding below 0
     assert divergence(p, other) == pytest.approx(expected, abs=1e-12)
 
 
@@ -90,7 +100,9 @@ def test_the_divergence_is_the_square_of_scipys_distance(pair):
     ],
     ids=lambda value: getattr(value, "key", None),
 )
-def test_an_algorithm_is_explained_by_its_own_family_with_its_parameters(sets, subject, family, parameters):
+def test_an_algorithm_is_explained_by_its_own_family_with_its_parameters(
+    sets, subject, family, parameters
+):
     families = asked("experts", family, "follow_the_leader", "majority_vote", coarse=False)
     part = explain(subject, TASK, sets, seed=0, families=families)
     assert part.family == part.closest == family
@@ -118,7 +130,9 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
             said[sure, 10] = said[sure, 10, ::-1]
         return said
 
-    families = asked("experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False)
+    families = asked(
+        "experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False
+    )
     none = Edits(sets["uniform"][1], (), ())  # what responds otherwise is another question
     part = explain(lapsing, TASK, sets, seed=0, families=families, edits=none)
     assert part.closest == "weighted_majority" and part.family == family
@@ -135,17 +149,29 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
     found = _responding(part, experts.weighted_majority(gain), edits)
     assert (found.family == "weighted_majority") == named == (found.response.alike.low >= _RESPONDS)
-    every = cells(edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5)))
+    every = cells(
+        edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5))
+    )
     assert found.response.alike.low == min(cell.alike.low for cell in every)
 
 
-@pytest.mark.parametrize(("subject", "named"), [(uneven(0.1), False), (blend(uneven(0), drawn, 0.95), True)])
-def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(sets, subject, named):
+@pytest.mark.parametrize(
+    ("subject", "named"), [(uneven(0.1), False), (blend(uneven(0), drawn, 0.95), True)]
+)
+def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
+    sets, subject, named
+):
     """A gain that depends on the truth is explained by .99; what noise adds is no change of an update."""
-    families = asked("experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False)
+    families = asked(
+        "experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False
+    )
     part = explain(subject, TASK, sets, seed=0, families=families)
-    assert part.closest == "weighted_majority" and part.explained.low > 0.95 and part.ratio.high < 0.25
-    assert part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
+    assert (
+        part.closest == "weighted_majority" and part.explained.low > 0.95 and part.ratio.high < 0.25
+    )
+    assert (
+        part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
+    )
     assert part.left == _left(predictor(subject), part.algorithm, sets, 0)
     halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
     for half, episodes in ((i, one) for pair in sets.values() for i, one in enumerate(pair)):
@@ -154,21 +180,28 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(s
         halves[half].append(rows.reshape(-1, 21))
     fits, scores = map(np.concatenate, halves)
     left = scores[:, 0] - scores[:, 1:] @ np.linalg.pinv(fits[:, 1:], 0.001) @ fits[:, 0]
-    assert part.left.estimate == pytest.approx((left @ left) / (scores[:, 0] @ scores[:, 0]), rel=1e-6)
+    assert part.left.estimate == pytest.approx(
+        (left @ left) / (scores[:, 0] @ scores[:, 0]), rel=1e-6
+    )
 
 
 def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_changed(sets):
     """Of a thousandth more of a step, in proportion to the label, or not; what counts rounds stays as it is."""
     more = {"next_counts": (("counts", "match"), lambda v: v["counts"] + 1.0005 * v["match"])}
     count = experts.bayes().varied("more", "more", {}, more)
-    cases = (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)), (experts.bayes(), count)
+    cases = (
+        (experts.weighted_majority(0.5), experts.weighted_majority(0.50025)),
+        (experts.bayes(), count),
+    )
     for plain, other in cases:
         p, slopes = _changed(plain, episodes := sets["graded"][0])
         assert np.array_equal(p, predictor(plain)(episodes)) and slopes.shape == (*p.shape, 20)
         assert slopes[..., 12] == pytest.approx((predictor(other)(episodes) - p) / 0.0005, abs=1e-2)
         assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
         if plain.key == "weighted_majority":
-            told = (predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)) / 0.001
+            told = (
+                predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)
+            ) / 0.001
             assert 2 * slopes[..., 11] - slopes[..., 12] == pytest.approx(told, abs=1e-2)
     none = _changed(experts.majority_vote(), episodes)[1]
     assert none.shape == (*p.shape, 1) and not none.any()
@@ -185,7 +218,17 @@ def test_what_a_round_could_leave_beside_its_step():
     ):
         mine, here = step[:, t], state[:, t]
         gap = np.array([[x - max(row) for x in row] for row in here])
-        parts = [last, t, *turns, here, mine.mean(1)[:, None], [[0, 1, 2, 3]], votes[:, t], label[:, t, None], 0]
+        parts = [
+            last,
+            t,
+            *turns,
+            here,
+            mine.mean(1)[:, None],
+            [[0, 1, 2, 3]],
+            votes[:, t],
+            label[:, t, None],
+            0,
+        ]
         wanted = [mine * part for part in parts]
         wanted += [mine, last, here, here**2, gap, gap**2, np.exp(gap), mine[:, [3, 0, 1, 2]]]
         assert found[:, :, t] == pytest.approx(np.stack(np.broadcast_arrays(*wanted)), abs=1e-12)
@@ -194,7 +237,9 @@ def test_what_a_round_could_leave_beside_its_step():
 def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
     """By what the memories of both are worth."""
     two = [predictor(made) for made in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))]
-    copies = [SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=one, task=TASK)]) for one in two]
+    copies = [
+        SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=one, task=TASK)]) for one in two
+    ]
     (there,), (back,) = _untrained(copies[0], two[1]), _untrained(copies[1], two[0])
     assert there == pytest.approx(back, abs=1e-9) and there < 0.95
 
@@ -229,15 +274,30 @@ def test_learners_are_told_apart_by_their_choices(subject, family):
     part = explain(subject, task, {"delayed": every["delayed"]}, seed=0, families=few)
     assert part.family == family
     if family == "q_learning":
-        assert part.parameters["gamma"] == 0.5 and not part.parameters["after"] and not part.parameters["shared_ties"]
+        assert (
+            part.parameters["gamma"] == 0.5
+            and not part.parameters["after"]
+            and not part.parameters["shared_ties"]
+        )
 
 
 def test_a_search_is_breadth_first_whatever_its_spread():
     task = tasks.get("reachability")
     sets = task.sets_for(4, 5, seed=0, **SIZES["reachability"])
-    families = asked("reachability", "breadth_first", "depth_limited", "depth_first", "more_ancestors", coarse=False)
-    part = explain(search.breadth_first(0.5), task, {"prosqa": sets["prosqa"]}, seed=0, families=families)
-    assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(0.5, abs=0.01)
+    families = asked(
+        "reachability",
+        "breadth_first",
+        "depth_limited",
+        "depth_first",
+        "more_ancestors",
+        coarse=False,
+    )
+    part = explain(
+        search.breadth_first(0.5), task, {"prosqa": sets["prosqa"]}, seed=0, families=families
+    )
+    assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(
+        0.5, abs=0.01
+    )
 
 
 def test_a_round_that_asks_for_nothing_does_not_count():
@@ -253,13 +313,23 @@ def test_a_round_that_asks_for_nothing_does_not_count():
 
     explained = {}
     for key, algorithm, named in (
-        ("reachability", search.breadth_first(0.5), ("breadth_first", "more_ancestors", "depth_first")),
-        ("experts", experts.weighted_majority(0.5), ("weighted_majority", "majority_vote", "follow_the_leader")),
+        (
+            "reachability",
+            search.breadth_first(0.5),
+            ("breadth_first", "more_ancestors", "depth_first"),
+        ),
+        (
+            "experts",
+            experts.weighted_majority(0.5),
+            ("weighted_majority", "majority_vote", "follow_the_leader"),
+        ),
     ):
         task = tasks.get(key)
         name, pair = next(iter(task.sets_for(4, 5, seed=0, **SIZES[key]).items()))
         families = asked(key, *named, coarse=False)
-        part = explain(but_for_the_first_round(algorithm), task, {name: pair}, seed=0, families=families)
+        part = explain(
+            but_for_the_first_round(algorithm), task, {name: pair}, seed=0, families=families
+        )
         explained[key] = part.explained.estimate
     assert explained["reachability"] > 0.999
     assert explained["experts"] < 0.9
@@ -268,13 +338,20 @@ def test_a_round_that_asks_for_nothing_does_not_count():
 def test_episodes_that_end_before_anything_is_asked_are_refused():
     task = tasks.get("reachability")
     with pytest.raises(InputError, match=r"no prediction before round 2.*have 1"):
-        explain(search.breadth_first(), task, task.sets_for(4, 1, seed=0, **SIZES["reachability"]), seed=0)
+        explain(
+            search.breadth_first(),
+            task,
+            task.sets_for(4, 1, seed=0, **SIZES["reachability"]),
+            seed=0,
+        )
 
 
 EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.rivals().values()]
 
 
-@pytest.mark.parametrize(("task", "family"), EVERY_FAMILY, ids=[f"{task}-{f.key}" for task, f in EVERY_FAMILY])
+@pytest.mark.parametrize(
+    ("task", "family"), EVERY_FAMILY, ids=[f"{task}-{f.key}" for task, f in EVERY_FAMILY]
+)
 def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family):
     """A fit computes again only what changed parameters enter: each step equals a run from the start."""
     episodes, _ = next(iter(tasks.get(task).sets_for(4, 5, seed=1, **SIZES[task]).values()))
@@ -282,7 +359,10 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
     parameters = {s.name: s.grid[0] for s in family.searched}
     for searched in (*family.searched, *family.searched[::-1], None):
         if searched is not None:
-            parameters = {**parameters, searched.name: searched.grid[rng.integers(len(searched.grid))]}
+            parameters = {
+                **parameters,
+                searched.name: searched.grid[rng.integers(len(searched.grid))],
+            }
         member = family.make(**parameters)
         whole = asked_rounds(predictor(member)(episodes), episodes)
         assert np.allclose(members(member, parameters), whole, atol=1e-12)
@@ -290,18 +370,32 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
 
 
 def test_a_result_says_itself_in_a_table_and_in_json(sets):
-    part = explain(experts.bayes(0.0, 1.0), TASK, sets, seed=3, families=asked("experts", "bayes", "weighted_majority"))
+    part = explain(
+        experts.bayes(0.0, 1.0),
+        TASK,
+        sets,
+        seed=3,
+        families=asked("experts", "bayes", "weighted_majority"),
+    )
     frame, told = part.to_frame(), json.loads(json.dumps(part.to_dict(), allow_nan=False))
     assert list(frame.columns) == ["name", "set", "family", "number", "number_low", "number_high"]
-    assert set(frame["set"]) == {*sets, "all"} and set(frame["family"]) == {"bayes", "weighted_majority", "evenly"}
-    whole = frame[(frame["set"] == "all") & (frame["family"] == "bayes")].set_index("name")["number"]
+    assert set(frame["set"]) == {*sets, "all"} and set(frame["family"]) == {
+        "bayes",
+        "weighted_majority",
+        "evenly",
+    }
+    whole = frame[(frame["set"] == "all") & (frame["family"] == "bayes")].set_index("name")[
+        "number"
+    ]
     assert whole["explained"] == part.explained.estimate and whole["ratio"] == part.ratio.estimate
     assert told["family"] == "bayes" and told["settings"]["seed"] == 3
 
 
 def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
     families = asked("experts", "weighted_majority", "follow_the_leader")
-    one, same, other = (explain(experts.bayes(), TASK, sets, seed=s, families=families) for s in (0, 0, 1))
+    one, same, other = (
+        explain(experts.bayes(), TASK, sets, seed=s, families=families) for s in (0, 0, 1)
+    )
     assert one.explained == same.explained and one.explained.low != other.explained.low
     assert one.explained.estimate == other.explained.estimate
 
@@ -321,15 +415,24 @@ def test_a_family_must_extend_one_that_is_there():
 
 
 def test_a_grid_ascends():
-    refuses(r"the grid of 'gain' must be ascending numbers, got \(1\.0, 0\.5\)", Searched, "gain", (1.0, 0.5))
+    refuses(
+        r"the grid of 'gain' must be ascending numbers, got \(1\.0, 0\.5\)",
+        Searched,
+        "gain",
+        (1.0, 0.5),
+    )
 
 
 def test_bad_input_is_refused_before_work(sets):
     with pytest.raises(InputError, match="these episodes are of 'experts', not of 'qlearning'"):
         explain(experts.bayes(), tasks.get("qlearning"), sets, seed=0)
     refuses("no set of episodes", explain, experts.bayes(), TASK, {}, seed=0)
-    refuses("a model, an Algorithm or a function of episodes, got int", explain, 3, TASK, sets, seed=0)
-    with pytest.raises(InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"):
+    refuses(
+        "a model, an Algorithm or a function of episodes, got int", explain, 3, TASK, sets, seed=0
+    )
+    with pytest.raises(
+        InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"
+    ):
         explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
         explain(lambda e: np.ones(3), TASK, {"one": (sample(2, 5, 4), sample(2, 5, 4))}, seed=0)

@@ -33,8 +33,13 @@ def samples():
 
 
 def compared(model, reference, samples):
-    fresh = [[Participant(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
-    return circuit._circuits(Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {}))
+    fresh = [
+        [Participant(untrained(m, i), samples) for i in range(n)]
+        for m, n in ((model, 2), (reference, 1))
+    ]
+    return circuit._circuits(
+        Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +61,14 @@ class Crossed:
         models = handwired(variant="P", eta=3.0), with_distractors(handwired(eta=60.0), 1, 0)
         self.pair = Claiming(models[0], samples), Participant(models[1], samples)
         self.fresh = [
-            [Participant(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
+            [Participant(untrained(m, i), samples) for i in range(n)]
+            for m, n in zip(models, (2, 1), strict=True)
         ]
         self.calls = []
         with session(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(circuit, "mediate", lambda *a, **k: (self.calls.append(k), mediate(*a, **k))[1])
+            patch.setattr(
+                circuit, "mediate", lambda *a, **k: (self.calls.append(k), mediate(*a, **k))[1]
+            )
             self.part = circuit._circuits(Compared(*self.pair, *self.fresh, SMALL, {}))
 
 
@@ -83,7 +91,9 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     for path in turned.paths:
         for share in (share for both in path.shares.values() for share in both):
             assert share.estimate == pytest.approx(1, abs=1e-6)
-    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=2e-4)
+    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx(
+        (1, 1), abs=2e-4
+    )
     assert max(score for *_, several in turned.alike() for score in several) < 0.5
     assert len(turned.untrained) == 2  # copies of the model alone
     assert all(role.head == role.reference for role in turned.matched.roles if role.weight > 0.01)
@@ -103,7 +113,9 @@ def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(sam
     matched = _match(_profile(other, state(other), SMALL), one)
     assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.95
     assert matched.composed.high < 0.45
-    assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {(r.head, r.reference) for r in matched.roles}
+    assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {
+        (r.head, r.reference) for r in matched.roles
+    }
 
 
 def test_a_profile_says_what_a_head_reads_where(hand_profile):
@@ -115,7 +127,9 @@ def test_a_profile_says_what_a_head_reads_where(hand_profile):
     }  # fmt: skip
     at = list(places).index("p?")
     effects = hand_profile.effects(weights)[0, head]
-    assert effects[0, at] == pytest.approx(1, abs=1e-3) and effects.sum() == pytest.approx(effects[0, at], abs=1e-9)
+    assert effects[0, at] == pytest.approx(1, abs=1e-3) and effects.sum() == pytest.approx(
+        effects[0, at], abs=1e-9
+    )
     read = hand_profile.of(weights)[0, head].reshape(2, len(places), -1)
     assert read[0, at, places["p"]].sum() == pytest.approx(read.sum(), abs=1e-9)
     assert hand_profile.of(weights).sum() == pytest.approx(1)
@@ -178,18 +192,29 @@ def test_what_is_lost_and_changed_without_a_head_is_what_plain_hooks_give(direct
     row, layout = 4 * layer + number, direct.run.layout
     for kind, at in enumerate(direct.places.values()):
         done, _ = direct.without((), layer, number, at)
-        outcomes = [(layout.distribution(d.prediction), d.latents.flatten(1)) for d in (done, direct.done)]
-        lost = [direct.by_episode((a - b).double().pow(2).sum(1)) for a, b in zip(*outcomes, strict=True)]
-        assert direct.profile.lost[row, :, kind] == pytest.approx(np.array(lost), rel=1e-3, abs=1e-7)
+        outcomes = [
+            (layout.distribution(d.prediction), d.latents.flatten(1)) for d in (done, direct.done)
+        ]
+        lost = [
+            direct.by_episode((a - b).double().pow(2).sum(1))
+            for a, b in zip(*outcomes, strict=True)
+        ]
+        assert direct.profile.lost[row, :, kind] == pytest.approx(
+            np.array(lost), rel=1e-3, abs=1e-7
+        )
     later = [Site("z", i) for i in range(4)]
     _, kept = direct.without(later, layer, number, slice(None))
     for other in range(16):
         z, plain = (of[Site("z", other // 4)][:, :, other % 4] for of in (kept, direct.kept))
-        moved = direct.written(other // 4, other % 4, z - plain).pow(2).sum(-1) * (other // 4 > layer)
+        moved = direct.written(other // 4, other % 4, z - plain).pow(2).sum(-1) * (
+            other // 4 > layer
+        )
         spread = direct.written(other // 4, other % 4, plain - plain.mean(0)).pow(2).sum(-1)
         for kind, at in enumerate(direct.places.values()):
             changed = direct.profile.changed[row, other, kind]
-            assert changed == pytest.approx(direct.by_episode(moved[:, at].sum(1)), rel=1e-3, abs=1e-6)
+            assert changed == pytest.approx(
+                direct.by_episode(moved[:, at].sum(1)), rel=1e-3, abs=1e-6
+            )
             expected = direct.by_episode(spread[:, at].sum(1))
             assert direct.profile.spread[other, kind] == pytest.approx(expected, rel=1e-4, abs=1e-6)
     if layer:
@@ -208,9 +233,13 @@ def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct)
             for query in at:
                 for key, label in enumerate(labels):
                     own = "_" in label and label.split("_")[-1] == labels[query].split("_")[-1]
-                    column = len(labels) + list(direct.places).index(label.split("_")[0]) if own else key
+                    column = (
+                        len(labels) + list(direct.places).index(label.split("_")[0]) if own else key
+                    )
                     expected[column] += direct.by_episode(sizes[:, query, key])
-            assert direct.profile.read[4 * layer + head, kind] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+            assert direct.profile.read[4 * layer + head, kind] == pytest.approx(
+                expected, rel=1e-3, abs=1e-6
+            )
 
 
 def made(lost, changed, spread=1.0):
@@ -268,7 +297,10 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     )
     assert _match(made([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
     alone = made([[1, 0], [0, 1], [0, 0]], 0 * edge)
-    assert np.isnan(_match(alone, alone).composed.estimate) and _match(alone, alone).alike.estimate == 1
+    assert (
+        np.isnan(_match(alone, alone).composed.estimate)
+        and _match(alone, alone).alike.estimate == 1
+    )
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
@@ -290,7 +322,9 @@ def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
 
 def test_profiles_of_other_rounds_are_refused(hand_profile):
     episodes = Samples.draw(handwired(), SMALL, {"n_experts": 3})
-    two = Samples(*(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values()))
+    two = Samples(
+        *(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values())
+    )
     other = _profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
     refuses("same episodes", _match, hand_profile, other)
 
@@ -303,10 +337,14 @@ def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008
     path = _Path("latent", "state", "w?", shares, ((0.8, 0.9), (0.15, 0.35)))
     roles = (_Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
     matched = _Matched(
-        Interval(0.6, 0.55, 0.65), composed, roles, {"attention similarity for the update": Interval(0.4, 0.3, 0.45)}
+        Interval(0.6, 0.55, 0.65),
+        composed,
+        roles,
+        {"attention similarity for the update": Interval(0.4, 0.3, 0.45)},
     )
     fresh = tuple(
-        _Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
+        _Matched(Interval(x, x, x), Interval(y, y, y), (), {})
+        for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
     )
     return CircuitPart("a", "b", (path,), matched, fresh)
 
@@ -317,8 +355,20 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     blocked, carried = rows["mediated share", "blocked"], rows["mediated share", "carried"]
     assert (blocked["what"], blocked["at"]) == ("latent -> state", "w?")
     assert [*numbers(blocked), *numbers(blocked, "reference")] == [0.5, 0.4, 0.6, 0.2, 0.1, 0.3]
-    assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
-    assert [*numbers(carried), *numbers(carried, "reference")] == [0.7, 0.65, 0.75, 0.25, 0.22, 0.28]
+    assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [
+        0.8,
+        0.9,
+        0.15,
+        0.35,
+    ]
+    assert [*numbers(carried), *numbers(carried, "reference")] == [
+        0.7,
+        0.65,
+        0.75,
+        0.25,
+        0.22,
+        0.28,
+    ]
     for name, expected in (
         ("attention similarity", [0.6, 0.55, 0.65, 0.2, 0.5]),
         ("wiring similarity", [0.7, 0.6, 0.8, 0.3, 0.61]),
@@ -355,7 +405,9 @@ def test_each_model_has_its_own_paths(crossed, samples):
         ("latent", "prediction", "p?"),
         ("embed@y", "state", "w?"),
     ]
-    shares = ([(p.shares["blocked"][i], p.shares["carried"][i]) for p in part.paths] for i in range(2))
+    shares = (
+        [(p.shares["blocked"][i], p.shares["carried"][i]) for p in part.paths] for i in range(2)
+    )
     for subject, found in zip(crossed.pair, shares, strict=True):
         split = Split(each=False, n_random=0, seed=SMALL.seed)
         decode = subject.decoder(algorithm, "log_weights")
@@ -401,5 +453,10 @@ def test_the_state_is_the_first_carried_variable_that_differs_between_episodes()
     def state(*keys):
         return circuit._state(subject, SimpleNamespace(state=keys, run=lambda episodes: values))
 
-    assert (state("elapsed", "q"), state("q", "elapsed"), state("elapsed"), state()) == ("q", "q", "", "")
+    assert (state("elapsed", "q"), state("q", "elapsed"), state("elapsed"), state()) == (
+        "q",
+        "q",
+        "",
+        "",
+    )
     assert circuit._state(subject, None) == ""

@@ -50,18 +50,32 @@ def test_the_interval_is_that_of_the_log_of_the_ratio():
 
 def test_nothing_missed_is_1_exactly_and_what_has_no_score_is_nan():
     assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
-    for missed, asked in (([1.0, 2.0], [0.0, 0.0]), ([1.0, math.inf], [1.0, 1.0]), ([1.0, 1.0], [math.nan, 1.0])):
+    for missed, asked in (
+        ([1.0, 2.0], [0.0, 0.0]),
+        ([1.0, math.inf], [1.0, 1.0]),
+        ([1.0, 1.0], [math.nan, 1.0]),
+    ):
         assert all(math.isnan(value) for value in vars(scored(missed, asked)).values())
 
 
 def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
     subject, algorithm = pair[1], weighted_majority(0.5)
     run, values = pooled(subject), pooled_values(algorithm, subject.samples)
-    for rows, episodes in ((slice(11), subject.samples.known), (slice(11, None), subject.samples.test)):
+    for rows, episodes in (
+        (slice(11), subject.samples.known),
+        (slice(11, None), subject.samples.test),
+    ):
         own, cut = subject.run(episodes), run.select(rows)
-        assert torch.equal(cut.latents, own.latents) and torch.equal(cut.predictions, own.predictions)
-        assert all(torch.equal(part, own.fed.tensors()[name]) for name, part in cut.fed.tensors().items())
-        assert all(np.array_equal(values[key][rows], value) for key, value in algorithm.run(episodes).items())
+        assert torch.equal(cut.latents, own.latents) and torch.equal(
+            cut.predictions, own.predictions
+        )
+        assert all(
+            torch.equal(part, own.fed.tensors()[name]) for name, part in cut.fed.tensors().items()
+        )
+        assert all(
+            np.array_equal(values[key][rows], value)
+            for key, value in algorithm.run(episodes).items()
+        )
 
 
 def test_every_episode_is_read_and_moved_by_the_fit_of_its_own_fold():
@@ -81,9 +95,14 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     """What is changed in one episode changes the maps of the other folds and not that of its own."""
     source, target = pair
     decoder = crossed_decoder(source, weighted_majority(0.5), "log_weights")
-    latents, values = pooled(source).latents[:, :-1], pooled_values(weighted_majority(0.5), source.samples)
+    latents, values = (
+        pooled(source).latents[:, :-1],
+        pooled_values(weighted_majority(0.5), source.samples),
+    )
     other = np.arange(19) % 5 != 2
-    by_hand = Decoder.fit(latents[torch.from_numpy(other)], values["log_weights"][other], ridge=RIDGE)
+    by_hand = Decoder.fit(
+        latents[torch.from_numpy(other)], values["log_weights"][other], ridge=RIDGE
+    )
     assert torch.allclose(decoder(latents)[2::5], by_hand(latents[2::5]))
     assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
 
@@ -103,21 +122,37 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     learned, wired = pair
     exact = stitch(wired, Participant(wired.model, wired.samples, "again"), [], SMALL)
     assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
-    assert all(s.score.high < 0.5 for s in exact.stitchings if s.control == "shuffled")  # other episodes' latents
+    assert all(
+        s.score.high < 0.5 for s in exact.stitchings if s.control == "shuffled"
+    )  # other episodes' latents
     own, cut = _own(wired, SMALL), _cut(wired, SMALL, slice(None))
     assert _penalty(learned, wired, own, cut, SMALL) == RIDGE  # without one a map is hardly better
     one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
     key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
-    assert sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key) and one.worth == other.worth
+    assert (
+        sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key)
+        and one.worth == other.worth
+    )
 
 
 def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_others_and_of_the_large_ones():
-    small = [(0.5, 0.4, 0.6), (0.3, 0.2, 0.4), (0.7, 0.6, 0.8), (0.5, 0.45, 0.55)]  # others: .5, .567, .433, .5
+    small = [
+        (0.5, 0.4, 0.6),
+        (0.3, 0.2, 0.4),
+        (0.7, 0.6, 0.8),
+        (0.5, 0.45, 0.55),
+    ]  # others: .5, .567, .433, .5
     about = {"machine": "m", "question": "state", "number": "there", "effort": "QUICK"}
     rows = [{**about, "size": "small", "value": v, "low": a, "high": b} for v, a, b in small]
     rows += [{**about, "size": "large", "value": v, "low": 0.0, "high": 0.0} for v in (0.56, 0.6)]
     (row,) = coverage.covered(pd.DataFrame(rows)).to_dict("records")
-    assert {**about, "n": 4, "coverage": 0.5, "truth_below": 0.25, "truth_above": 0.25}.items() <= row.items()
+    assert {
+        **about,
+        "n": 4,
+        "coverage": 0.5,
+        "truth_below": 0.25,
+        "truth_above": 0.25,
+    }.items() <= row.items()
     assert (row["mean"], row["large"], row["of_large"]) == pytest.approx((0.5, 0.58, 0.25))
     assert row["low"] < 0.1 and row["high"] > 0.9
     assert "truth_above" in coverage.summary(pd.DataFrame(rows))
@@ -127,14 +162,27 @@ def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_others_and_of
 def test_a_comparison_of_the_table_has_every_number_that_decides(monkeypatch):
     """Of a small effort: both directions with and without the round, two worths, four steps, one input."""
     monkeypatch.setattr(coverage, "_EFFORTS", {"QUICK": SMALL, "FULL": SMALL})
-    assert len(coverage.parts(True)) == 2 * (12 + 4) and len(set(coverage.parts(False))) == 4 * (60 + 4)
+    assert len(coverage.parts(True)) == 2 * (12 + 4) and len(set(coverage.parts(False))) == 4 * (
+        60 + 4
+    )
     steps = []
     frame = coverage.comparison(True, steps.append, "noise .1, QUICK, small, 3")
     assert steps == [1] and len(frame) == 11 and set(frame.question) == {"state", "update"}
-    assert frame[["value", "low", "high"]].notna().all(axis=None) and (frame.low <= frame.high).all()
-    assert set(frame["size"]) == {"small"} and set(frame.seed) == {3} and set(frame.machine) == {"noise .1"}
+    assert (
+        frame[["value", "low", "high"]].notna().all(axis=None) and (frame.low <= frame.high).all()
+    )
+    assert (
+        set(frame["size"]) == {"small"}
+        and set(frame.seed) == {3}
+        and set(frame.machine) == {"noise .1"}
+    )
     small, large = (coverage._sized(SMALL, size, 0) for size in ("small", "large"))
-    assert (small.known, large.known, large.test, large.starts) == (11, 77, 56, 2) and small.seed != large.seed
+    assert (small.known, large.known, large.test, large.starts) == (
+        11,
+        77,
+        56,
+        2,
+    ) and small.seed != large.seed
 
 
 def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():
@@ -143,6 +191,13 @@ def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():
     reference = known.reference("qlearning")
     algorithm = known.gallery("qlearning")["by algorithm"].make()
     samples = Samples.draw(reference, effort, {"n_states": 4, "n_actions": 3})
-    source, target = Participant(algorithm, samples, "by algorithm"), Participant(reference, samples)
-    ways = {(s.source, s.supplied): s.score for s in stitch(source, target, [], effort).stitchings if not s.control}
+    source, target = (
+        Participant(algorithm, samples, "by algorithm"),
+        Participant(reference, samples),
+    )
+    ways = {
+        (s.source, s.supplied): s.score
+        for s in stitch(source, target, [], effort).stitchings
+        if not s.control
+    }
     assert ways["by algorithm", ("round",)].low > 0.95

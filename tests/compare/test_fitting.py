@@ -67,15 +67,23 @@ def test_the_divergence_of_every_round_is_that_of_the_round_alone_and_of_means_i
 
 def test_what_an_untrained_copy_predicts_is_made_probable_and_real_numbers_stay_within_a_hundred():
     found = probable([[2.0, 0.5, np.nan, -1.0], [0.0, -np.inf, -1.0, np.nan]])
-    assert (found >= 0).all() and found == pytest.approx(np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4]))
+    assert (found >= 0).all() and found == pytest.approx(
+        np.array([[2 / 3, 1 / 3, 0, 0], [0.25] * 4])
+    )
     assert probable([300.0, -np.inf, 99.0, np.nan], "mean").tolist() == [100.0, -100.0, 99.0, 0.0]
 
 
 def test_only_probabilities_in_half_precision_are_made_to_sum_to_one():
     given = torch.tensor([[0.5, 0.25, 0.5], [0.25, 0.25, 0.75]])
-    for kind, precision, total in (("classes", torch.half, 1.25), ("classes", torch.float, 1), ("mean", torch.half, 1)):
+    for kind, precision, total in (
+        ("classes", torch.half, 1.25),
+        ("classes", torch.float, 1),
+        ("mean", torch.half, 1),
+    ):
         layout = SimpleNamespace(kind=kind, distribution=lambda p: p)
-        assert np.array_equal(distributions(layout, given.to(precision)), given.double().numpy() / total)
+        assert np.array_equal(
+            distributions(layout, given.to(precision)), given.double().numpy() / total
+        )
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +101,19 @@ def _with_first(episodes, *pair):
 def test_predictions_that_nearly_sum_to_one_are_made_to(episodes, pair):
     checked = checked_distributions(_with_first(episodes, *pair), episodes)
     assert (checked >= 0).all() and checked.shape == (2, 3, 2)
-    assert checked[0, 0] == pytest.approx(np.clip(pair, 0, None) / sum(pair)) and (checked[1] == 0.5).all()
+    assert (
+        checked[0, 0] == pytest.approx(np.clip(pair, 0, None) / sum(pair))
+        and (checked[1] == 0.5).all()
+    )
 
 
-@pytest.mark.parametrize("pair", [(0.4, 0.60105), (0.4, 0.59895), (-2e-6, 1.0), (np.nan, 0.5), (np.inf, 0.5)])
+@pytest.mark.parametrize(
+    "pair", [(0.4, 0.60105), (0.4, 0.59895), (-2e-6, 1.0), (np.nan, 0.5), (np.inf, 0.5)]
+)
 def test_predictions_that_are_no_probabilities_are_refused(episodes, pair):
-    with pytest.raises(InputError, match=r"must be probabilities that sum to 1, got one of .* and a sum of "):
+    with pytest.raises(
+        InputError, match=r"must be probabilities that sum to 1, got one of .* and a sum of "
+    ):
         checked_distributions(_with_first(episodes, *pair), episodes)
 
 
@@ -114,18 +129,28 @@ def test_real_numbers_are_as_many_as_their_kind_has_and_finite(monkeypatch):
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     for kind, numbers in (("normal", 2), ("mean", 1)):
         level = tasks.series(
-            kind, lambda n, rounds, seed: (np.zeros((n, rounds, 3)), np.zeros((n, rounds))), inputs=3, outcomes=kind
+            kind,
+            lambda n, rounds, seed: (np.zeros((n, rounds, 3)), np.zeros((n, rounds))),
+            inputs=3,
+            outcomes=kind,
         )
         tasks.register(level)
         batch, given = level.sample(2, 3, seed=0), np.zeros((2, 3, numbers))
         assert np.array_equal(checked_distributions(given, batch), given)
         for wrong in (np.zeros((2, 3, 3 - numbers)), np.full_like(given, np.nan)):
-            refuses(f"of the kind '{kind}' must be {numbers} finite", checked_distributions, wrong, batch)
+            refuses(
+                f"of the kind '{kind}' must be {numbers} finite",
+                checked_distributions,
+                wrong,
+                batch,
+            )
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2, 2), (2, 4, 2), (1, 3, 2), (2, 3, 2, 1)])
 def test_predictions_of_other_shapes_are_refused(episodes, shape):
-    with pytest.raises(InputError, match=r"must be \[episode, round, outcome\] with \(2, 3\) first"):
+    with pytest.raises(
+        InputError, match=r"must be \[episode, round, outcome\] with \(2, 3\) first"
+    ):
         checked_distributions(np.full(shape, 0.5), episodes)
 
 
@@ -136,13 +161,21 @@ def test_only_asked_rounds_are_kept():
     values = np.arange(16.0).reshape(4, 2, 2)
     assert np.array_equal(asked_rounds(values, batch), values[:, 1:])
     (batch, _), *_ = task.sets_for(4, 1, seed=0, n_nodes=16, n_edges=24).values()
-    refuses("no prediction before round 2, and these episodes have 1", asked_rounds, values[:, :1], batch)
+    refuses(
+        "no prediction before round 2, and these episodes have 1",
+        asked_rounds,
+        values[:, :1],
+        batch,
+    )
 
 
 def test_of_a_read_out_only_what_enters_the_prediction_alone_is_free(family):
     """Q-learning keeps its rates and is fitted in how it acts; Weighted Majority's gain enters its weights."""
     fixed = {"alpha": 0.1, "gamma": 0.5}
-    free = read_out(family, replace(tasks.get("qlearning").update_families()["q_learning"].make(), parameters=fixed))
+    free = read_out(
+        family,
+        replace(tasks.get("qlearning").update_families()["q_learning"].make(), parameters=fixed),
+    )
     assert [s.name for s in free.searched] == ["after", "shared_ties", "temperature"]
     at = {"after": False, "shared_ties": False, "temperature": 0.5}
     assert free.make(**at).parameters == {**fixed, **at}
@@ -155,14 +188,20 @@ def test_of_a_read_out_only_what_enters_the_prediction_alone_is_free(family):
 
 def test_what_predicts_is_an_algorithm_or_a_function(episodes):
     algorithm = weighted_majority(0.5)
-    assert np.array_equal(predictor(algorithm)(episodes), algorithm.distribution(algorithm.run(episodes)))
+    assert np.array_equal(
+        predictor(algorithm)(episodes), algorithm.distribution(algorithm.run(episodes))
+    )
     assert predictor(len) is len
 
 
 def test_sets_are_of_one_task(episodes):
     other = mdp.sample(2, 3, 2, 2, seed=0)
     assert task_of({"a": (episodes, episodes), "b": (episodes, episodes)}) == "experts"
-    refuses("of one task, got experts, qlearning", task_of, {"a": (episodes, episodes), "b": (episodes, other)})
+    refuses(
+        "of one task, got experts, qlearning",
+        task_of,
+        {"a": (episodes, episodes), "b": (episodes, other)},
+    )
 
 
 # What is computed again.
@@ -190,7 +229,13 @@ def test_only_parameters_of_the_state_run_the_state_again(family, runs):
     trajectories = mdp.sample(2, 5, 2, 2, seed=0)
     predict = Distributions(family, [trajectories])
     first = {p.name: p.grid[0] for p in family.searched}
-    for change, expected in [({}, 1), ({}, 1), ({"temperature": 0.05}, 1), ({"after": 1.0}, 1), ({"alpha": 0.3}, 2)]:
+    for change, expected in [
+        ({}, 1),
+        ({}, 1),
+        ({"temperature": 0.05}, 1),
+        ({"after": 1.0}, 1),
+        ({"alpha": 0.3}, 2),
+    ]:
         parameters = {**first, **change}
         predict(family.make(**parameters), parameters)
         assert len(runs) == expected, change
@@ -199,8 +244,12 @@ def test_only_parameters_of_the_state_run_the_state_again(family, runs):
 
 def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(family, runs):
     """Whatever its family says that it enters: the state depends on it."""
-    searched = [replace(p, enters=("td_error",)) if p.name == "alpha" else p for p in family.searched]
-    predict = Distributions(replace(family, searched=tuple(searched)), [mdp.sample(2, 5, 2, 2, seed=0)])
+    searched = [
+        replace(p, enters=("td_error",)) if p.name == "alpha" else p for p in family.searched
+    ]
+    predict = Distributions(
+        replace(family, searched=tuple(searched)), [mdp.sample(2, 5, 2, 2, seed=0)]
+    )
     first = {p.name: p.grid[0] for p in family.searched}
     for parameters in (first, {**first, "alpha": 0.3}):
         predict(family.make(**parameters), parameters)
@@ -209,7 +258,9 @@ def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(fa
 
 def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
     family = next(f for f in tasks.get("experts").rivals().values() if f.key == "sigmoid_vote")
-    batches = [experts.sample(n, rounds, 2, seed=rounds) for n, rounds in ((2, 6), (6, 5), (3, 6))]  # 2 are run as one
+    batches = [
+        experts.sample(n, rounds, 2, seed=rounds) for n, rounds in ((2, 6), (6, 5), (3, 6))
+    ]  # 2 are run as one
     subject = [sigmoid_vote(gain) for gain in (0.2, 1.0, 0.5)]
     predictions = [a.distribution(a.run(batch)) for a, batch in zip(subject, batches, strict=True)]
     nats, found = fit(family, batches, predictions)
@@ -265,18 +316,29 @@ def test_the_grid_is_tried_first_and_nothing_more_where_a_point_fits_exactly():
 
 
 def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points():
-    least, best, tried = searched((X, KIND), lambda p: (p["x"] - 2.9) ** 2 + 1 + (p["kind"] - 1.2) ** 2)
+    least, best, tried = searched(
+        (X, KIND), lambda p: (p["x"] - 2.9) ** 2 + 1 + (p["kind"] - 1.2) ** 2
+    )
     assert best["kind"] == 1.0 and best["x"] == pytest.approx(2.9, abs=0.01)
     assert least == pytest.approx(1.04, abs=1e-4) and {kind for _, kind in tried} == {0.0, 1.0, 2.0}
-    assert searched((KIND,), lambda p: abs(p["kind"] - 1.2))[:2] == (pytest.approx(0.2), {"kind": 1.0})
+    assert searched((KIND,), lambda p: abs(p["kind"] - 1.2))[:2] == (
+        pytest.approx(0.2),
+        {"kind": 1.0},
+    )
 
 
 def test_the_best_points_of_the_two_best_choices_are_refined_and_then_the_others_from_what_was_found():
     """The choice that is second on the grid wins between its points; the third starts where that one ended."""
     bottom = {0.0: 0.3, 1.0: 0.1, 2.0: 0.0}
     at = {0.0: 1.0, 1.0: 1.45, 2.0: 3.0}
-    least, best, tried = searched((X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]) * 2)
-    assert best["kind"] == 2.0 and best["x"] == pytest.approx(3.0, abs=0.02) and least == pytest.approx(0.0, abs=0.02)
+    least, best, tried = searched(
+        (X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]) * 2
+    )
+    assert (
+        best["kind"] == 2.0
+        and best["x"] == pytest.approx(3.0, abs=0.02)
+        and least == pytest.approx(0.0, abs=0.02)
+    )
     kinds = [kind for _, kind in tried[12:]]
     first = kinds.index(2.0)
     assert set(kinds[:first]) == {0.0, 1.0} and set(kinds[first:]) == {2.0}
@@ -289,17 +351,27 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
     broad = {0.0: 0.5, 1.0: 0.2, 2.0: 0.25, 4.0: 0.6}
 
     def loss(p):
-        return 3 * abs(p["x"] - 1.4) if p["kind"] == 3.0 else broad[p["kind"]] + 0.1 * abs(p["x"] - 1.5)
+        return (
+            3 * abs(p["x"] - 1.4)
+            if p["kind"] == 3.0
+            else broad[p["kind"]] + 0.1 * abs(p["x"] - 1.5)
+        )
 
     least, best, tried = searched((X, five), loss)
     assert tried[20][1] == 1.0  # on the grid others lead
-    assert best["kind"] == 3.0 and best["x"] == pytest.approx(1.4, abs=0.01) and least == pytest.approx(0, abs=0.01)
+    assert (
+        best["kind"] == 3.0
+        and best["x"] == pytest.approx(1.4, abs=0.01)
+        and least == pytest.approx(0, abs=0.01)
+    )
 
 
 @by_cases("goal, starts")
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside(goal, starts):
     """In units of grid steps, from the best grid point."""
-    least, best, tried = searched((X, Y), lambda p: 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10)
+    least, best, tried = searched(
+        (X, Y), lambda p: 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
+    )
     assert tried[8:11] == [*starts] and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
 
 
@@ -307,24 +379,38 @@ def test_a_smooth_loss_is_ended_from_where_the_simplex_is_a_tenth_of_a_step_wide
     """From the grid point 1 a minimum at 1.37 is found to a millionth, in half the tries of two runs."""
     _, best, tried = searched((X,), lambda p: 1 + (p["x"] - 1.37) ** 2)
     assert best["x"] == pytest.approx(1.37, abs=1e-6) and len(tried) < 4 + 30
-    assert (1.375,) in tried and (1.34375,) not in tried  # a sixteenth of a step, and a thirty-second
+    assert (1.375,) in tried and (
+        1.34375,
+    ) not in tried  # a sixteenth of a step, and a thirty-second
 
 
 def test_a_kink_is_found_between_two_grid_points_and_a_valley_that_bends_is_followed():
-    assert searched((X,), lambda p: 1 + max(3.8 - p["x"], 20 * (p["x"] - 3.8)))[1]["x"] == pytest.approx(3.8, abs=1e-4)
-    bent = searched((X, Y), lambda p: 1 + 100 * (p["y"] / 10 - p["x"] ** 2 / 4) ** 2 + (1 - p["x"]) ** 2)
+    assert searched((X,), lambda p: 1 + max(3.8 - p["x"], 20 * (p["x"] - 3.8)))[1][
+        "x"
+    ] == pytest.approx(3.8, abs=1e-4)
+    bent = searched(
+        (X, Y), lambda p: 1 + 100 * (p["y"] / 10 - p["x"] ** 2 / 4) ** 2 + (1 - p["x"]) ** 2
+    )
     assert bent[1] == pytest.approx({"x": 1.0, "y": 2.5}, abs=1e-4)
 
 
 def test_a_search_ends_after_thirty_tries_a_parameter():
     """A loss that keeps falling is not followed further, but for the simplex and the line that is then searched."""
     falling = iter(range(10**6, 0, -1))
-    for parameters, n, most in (((X,), 4, 30), ((X, Y), 8, 60), ((Searched("z", (3.0,)), X), 4, 30)):
+    for parameters, n, most in (
+        ((X,), 4, 30),
+        ((X, Y), 8, 60),
+        ((Searched("z", (3.0,)), X), 4, 30),
+    ):
         assert most < len(searched(parameters, lambda p: float(next(falling)))[2]) - n < 2 * most
 
 
 def test_a_parameter_with_one_value_is_left_alone():
     fixed = Searched("z", (3.0,))
     least, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
-    assert best["z"] == 3.0 and least == pytest.approx(1.0, abs=0.01) and {z for z, _ in tried} == {3.0}
+    assert (
+        best["z"] == 3.0
+        and least == pytest.approx(1.0, abs=0.01)
+        and {z for z, _ in tried} == {3.0}
+    )
     assert searched((), lambda p: 2.0) == (2.0, {}, [(), ()])

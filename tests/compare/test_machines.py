@@ -22,8 +22,12 @@ from tests import handmade, machines
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=4, scored=24, edits=160, untrained=1)
-TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, scored=16, edits=80, untrained=1)
+SMALL = Effort(
+    known=40, test=16, rounds=20, starts=3, horizon=4, battery=4, scored=24, edits=160, untrained=1
+)
+TINY = Effort(
+    known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, scored=16, edits=80, untrained=1
+)
 WIRED = "wma-handwired"
 
 
@@ -58,7 +62,10 @@ def test_states_of_several_rows_are_stitched_both_ways(subjects):
     """Two rows of 16 into one row of nine and back; nothing of the machine's is found in random cells."""
     assert subjects["lstm"].run(subjects["lstm"].samples.test).latents.shape[2:] == (2, 16)
     part = stitch(subjects["itself"], subjects["lstm"], [], SMALL)
-    assert {(s.source, s.target) for s in part.stitchings} == {("itself", "lstm"), ("lstm", "itself")}
+    assert {(s.source, s.target) for s in part.stitchings} == {
+        ("itself", "lstm"),
+        ("lstm", "itself"),
+    }
     assert part.best("lstm", "itself").score.high < 0.9
     assert part.best("itself", "lstm").score.estimate <= 1
 
@@ -82,16 +89,24 @@ def test_what_is_no_memory_stays_the_targets_own():
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
     source, target = Participant(wired, samples), Participant(cached, samples)
-    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, False, RIDGE)
+    own, mapped = (
+        pooled(target).latents[:, effort.at],
+        _stitched(source, target, effort, False, RIDGE),
+    )
     assert mapped.shape == own.shape == (24, 2, 7, 8)
-    assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
+    assert (
+        torch.equal(mapped[:, :, 6], own[:, :, 6].double())
+        and own[0, :, 6, 0].tolist() == effort.at
+    )
     assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
     (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], effort).updates
     assert np.isfinite(first.r2.estimate)
 
 
 @pytest.mark.usefixtures("no_rules")
-@pytest.mark.parametrize(("name", "same"), [("gain", True), ("forgets", False), ("untrained", False)])
+@pytest.mark.parametrize(
+    ("name", "same"), [("gain", True), ("forgets", False), ("untrained", False)]
+)
 def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
     """On the manifold and off it, one round on and several; log-weights that fade are updated in another way."""
     algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, decay=0.8)}
@@ -121,7 +136,10 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
     (_, mapped), (_, other) = part.maps
     assert other.points[0] == "resid_post[0]" and part.missing == ()
     shares = dict(zip(mapped.points, mapped.shares[:, 0], strict=True))
-    assert shares["weigh"] == pytest.approx(1) and not np.nan_to_num([shares["new"], shares["update"]]).any()
+    assert (
+        shares["weigh"] == pytest.approx(1)
+        and not np.nan_to_num([shares["new"], shares["update"]]).any()
+    )
     rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
     assert rows.set_index("where").number["weigh"] == pytest.approx(1)
     bare = Participant(_bare(), subjects["itself"].samples)
@@ -143,18 +161,36 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
-    found = compare.run(handmade.majority(), WIRED, effort=replace(SMALL, known=24, test=12, edits=80))
+    found = compare.run(
+        handmade.majority(), WIRED, effort=replace(SMALL, known=24, test=12, edits=80)
+    )
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
     words = {one.key: one.word for one in found}
-    assert words == {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "not applicable"}
+    assert words == {
+        "behaviour": "yes",
+        "state": "yes",
+        "update": "yes",
+        "circuit": "not applicable",
+    }
     assert found["circuit"].reason == "handmade has no attention heads" and found.circuit is None
     moved = [e.score for e in found.effects.effects]
     assert moved and all(score.low > 0.999 for score in moved)
     assert found.effects.missing == "not applicable: handmade has no token embeddings"
     read = found.to_dict()
-    assert set(read["tables"]) == {"algorithm", "behaviour", "state", "response", "update", "effects", "where"}
-    assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == ("not applicable", None)
+    assert set(read["tables"]) == {
+        "algorithm",
+        "behaviour",
+        "state",
+        "response",
+        "update",
+        "effects",
+        "where",
+    }
+    assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == (
+        "not applicable",
+        None,
+    )
 
 
 @pytest.mark.usefixtures("few_fits", "no_rules")

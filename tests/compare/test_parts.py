@@ -50,7 +50,9 @@ def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
     """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
     learned, wired, fresh = subjects
     part = updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
-    assert {u.manifold for u in part.of("bayes")} == {"on", "off"} and {u.horizon for u in part.updates} == {1, 4}
+    assert {u.manifold for u in part.of("bayes")} == {"on", "off"} and {
+        u.horizon for u in part.updates
+    } == {1, 4}
     assert all(u.r2.low > 0.95 and max(u.untrained) < 0.9 for u in part.updates)
     assert {u.state for u in part.of("bayes")} == {("counts", "elapsed")}
     (first, *_) = updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
@@ -63,11 +65,17 @@ def test_effects_tell_bayes_from_weighted_majority(subjects):
     learned, _, fresh = subjects
     part = effects(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
     moved = [e for e in part.effects if e.algorithm == "bayes" and e.where == "latent"]
-    assert [(e.variable, e.what) for e in moved] == [("counts", "all"), ("counts", "one"), ("elapsed", "+ 3")]
+    assert [(e.variable, e.what) for e in moved] == [
+        ("counts", "all"),
+        ("counts", "one"),
+        ("elapsed", "+ 3"),
+    ]
     for effect in moved:
         assert effect.score.low > 0.9 and effect.difference.low > 0 and effect.untrained < 0.1
     rival = {(e.variable, e.what): e.score for e in part.effects if e.algorithm == "wm"}
-    assert np.isnan(rival["elapsed", "+ 3"].estimate)  # Weighted Majority knows no round: it wants nothing
+    assert np.isnan(
+        rival["elapsed", "+ 3"].estimate
+    )  # Weighted Majority knows no round: it wants nothing
     label = next(e for e in part.effects if e.variable == "label" and e.algorithm == "bayes")
     assert label.outcome == "state" and label.score.low > 0.95
     assert set(part.to_frame().what) == {"all", "one", "+ 3", "input"}
@@ -80,16 +88,26 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     subject = Participant(model, Samples.draw(model, effort, {"n_states": 2, "n_actions": 2}))
     rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], effort).rules
     own = next(rule for rule in rules if rule.key == "q_learning")
-    assert own in rules[:2] and rules[-1].key == "no_bootstrap"  # a maximum that is hardly soft differs by rounding
-    assert own.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003) and own.r2.low > 0.9999
+    assert (
+        own in rules[:2] and rules[-1].key == "no_bootstrap"
+    )  # a maximum that is hardly soft differs by rounding
+    assert (
+        own.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003)
+        and own.r2.low > 0.9999
+    )
     mean = next(rule for rule in rules if rule.key == "mean_bootstrap")
-    assert mean.r2.high < 0.999 < own.r2.low and mean.left.low > 1_000  # times as much unexplained as by the maximum
+    assert (
+        mean.r2.high < 0.999 < own.r2.low and mean.left.low > 1_000
+    )  # times as much unexplained as by the maximum
 
 
 def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
     learned, wired, fresh = subjects
-    part = where(Compared(learned, wired, [fresh], [], SMALL, {}), [bayes(), wired.task.explains(wired.model)])
+    part = where(
+        Compared(learned, wired, [fresh], [], SMALL, {}),
+        [bayes(), wired.task.explains(wired.model)],
+    )
     maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
     exact = maps[wired.name, ("latent",)]
     assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)
@@ -101,7 +119,10 @@ def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     own = held[learned.name, STATE, "prediction"]
     assert own.score.low > 0.95 and own.untrained < 0.3
     shown = part.to_frame()
-    assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {wired.name, learned.name}
+    assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {
+        wired.name,
+        learned.name,
+    }
 
 
 def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
@@ -112,7 +133,9 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
     for pair in ((wide, narrow), (narrow, wide)):
         compared = _compared(*pair, replace(SMALL, known=8, test=8).of_rounds(6), sizes)
         drawn = [episodes for part in compared.sets.values() for episodes in part]
-        assert {(one.n_states, one.n_actions) for one in (*drawn, compared.model.samples.test)} == {(4, 2)}
+        assert {(one.n_states, one.n_actions) for one in (*drawn, compared.model.samples.test)} == {
+            (4, 2)
+        }
 
 
 def test_bad_efforts_and_pairs_are_refused():

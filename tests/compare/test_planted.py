@@ -22,7 +22,12 @@ from tests.compare.planted import CODES, coded, relabelled, waiting
 
 SMALL = Effort(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
 MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
-HITS = {"next_log_weights": (("log_weights", "match"), lambda v: v["log_weights"] + 0.5 * v["match"] - 0.25)}
+HITS = {
+    "next_log_weights": (
+        ("log_weights", "match"),
+        lambda v: v["log_weights"] + 0.5 * v["match"] - 0.25,
+    )
+}
 EVIDENCE = MAJORITY.varied("evidence", "hits less misses", {"gain": 0.5}, HITS)
 
 
@@ -39,7 +44,9 @@ def wired():
 def _updated(wired, machine, response=UNASKED):
     """The updates of a machine beside an untrained copy, and what they say of it."""
     reference, fresh = wired
-    part = updates(Participant(machine, reference.samples), {MAJORITY.key: MAJORITY}, [fresh], SMALL)
+    part = updates(
+        Participant(machine, reference.samples), {MAJORITY.key: MAJORITY}, [fresh], SMALL
+    )
     return part.updates, judge(part, EffectsPart(()), MAJORITY.key, response)
 
 
@@ -51,7 +58,9 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
     steps, measure = _updated(wired, machine)
     assert measure.word == "yes" and min(u.r2.low for u in steps) > 0.999, measure
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
-    assert state.measure.word != "no" and state.measure.number.low > 0.999  # memories of 12 rounds are worth little
+    assert (
+        state.measure.word != "no" and state.measure.number.low > 0.999
+    )  # memories of 12 rounds are worth little
 
 
 @pytest.mark.usefixtures("no_rules", "no_bent_maps")
@@ -60,10 +69,15 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
     learned = interp.load("wma-learned").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
     others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), True): 0.01}
-    one, *several = (updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates for m in (learned, *others))
+    one, *several = (
+        updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates
+        for m in (learned, *others)
+    )
     for other, apart in zip(several, others.values(), strict=True):
         for plain, turned in zip(one, other, strict=True):
-            assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(plain.r2.estimate, abs=apart)
+            assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(
+                plain.r2.estimate, abs=apart
+            )
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -71,10 +85,16 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
 def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise(wired, code):
     """A tanh of sums, exponentials, and hits less misses: one must know the round to tell the hits from that."""
     layout = wired[0].model.layout
-    machine = coded(MAJORITY, layout, *CODES[code], code) if code in CODES else by_algorithm.machine(EVIDENCE, layout)
+    machine = (
+        coded(MAJORITY, layout, *CODES[code], code)
+        if code in CODES
+        else by_algorithm.machine(EVIDENCE, layout)
+    )
     steps, measure = _updated(wired, machine)
     assert measure.word == "undecided" and measure.reason.startswith(NOTHING), measure
-    assert min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
+    assert (
+        min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
+    )
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -92,7 +112,10 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     effort, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
     response = _through_state(Compared(subject, wired[0], [], [], effort, {}, {"algorithm": found}))
     steps, measure = _updated(wired, machine, response)
-    assert min(u.r2.low for u in steps) > 0.999 and 0.3 < response.arrives.low < response.arrives.high < 0.75
+    assert (
+        min(u.r2.low for u in steps) > 0.999
+        and 0.3 < response.arrives.low < response.arrives.high < 0.75
+    )
     assert (measure.word, measure.about[:8]) == ("no", "response")
 
 
@@ -123,14 +146,26 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     The same table, of which the least is taken: among entries that are 0 alike, rounding decides which one.
     """
     plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
-    algorithm, effort = interp.tasks.get("qlearning").explains(plain), replace(SMALL, known=32, rounds=20)
+    algorithm, effort = (
+        interp.tasks.get("qlearning").explains(plain),
+        replace(SMALL, known=32, rounds=20),
+    )
     least = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
     other = by_algorithm.machine(algorithm.varied("least", "least", {}, least), plain.layout)
     samples = Samples.draw(plain, effort, {"n_states": 4, "n_actions": 3})
-    hard, told, tied = (Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (other, "")))
+    hard, told, tied = (
+        Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (other, ""))
+    )
     assert is_hard(hard) and not is_hard(told)
-    ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], effort).stitchings if not s.control}
-    assert ways == {("soft", "carried values"): pytest.approx(1), (hard.name, "predictions"): pytest.approx(1)}
+    ways = {
+        (s.source, s.seen): s.score.low
+        for s in stitch(told, hard, [], effort).stitchings
+        if not s.control
+    }
+    assert ways == {
+        ("soft", "carried values"): pytest.approx(1),
+        (hard.name, "predictions"): pytest.approx(1),
+    }
     assert stitch(tied, hard, [], effort).measure.number.low > 0.999
     found = type("Found", (), {"algorithm": algorithm})
     response = _through_state(Compared(tied, hard, [], [], effort, {}, {"algorithm": found}))

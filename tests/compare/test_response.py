@@ -39,7 +39,9 @@ def majority(gain=0.5, lag=0, deaf=None, stop=None):
         if stop is not None:
             match[:, stop:] = 0.0
         before = np.concatenate([np.zeros_like(match[:, :1]), np.cumsum(match, 1)[:, :-1]], 1)
-        late = np.concatenate([np.zeros_like(before[:, :lag]), before[:, : before.shape[1] - lag]], 1)
+        late = np.concatenate(
+            [np.zeros_like(before[:, :lag]), before[:, : before.shape[1] - lag]], 1
+        )
         return said(gain * late, episodes.advice)
 
     return predict
@@ -51,15 +53,28 @@ def edits():
 
 
 def found(edits, one, other):
-    return {(cell.what, cell.when): cell for cell in cells(edits, responses(one, edits), responses(other, edits))}
+    return {
+        (cell.what, cell.when): cell
+        for cell in cells(edits, responses(one, edits), responses(other, edits))
+    }
 
 
 def test_every_input_of_every_round_is_changed_alone(edits):
-    kinds = ("flip one expert's vote p_1", "flip one expert's vote p_2", "flip one expert's vote p_3", "flip the label")
+    kinds = (
+        "flip one expert's vote p_1",
+        "flip one expert's vote p_2",
+        "flip one expert's vote p_3",
+        "flip the label",
+    )
     assert edits.kinds == kinds
-    assert {(kind, t) for kind, t, _ in edits.of_each.tolist()} == {(k, t) for k in range(4) for t in range(T - 1)}
+    assert {(kind, t) for kind, t, _ in edits.of_each.tolist()} == {
+        (k, t) for k in range(4) for t in range(T - 1)
+    }
     for kind, t, rows, changed in edits.parts:
-        advice, labels = (changed.advice != edits.episodes.advice), (changed.labels != edits.episodes.labels)
+        advice, labels = (
+            (changed.advice != edits.episodes.advice),
+            (changed.labels != edits.episodes.labels),
+        )
         assert advice.sum() + labels.sum() == len(edits.episodes) and len(rows) == 24
         assert labels[:, t].all() if kind == 3 else advice[:, t, kind].all()
 
@@ -78,7 +93,10 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
     told = edits.of_each
     lag = np.arange(T) - told[:, 1:2]
     assert change[lag < 0].max() == 0
-    assert change[(told[:, :1] == 3) & (lag == 0)].max() == 0 and change[(told[:, :1] == 3) & (lag == 1)].max() > 0.05
+    assert (
+        change[(told[:, :1] == 3) & (lag == 0)].max() == 0
+        and change[(told[:, :1] == 3) & (lag == 1)].max() > 0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +105,11 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
         (majority(lag=1), ("flip the label", "one round later"), (0.0, 0.2)),
         (majority(lag=2), ("flip the label", "2 rounds later"), (0.0, 0.2)),
         (majority(deaf=1), ("flip one expert's vote p_2", "2 rounds later"), (0.0, 0.3)),
-        (majority(stop=6), ("any input", "changed in round 7"), (0.9, 0.999)),  # votes of the same round are heard
+        (
+            majority(stop=6),
+            ("any input", "changed in round 7"),
+            (0.9, 0.999),
+        ),  # votes of the same round are heard
         (majority(stop=6), ("flip the label", "one round later"), (0.3, 0.9)),
         (majority(gain=0.45), ("flip the label", "one round later"), (0.98, 0.9999)),
         (majority(gain=1.0), ("flip the label", "9 to 11 rounds later"), (0.5, 0.9)),
@@ -96,7 +118,10 @@ def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
 def test_what_is_heard_late_or_never_is_seen_where_it_is_missing(edits, other, where, alike):
     cell = found(edits, majority(), other)[where]
     assert alike[0] <= cell.alike.low <= cell.alike.estimate <= alike[1]
-    assert all(cell.alike.low == cell.alike.high == 1 for cell in found(edits, majority(), majority()).values())
+    assert all(
+        cell.alike.low == cell.alike.high == 1
+        for cell in found(edits, majority(), majority()).values()
+    )
 
 
 def test_the_least_alike_cell_stands_first_and_an_inverted_round_is_one(edits):
@@ -119,7 +144,10 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
     assert [(c.size, c.reference_size) for c in there] == [(c.reference_size, c.size) for c in back]
     big = 100 * ours  # beside which _NOTICED is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
-        assert all(c.alike.estimate == pytest.approx(value, abs=0.01) for c in cells(edits, big, factor * big))
+        assert all(
+            c.alike.estimate == pytest.approx(value, abs=0.01)
+            for c in cells(edits, big, factor * big)
+        )
     few = _NOTICED / 100 / np.abs(ours).max()
     assert cells(edits, few * ours, -few * ours) == ()  # nobody responds: nothing is said
 
@@ -127,7 +155,9 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
 def test_rounds_that_are_not_known_are_left_out(edits):
     ours = responses(majority(), edits)
     masked = np.where((np.arange(T) - edits.of_each[:, 1:2] == 1)[..., None], ours, np.nan)
-    assert {cell.when for cell in cells(edits, ours, masked) if cell.what != "any input"} == {"one round later"}
+    assert {cell.when for cell in cells(edits, ours, masked) if cell.what != "any input"} == {
+        "one round later"
+    }
 
 
 def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
@@ -143,7 +173,8 @@ def by_hand(edits, ours, theirs, mask, unit=1.0):
     episodes = [mask & (told[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
     both, mine, other = (
-        np.array([(x.sum(-1) * m).sum() for m in episodes]) for x in (ours * theirs, ours**2, theirs**2)
+        np.array([(x.sum(-1) * m).sum() for m in episodes])
+        for x in (ours * theirs, ours**2, theirs**2)
     )
     weights = resample_weights(len(n), 1000, seed=0)
     samples = (weights @ (2 * both + n * floor)) / (weights @ (mine + other + n * floor))
@@ -165,13 +196,20 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
         every = (lag >= 0) & asked
         unit = ((ours**2 + theirs**2).sum(-1)[every]).sum() / (2 * every.sum())
     bands = {"in the same round": (0, 1), "one round later": (1, 2), "2 rounds later": (2, 3)}
-    bands |= {"3 to 4 rounds later": (3, 5), "5 to 8 rounds later": (5, 9), "9 to 11 rounds later": (9, 12)}
+    bands |= {
+        "3 to 4 rounds later": (3, 5),
+        "5 to 8 rounds later": (5, 9),
+        "9 to 11 rounds later": (9, 12),
+    }
     masks = {
         (name, when): (lag >= low) & (lag < high) & (told[:, :1] == i) & asked
         for i, name in enumerate(edits.kinds)
         for when, (low, high) in bands.items()
     }
-    masks |= {("any input", f"changed in round {t}"): (lag >= 0) & (told[:, 1:2] == t) & asked for t in range(T - 1)}
+    masks |= {
+        ("any input", f"changed in round {t}"): (lag >= 0) & (told[:, 1:2] == t) & asked
+        for t in range(T - 1)
+    }
     cells_found = {(c.what, c.when): c for c in cells(edits, ours, theirs)}
     assert cells_found.keys() == masks.keys()
     for key, mask in masks.items():
@@ -186,7 +224,10 @@ def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
     for n, there in ((7, False), (8, True)):
         some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
         for pair in ((some, 0 * some), (0 * some, some)):
-            assert (("flip the label", "one round later") in {(c.what, c.when) for c in cells(edits, *pair)}) is there
+            assert (
+                ("flip the label", "one round later")
+                in {(c.what, c.when) for c in cells(edits, *pair)}
+            ) is there
 
 
 def _from_the_set_before():
@@ -194,16 +235,28 @@ def _from_the_set_before():
     base = breadth_first()
     plain = base.variable("member")
     old = Variable("old", "old", "the set a round before", "indicator", "state")
-    kept = replace(old, key="next_old", role="round", parents=("reached",), equation=lambda v: v["reached"])
+    kept = replace(
+        old, key="next_old", role="round", parents=("reached",), equation=lambda v: v["reached"]
+    )
     member = (("old", *plain.parents), lambda v: plain.equation({**v, "reached": v["old"]}))
-    made = base.varied("before", "before", {}, {"member": member}, variables=(old, *base.variables, kept))
-    return makers.computed(replace(made, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))}))
+    made = base.varied(
+        "before", "before", {}, {"member": member}, variables=(old, *base.variables, kept)
+    )
+    return makers.computed(
+        replace(made, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))})
+    )
 
 
 @by_cases("key, low, high")
-def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(key, low, high):
+def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(
+    key, low, high
+):
     """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""
-    made = known.gallery("reachability")[key].make() if key != "from the set before" else _from_the_set_before()
+    made = (
+        known.gallery("reachability")[key].make()
+        if key != "from the set before"
+        else _from_the_set_before()
+    )
     effort = Effort(known=48, test=24, rounds=6, starts=1, horizon=2)
     samples = Samples.draw(made, effort, {"n_nodes": 28, "n_edges": 24})
     found = _from_next_state(Participant(made, samples), breadth_first())

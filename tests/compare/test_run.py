@@ -22,13 +22,18 @@ from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
-SMALL = compare.Effort(known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1)
+SMALL = compare.Effort(
+    known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1
+)
 
 
 @pytest.fixture(scope="module")
 def readme():
     """What the README's Python makes, as it stands but for the size of its comparison."""
-    size, readme = "rounds=20, starts=2, battery=4, scored=24, edits=200", Path(__file__).parents[2] / "README.md"
+    size, readme = (
+        "rounds=20, starts=2, battery=4, scored=24, edits=200",
+        Path(__file__).parents[2] / "README.md",
+    )
     start, end = readme.read_text("utf-8").split(size)
     text = f"{start}rounds=12, horizon=3, starts=2, battery=2, scored=16, edits=80{end}"
     blocks, scope = re.findall(r"```python\n(.*?)```", text, re.DOTALL), {}
@@ -46,7 +51,9 @@ def found(readme):
     return readme["found"]
 
 
-def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(found):
+def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(
+    found,
+):
     """The README's sentence on wma-learned, by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
     words = {one.key: one.word for one in found}
@@ -60,34 +67,57 @@ def test_a_failure_can_be_replayed(found, readme):
     worst, small = found.failures[0], readme["small"]
     sets = experts.TASK.sets_for(small.battery, small.rounds, 0, small.scored, n_experts=4)
     run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
-    assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)
+    assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(
+        worst.model[1], abs=1e-5
+    )
 
 
 def test_tables_and_json_hold_the_measures(found, tmp_path):
     """One JSON that keeps docs/schema.json and parses without NaN, a CSV a part."""
     paths = found.save(tmp_path)
-    read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    read = json.loads(
+        (tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name)
+    )
     check(read, SCHEMA["$defs"]["compare"])
     assert [one["key"] for one in read["measures"]] == ["behaviour", "state", "update", "circuit"]
     for said, measure in zip(read["measures"], found, strict=True):
         assert (said["word"], said["number"], said["rests_on"]) == (
             measure.word, measure.number.estimate, [measure.key],
         )  # fmt: skip
-    assert read["algorithm"]["parameters"] == dict(found.algorithm.parameters) and read["sentence"] == found.sentence
+    assert (
+        read["algorithm"]["parameters"] == dict(found.algorithm.parameters)
+        and read["sentence"] == found.sentence
+    )
     assert set(read["tables"]) == {question.key for question in driver.QUESTIONS}
     for part, rows in read["tables"].items():
-        assert rows and all({"name", "number", "number_low", "number_high"} <= set(row) for row in rows), part
+        assert rows and all(
+            {"name", "number", "number_low", "number_high"} <= set(row) for row in rows
+        ), part
     assert {path.name for path in paths} >= {"measures.csv", "state.csv", "circuit.csv"}
     assert list(found.to_frame()["word"]) == [measure.word for measure in found]
 
 
 def test_the_sentence_names_the_reference_once_and_the_condition(found):
     """In at most twenty words; what differs is said of it, too; where nothing is true the difference names it."""
-    held = {"threshold": 0.5, "controls": {"an untrained copy": Control(0.1)}, "number": Interval(0.9, 0.9, 0.9)}
+    held = {
+        "threshold": 0.5,
+        "controls": {"an untrained copy": Control(0.1)},
+        "number": Interval(0.9, 0.9, 0.9),
+    }
     measures = {
-        "behaviour": Measure("behaviour", "", **held, yes="predicts the same", no="predicts differently"),
-        "state": Measure("state", "", **held, yes="holds the same state", condition="given the round number"),
-        "update": Measure("update", "", **held, yes="updates its state likewise", no="updates its state differently"),
+        "behaviour": Measure(
+            "behaviour", "", **held, yes="predicts the same", no="predicts differently"
+        ),
+        "state": Measure(
+            "state", "", **held, yes="holds the same state", condition="given the round number"
+        ),
+        "update": Measure(
+            "update",
+            "",
+            **held,
+            yes="updates its state likewise",
+            no="updates its state differently",
+        ),
     }
     away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
     said = replace(found, measures=tuple((measures | away).values())).sentence
@@ -104,7 +134,9 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
 
 def test_a_part_without_a_picture_is_a_table(found):
     """A new question needs no edit of the page."""
-    page = comparison.page(replace(found, parts={"algorithm": found.algorithm, "new_question": found.effects}))
+    page = comparison.page(
+        replace(found, parts={"algorithm": found.algorithm, "new_question": found.effects})
+    )
     assert page.sections[-1].title == "New question"
     assert [type(block).__name__ for block in page.sections[-1].blocks][-1] == "Table"
 
@@ -113,27 +145,42 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
     """Of either model; without a saved comparison the report names the command that makes one."""
     page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.COMPARED)}
     alone = write("wma-learned", tmp_path, **page).path.read_text()
-    assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
+    assert (
+        "interp compare wma-learned --report" in alone
+        and "<a href=" not in alone.split("<main")[-1]
+    )
     folder = tmp_path / "comparisons" / "one-against-another"
     found.save(folder)
     text = comparison.write(found, folder).read_text()
     assert found.sentence in text and all(measure.claim in text for measure in found)
-    titles = [text.index(f">{title}</h2>") for title in ("Which algorithm", "Behaviour", "State", "Where")]
+    titles = [
+        text.index(f">{title}</h2>") for title in ("Which algorithm", "Behaviour", "State", "Where")
+    ]
     assert titles == sorted(titles)
-    for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
+    for model in (
+        "wma-learned",
+        "wma-handwired",
+    ):  # the latter with 4 experts, as in the comparison
         text = write(model, tmp_path, **page).path.read_text()
-        assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
+        assert (
+            '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>'
+            in text
+        )
         assert found.sentence in text
 
 
-@pytest.mark.parametrize("name", ["algorithm", "behaviour", "state", "update", "effects", "circuit", "where"])
+@pytest.mark.parametrize(
+    "name", ["algorithm", "behaviour", "state", "update", "effects", "circuit", "where"]
+)
 def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     """Through a file and back: the same table, whatever it is made of. It draws its numbers and says which they are."""
     part = getattr(found, name)
     assert part.plot().axes[0].get_yticklabels() and re.search(r"0?\.\d+ \[.*\]", repr(part))
     finished = Finished(tmp_path, {}, experts.TASK.rivals())
     finished.save(name, type(part), part)
-    pd.testing.assert_frame_equal(finished.load(name, type(part)).to_frame(), part.to_frame(), check_exact=True)
+    pd.testing.assert_frame_equal(
+        finished.load(name, type(part)).to_frame(), part.to_frame(), check_exact=True
+    )
 
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
@@ -141,15 +188,26 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch)
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
     monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key != "where"))
     one, other = (interp.load("wma-gru") for _ in range(2))
-    tiny = replace(SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20)
+    tiny = replace(
+        SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20
+    )
     found = compare.run(one, other, effort=tiny)
     words = {measure.key: measure.word for measure in found}
-    assert words == {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "not applicable"}
-    assert max(found.tables["update"]["number_low"]) < 0.95 and found["update"].note.startswith("the two are one")
+    assert words == {
+        "behaviour": "yes",
+        "state": "yes",
+        "update": "yes",
+        "circuit": "not applicable",
+    }
+    assert max(found.tables["update"]["number_low"]) < 0.95 and found["update"].note.startswith(
+        "the two are one"
+    )
 
 
 @pytest.mark.usefixtures("few_fits")
-def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(tmp_path, monkeypatch):
+def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(
+    tmp_path, monkeypatch
+):
     """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
     model = interp.load("wma-handwired", n_experts=2)
 
@@ -164,25 +222,44 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     with pytest.raises(KeyboardInterrupt):
         compare.run(model, effort=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
-    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "behaviour", "response", "update"]
+    assert [path.name.split("-")[0] for path in kept] == [
+        "algorithm",
+        "behaviour",
+        "response",
+        "update",
+    ]
     monkeypatch.undo()
     stopping("algorithm", "behaviour", "response", "update")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
         compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
     found = compare.run(model, effort=SMALL, folder=tmp_path)
     assert not list(tmp_path.iterdir())
-    assert [one.key for one in found] == ["behaviour", "update"] and found.algorithm.family == "weighted_majority"
+    assert [one.key for one in found] == [
+        "behaviour",
+        "update",
+    ] and found.algorithm.family == "weighted_majority"
     assert found["update"].claim == "It updates its state as Weighted Majority does"
 
 
 def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():
     learned = interp.load("qlearning-learned")
-    arguments = driver._loaded(learned, "qlearning-handwired", {"beta": 10.0, "n_actions": 2}).origin["arguments"]
-    assert [arguments[name] for name in ("beta", "n_states", "n_actions", "gamma")] == [10.0, 4, 2, 0.9]
+    arguments = driver._loaded(
+        learned, "qlearning-handwired", {"beta": 10.0, "n_actions": 2}
+    ).origin["arguments"]
+    assert [arguments[name] for name in ("beta", "n_states", "n_actions", "gamma")] == [
+        10.0,
+        4,
+        2,
+        0.9,
+    ]
 
 
 def test_what_cannot_be_compared_is_refused_before_any_work():
-    with pytest.raises(InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"):
+    with pytest.raises(
+        InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"
+    ):
         compare.run(interp.load("wma-learned"), "qlearning-handwired")
-    with pytest.raises(InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"):
+    with pytest.raises(
+        InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"
+    ):
         compare.run(interp.load("wma-gru").to("meta"), interp.load("wma-handwired"))

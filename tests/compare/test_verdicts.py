@@ -11,7 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from circuits.compare.algorithm import Behaviour, FamilyScore, _Agreement, _alike, _decided, _differences
+from circuits.compare.algorithm import (
+    Behaviour,
+    FamilyScore,
+    _Agreement,
+    _alike,
+    _decided,
+    _differences,
+)
 from circuits.compare.circuit import CircuitPart, _apart, _Matched, _Path, _Role
 from circuits.compare.effects import EffectsPart, _Effect
 from circuits.compare.fitting import divergence
@@ -24,7 +31,11 @@ from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from tests.cases import by_cases
 
-SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
+SURE, ACROSS, BELOW = (
+    Interval(0.99, 0.98, 0.995),
+    Interval(0.95, 0.9, 0.97),
+    Interval(0.5, 0.4, 0.6),
+)
 
 
 def between(low: float, high: float) -> Interval:
@@ -50,7 +61,9 @@ def _cell(low, high, what="label"):
 
 
 def _agreement(alike=SURE, apart=NEVER, cells=((0.92, 0.99), (0.98, 0.99))):
-    return _Agreement(alike, apart, tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells)))
+    return _Agreement(
+        alike, apart, tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
+    )
 
 
 def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
@@ -61,11 +74,17 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
     assert (measure.word, measure.about, measure.note) == (word, "predictions alike", "")
-    assert (measure.number, measure.threshold, measure.controls[UNTRAINED].number) == (between(*bounds), 0.95, 0.3)
+    assert (measure.number, measure.threshold, measure.controls[UNTRAINED].number) == (
+        between(*bounds),
+        0.95,
+        0.3,
+    )
 
 
 @by_cases("apart, word")
-def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_plainly_apart(apart, word):
+def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_plainly_apart(
+    apart, word
+):
     measure = _behaviour(_agreement(apart=between(*apart)))
     assert measure.word == word
     if word != "yes":
@@ -90,8 +109,14 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
     assert found.note == f"spread 0.6; alike {SURE}, as it is {BELOW}"
     assert _behaviour(_agreement(ACROSS), _agreement()).word == "yes"
     unsure = _behaviour(_agreement(BELOW), _agreement(ACROSS))
-    assert (unsure.word, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(f"as it is {BELOW}")
-    for fitted in (_agreement(BELOW), _agreement(cells=((0.1, 0.2),)), _agreement(apart=between(0.5, 0.6))):
+    assert (unsure.word, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(
+        f"as it is {BELOW}"
+    )
+    for fitted in (
+        _agreement(BELOW),
+        _agreement(cells=((0.1, 0.2),)),
+        _agreement(apart=between(0.5, 0.6)),
+    ):
         kept = _behaviour(_agreement(BELOW), fitted)
         assert (kept.word, kept.number, kept.condition, kept.note) == ("no", BELOW, "", "")
 
@@ -134,19 +159,32 @@ GUESS = _family("guess", 9.0, 20.0, memoryless=True)
 
 
 @by_cases("left, by_guess, by_rival, family")
-def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up(left, by_guess, by_rival, family):
+def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up(
+    left, by_guess, by_rival, family
+):
     scores = [_family("rival", 2.0, by_rival), _family("guess", 9.0, by_guess, memoryless=True)]
     part = _decided([*scores, _family("best", 1.0, *left)], {"seed": 0})
-    assert (part.family, part.closest, part.runner_up, part.baseline) == (family or None, "best", "rival", "guess")
+    assert (part.family, part.closest, part.runner_up, part.baseline) == (
+        family or None,
+        "best",
+        "rival",
+        "guess",
+    )
     mean = float(np.mean(left))
-    assert (part.explained.estimate, part.ratio.estimate) == pytest.approx((1 - mean / by_guess, mean / by_rival))
+    assert (part.explained.estimate, part.ratio.estimate) == pytest.approx(
+        (1 - mean / by_guess, mean / by_rival)
+    )
 
 
 def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
     """The scores on other episodes choose nothing; the best without a memory is no answer, however much it explains."""
     better_elsewhere = _family("rival", 2.0, 0.5)
     part = _decided([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
-    assert list(part.scores) == ["best", "rival", "guess"] and part.family is None and part.closest == "best"
+    assert (
+        list(part.scores) == ["best", "rival", "guess"]
+        and part.family is None
+        and part.closest == "best"
+    )
     alone = _family("no memory", 1.0, 1.0, memoryless=True)
     part = _decided([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
     assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
@@ -164,7 +202,10 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
     simple, extended, fitted, closest
 ):
     others = [GUESS, _family("rival", 2.0, 8.0)]
-    family = [_family("simple", 1.0, *simple), _family("extension", fitted, *extended, extends="simple")]
+    family = [
+        _family("simple", 1.0, *simple),
+        _family("extension", fitted, *extended, extends="simple"),
+    ]
     part = _decided([*others, *family], {"seed": 0})
     assert (part.closest, part.runner_up) == (closest, "rival")
     assert part.scores[closest] is next(iter(part.scores.values())) and set(part.scores) == {
@@ -190,19 +231,35 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     assert [(f.set, f.episode, f.round) for f in ranked] == worst
     for failure in ranked:
         p, q = drawn[id(sets[failure.set][1])][:, failure.episode, failure.round]
-        assert failure.model == pytest.approx(p) and failure.reference == pytest.approx(q) and failure.n_scored == 8
+        assert (
+            failure.model == pytest.approx(p)
+            and failure.reference == pytest.approx(q)
+            and failure.n_scored == 8
+        )
         assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
     for name, values in apart.items():
-        assert values == pytest.approx(np.array([[nats[name, i, t] for t in range(1, 6)] for i in range(8)]))
+        assert values == pytest.approx(
+            np.array([[nats[name, i, t] for t in range(1, 6)] for i in range(8)])
+        )
 
 
 # State.
 
 
-def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.05, 0.99)), worths=(0.05, 0.05)):
+def _state(
+    there,
+    back,
+    helped=None,
+    helped_there=None,
+    copies=((0.3, 0.9), (0.05, 0.99)),
+    worths=(0.05, 0.05),
+):
     """Stitchings a -> b and b -> a, also with the round; both ways of copies of a; worths (low) of a and b."""
     stitchings = []
-    for source, target, score, more in (("a", "b", there, helped_there or there), ("b", "a", back, helped or back)):
+    for source, target, score, more in (
+        ("a", "b", there, helped_there or there),
+        ("b", "a", back, helped or back),
+    ):
         stitchings += [
             Stitching(source, target, (), "", score),
             Stitching(source, target, ("round",), "", more),
@@ -210,7 +267,9 @@ def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.0
         ]
     for i, (there, back) in enumerate(copies):
         for source, target, score in ((f"a {i}", "b", there), ("b", f"a {i}", back)):
-            stitchings.append(Stitching(source, target, ("round",), UNTRAINED, between(score - 0.1, score + 0.1)))
+            stitchings.append(
+                Stitching(source, target, ("round",), UNTRAINED, between(score - 0.1, score + 0.1))
+            )
     worth = {name: Interval(2 * low, low, 3 * low) for name, low in zip("ab", worths, strict=True)}
     return StatePart("a", "b", tuple(stitchings), worth).measure
 
@@ -219,8 +278,15 @@ def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.0
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     there, back = one(there), one(back)
     measure = _state(there, back)
-    assert (measure.word, measure.condition, measure.note) == (word, "", "") and measure.about.startswith(decided_by)
-    assert measure.number == (there if decided_by.endswith("b") else back) and measure.threshold == 0.95
+    assert (measure.word, measure.condition, measure.note) == (
+        word,
+        "",
+        "",
+    ) and measure.about.startswith(decided_by)
+    assert (
+        measure.number == (there if decided_by.endswith("b") else back)
+        and measure.threshold == 0.95
+    )
 
 
 def test_state_is_the_score_of_the_worst_band_of_starts():
@@ -234,11 +300,16 @@ def test_state_is_the_score_of_the_worst_band_of_starts():
     assert _worst(effort, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
     one_of_three = _worst(effort, "", every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked)
     assert one_of_three[0].estimate == pytest.approx(0.7)
-    unsure = np.where(np.arange(8) < 3, 0.3, 0.0) * asked  # a mean of .75 that spans more than .7 does
+    unsure = (
+        np.where(np.arange(8) < 3, 0.3, 0.0) * asked
+    )  # a mean of .75 that spans more than .7 does
     unsure[::2, 3:6] = 0.5
     assert _worst(effort, "", every, unsure, asked)[0].estimate == pytest.approx(0.75)
     assert _worst(effort, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
-    assert _worst(effort, "", np.arange(8) > 5, missed, asked)[1] == (21, 21)  # as many bands as starts
+    assert _worst(effort, "", np.arange(8) > 5, missed, asked)[1] == (
+        21,
+        21,
+    )  # as many bands as starts
     asked[:, :3] = math.nan
     assert math.isnan(_worst(effort, "", every, missed, asked)[0].estimate)
 
@@ -250,9 +321,18 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
     assert _state(SURE, between(0.92, 0.94), helped=SURE).condition == helped.condition
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
     assert both.word == "yes" and both.note == "the round is given to b and a"
-    assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""  # adds less than .01
-    for more, condition in ((0.51, "given the round number"), (0.5099, ""), (0.5102, "given the round number")):
-        assert _state(SURE, Interval(0.5, 0.45, 0.55), helped=Interval(more, 0.2, 0.8)).condition == condition
+    assert (
+        _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""
+    )  # adds less than .01
+    for more, condition in (
+        (0.51, "given the round number"),
+        (0.5099, ""),
+        (0.5102, "given the round number"),
+    ):
+        assert (
+            _state(SURE, Interval(0.5, 0.45, 0.55), helped=Interval(more, 0.2, 0.8)).condition
+            == condition
+        )
 
 
 def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_percent():
@@ -266,7 +346,9 @@ def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_p
 @by_cases("copies, word, control")
 def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word, control):
     measure = _state(between(0.96, 0.98), SURE, copies=copies)
-    assert measure.word == word and measure.controls[UNTRAINED].number == pytest.approx(control, nan_ok=True)
+    assert measure.word == word and measure.controls[UNTRAINED].number == pytest.approx(
+        control, nan_ok=True
+    )
     assert (NOT_RUN if not copies else AS_WELL if word == "undecided" else "") in measure.reason
 
 
@@ -288,12 +370,27 @@ def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reas
 # Update.
 
 
-def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan, decoded=1.0):
-    return _Update("a", algorithm, ("log_weights", "elapsed"), (), decoded, bent, manifold, horizon, r2, untrained)
+def _step(
+    r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan, decoded=1.0
+):
+    return _Update(
+        "a",
+        algorithm,
+        ("log_weights", "elapsed"),
+        (),
+        decoded,
+        bent,
+        manifold,
+        horizon,
+        r2,
+        untrained,
+    )
 
 
 def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
-    return _Effect(variable, what, "embed@y", outcome, algorithm, score, score, score, 0.0, untrained)
+    return _Effect(
+        variable, what, "embed@y", outcome, algorithm, score, score, score, 0.0, untrained
+    )
 
 
 UNASKED = ResponsePart()
@@ -315,7 +412,9 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
 
 
 @by_cases("one_round, several, left, word")
-def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_round, several, left, word):
+def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
+    one_round, several, left, word
+):
     """By the steps of one round on the manifold, and by the update that fits them best."""
     one_round, several = one(one_round), one(several)
     rules = [
@@ -326,7 +425,9 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_r
     measure = _update(steps, rules=rules)
     assert measure.word == word
     assert measure.reason.startswith(f"rule best (keep 0.98) {AS_WELL}") == (word == "undecided")
-    assert _update(steps, rules=rules[1:]).word == ("undecided" if word == "yes" and left[1] > 0.5 else word)
+    assert _update(steps, rules=rules[1:]).word == (
+        "undecided" if word == "yes" and left[1] > 0.5 else word
+    )
 
 
 @by_cases("on, off, word, decided_by")
@@ -335,7 +436,9 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
     measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
     alone = f"{SPANS}: only states that no episode reaches are updated differently"
     assert measure.word == word and (measure.reason == alone) == (off == BELOW and on.low >= 0.95)
-    assert _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).word == "no"
+    assert (
+        _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).word == "no"
+    )
     assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
     assert measure.number == (on if decided_by.endswith("occur") else off)
 
@@ -380,7 +483,9 @@ def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_b
         assert measure.controls[UNTRAINED].number == (0.3 if decided_by == "label" else 0.4)
 
 
-@pytest.mark.parametrize("other", [{"algorithm": "another"}, {"what": "all"}, {"outcome": "prediction"}])
+@pytest.mark.parametrize(
+    "other", [{"algorithm": "another"}, {"what": "all"}, {"outcome": "prediction"}]
+)
 def test_update_is_not_decided_by_other_effects(other):
     """Of another algorithm, of a move of the state, or on the prediction."""
     measure = _update([_step(SURE)], [_effect(SURE), _effect(BELOW, **other)])
@@ -388,7 +493,9 @@ def test_update_is_not_decided_by_other_effects(other):
 
 
 @by_cases("step, score, word, decided_by")
-def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, score, word, decided_by):
+def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(
+    step, score, word, decided_by
+):
     step, score = one(step), one(score)
     measure = _update([_step(step)], [_effect(score)])
     assert measure.word == word and measure.about.startswith(decided_by)
@@ -400,20 +507,30 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
 
     Where they do not read the state either, they do not move it, and what its moves do says no more.
     """
-    steps = [_step(Interval(0.5, 0.4, 0.6), bent=bent, decoded=0.94), _step(BELOW, bent=bent, horizon=5)]
+    steps = [
+        _step(Interval(0.5, 0.4, 0.6), bent=bent, decoded=0.94),
+        _step(BELOW, bent=bent, horizon=5),
+    ]
     measure = _update(steps)
     assert measure.word == word == _update(steps, [_effect(BELOW)]).word
     assert measure.reason.startswith(NOTHING if word == "undecided" else "")
-    assert word == "no" or measure.reason.endswith("affine maps read R2 0.50 of its steps, others 0.88")
+    assert word == "no" or measure.reason.endswith(
+        "affine maps read R2 0.50 of its steps, others 0.88"
+    )
     steps[0] = _step(steps[0].r2, bent=bent, decoded=0.95)
     assert _update(steps, [_effect(BELOW)]).word == "no"
 
 
 @pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
-def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(low, word):
+def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(
+    low, word
+):
     """A table that bootstraps by the mean is near one of Q-learning; of .001 that is missed nothing is said."""
     measure = _update([_step(Interval(0.98, 0.976, 0.99))], another=Interval(0.999, low, 1))
-    assert (measure.word, measure.reason[-17:]) == (word, "and 0.02 of these" if word != "yes" else "")
+    assert (measure.word, measure.reason[-17:]) == (
+        word,
+        "and 0.02 of these" if word != "yes" else "",
+    )
     assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).word == "yes"
 
 
@@ -421,15 +538,26 @@ def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_t
 def test_an_update_that_arrives_late_is_another_one(high, word):
     """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
     measure = _update([_step(SURE)], response=ResponsePart("wm", (), Interval(0.5, 0.4, high)))
-    assert measure.word == word and measure.about.startswith("response one" if word == "no" else "log_weights")
+    assert measure.word == word and measure.about.startswith(
+        "response one" if word == "no" else "log_weights"
+    )
 
 
-@pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")])
+@pytest.mark.parametrize(
+    ("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
+)
 def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
     """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
-    measure = _update([_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low + 0.1)))
-    assert measure.word == word and ("state of the round after" in measure.about) == (word == "undecided")
-    assert _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word == "no"
+    measure = _update(
+        [_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low + 0.1))
+    )
+    assert measure.word == word and ("state of the round after" in measure.about) == (
+        word == "undecided"
+    )
+    assert (
+        _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word
+        == "no"
+    )
 
 
 @by_cases("family, group, named, word")
@@ -437,26 +565,46 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
     family, group, named, word, monkeypatch
 ):
     """Or a small change of it, which leaves it without a name. No update is of a reference that names no algorithm."""
-    score, left = SimpleNamespace(key=family, group=group, name=family), None if named else Interval(0.1, 0, 0.2)
-    found = SimpleNamespace(family=family if named else None, closest=family, left=left, scores={family: score})
+    score, left = (
+        SimpleNamespace(key=family, group=group, name=family),
+        None if named else Interval(0.1, 0, 0.2),
+    )
+    found = SimpleNamespace(
+        family=family if named else None, closest=family, left=left, scores={family: score}
+    )
     parts = {
         "algorithm": found,
         "update": UpdatePart((_step(SURE),)), "effects": EffectsPart(()), "response": UNASKED,
     }  # fmt: skip
-    compared = SimpleNamespace(parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False)
+    compared = SimpleNamespace(
+        parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False
+    )
     assert _judged(compared).word == word
     assert ("a small change" in _judged(compared).reason) == (not named and group == "wm")
     compared.reference = SimpleNamespace(names_algorithm=False, name="b")
-    assert (_judged(compared).word, _judged(compared).reason) == ("not applicable", "b names no algorithm")
-    compared.reference.names_algorithm, compared.reference.model = True, SimpleNamespace(is_handwired=False)
+    assert (_judged(compared).word, _judged(compared).reason) == (
+        "not applicable",
+        "b names no algorithm",
+    )
+    compared.reference.names_algorithm, compared.reference.model = (
+        True,
+        SimpleNamespace(is_handwired=False),
+    )
     parts["behaviour"] = SimpleNamespace(measure=SimpleNamespace(number=between(0.9989, 1.0)))
     assert _judged(compared).word == word
     parts["update"] = UpdatePart((_step(BELOW),))
     assert _judged(compared).word == "no"
     parts["behaviour"].measure.number = between(0.999, 1.0)  # it is the reference in another code
     assert (_judged(compared).word, _judged(compared).reason[:18]) == ("undecided", NOTHING)
-    monkeypatch.setattr("circuits.compare.update.is_hard", lambda reference: True)  # choices alone show no state
-    cases = (0.95, 1, "yes", True), (0.94, 1, "no", False), (0.94, 0.9, "no", True), (0.94, 0.9, "yes", False)
+    monkeypatch.setattr(
+        "circuits.compare.update.is_hard", lambda reference: True
+    )  # choices alone show no state
+    cases = (
+        (0.95, 1, "yes", True),
+        (0.94, 1, "no", False),
+        (0.94, 0.9, "no", True),
+        (0.94, 0.9, "yes", False),
+    )
     for decoded, low, state, sure in cases:
         parts["update"] = UpdatePart((_step(BELOW, decoded=decoded),))
         parts["state"] = SimpleNamespace(measure=SimpleNamespace(word=state))
@@ -477,25 +625,45 @@ def _path(share, reference, cause="latent"):
 
 
 def _circuit(
-    *paths, alike=ALIKE, handed=HANDED, null=(0.1, 0.25), handed_null=(0.05, 0.3), roles=(LOADED, IDLE), by=SURE
+    *paths,
+    alike=ALIKE,
+    handed=HANDED,
+    null=(0.1, 0.25),
+    handed_null=(0.05, 0.3),
+    roles=(LOADED, IDLE),
+    by=SURE,
 ):
-    matched = _Matched(alike, handed, roles, {"attention similarity for the prediction": SURE, "for the update": by})
+    matched = _Matched(
+        alike,
+        handed,
+        roles,
+        {"attention similarity for the prediction": SURE, "for the update": by},
+    )
     fresh = tuple(
-        _Matched(between(x, x), between(y, y), (), {}) for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
+        _Matched(between(x, x), between(y, y), (), {})
+        for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
     )
     paths = paths or (_path(ONE, ONE),)
     return CircuitPart("a", "b", paths, matched, fresh).measure
 
 
 @by_cases("alike, handed, word, decided_by")
-def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
+def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(
+    alike, handed, word, decided_by
+):
     alike, handed = one(alike), one(handed)
     measure = _circuit(alike=alike, handed=handed)
-    assert (measure.word, measure.threshold, measure.about) == (word, 0.5, f"{decided_by} similarity")
+    assert (measure.word, measure.threshold, measure.about) == (
+        word,
+        0.5,
+        f"{decided_by} similarity",
+    )
     assert measure.number == (alike if decided_by == "attention" else handed)
     assert measure.controls[UNTRAINED].number == (0.25 if decided_by == "attention" else 0.3)
     said = f"attention similarity {alike.estimate:.2f}"
-    assert measure.note == said + ("" if handed is NO_NUMBER else f", wiring similarity {handed.estimate:.2f}")
+    assert measure.note == said + (
+        "" if handed is NO_NUMBER else f", wiring similarity {handed.estimate:.2f}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -539,15 +707,27 @@ def test_the_outcome_that_may_be_least_alike_counts_and_a_control_without_a_numb
         ((_path(ONE, ONE), _path(HALF, HALF, "y")), ""),
         ((_path(ONE, HALF), _path(ONE, ONE, "y")), "latent"),
         ((_path(ONE, ONE), _path(HALF, ONE, "y")), "y"),
-        ((_path(ONE, between(0.6, 0.95)), _path(ONE, between(0.4, 0.95), "y")), "y"),  # the one that may be farthest
-        ((_path(Interval(1, 1, 1), Interval(0.8, 0.8, 0.8)), _path(ONE, between(0.5, 1.3), "y")), "y"),
+        (
+            (_path(ONE, between(0.6, 0.95)), _path(ONE, between(0.4, 0.95), "y")),
+            "y",
+        ),  # the one that may be farthest
+        (
+            (_path(Interval(1, 1, 1), Interval(0.8, 0.8, 0.8)), _path(ONE, between(0.5, 1.3), "y")),
+            "y",
+        ),
     ],
 )
-def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_than_a_quarter(paths, apart):
+def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_than_a_quarter(
+    paths, apart
+):
     """However alike heads are; and a path alone makes nothing different."""
     measure = _circuit(*paths)
     assert measure.word == ("undecided" if apart else "yes")
-    assert f"effect of {apart} on the prediction carried by attention at p?: difference" in measure.reason or not apart
+    assert (
+        f"effect of {apart} on the prediction carried by attention at p?: difference"
+        in measure.reason
+        or not apart
+    )
     assert _circuit(*paths, handed=between(0.1, 0.2)).word == "no"
 
 
@@ -561,4 +741,6 @@ def test_shares_differ_from_a_quarter_on(reference, word):
 @by_cases("share, reference, apart")
 def test_the_distance_of_two_shares_has_the_interval_of_both(share, reference, apart):
     """By the root of the sum of squares of the two that point the same way; from 0 on where it holds 0."""
-    assert [*vars(_apart(Interval(*share), Interval(*reference))).values()] == pytest.approx(apart, abs=1e-6)
+    assert [*vars(_apart(Interval(*share), Interval(*reference))).values()] == pytest.approx(
+        apart, abs=1e-6
+    )

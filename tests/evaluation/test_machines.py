@@ -60,8 +60,15 @@ def learner(n_states=4, n_actions=2):
         alpha, gamma = m.numbers
         state, following = (fed.tokens[:, at(label)] - ids["s_1"] for label in ("s", "s'"))
         action = fed.tokens[:, at("a")] - ids["a_1"]
-        table, rows = carried["q"].unflatten(1, (n_states, n_actions)), torch.arange(len(fed.tokens))
-        error = fed.values[:, at("r")] + gamma * table[rows, following].amax(1) - table[rows, state, action]
+        table, rows = (
+            carried["q"].unflatten(1, (n_states, n_actions)),
+            torch.arange(len(fed.tokens)),
+        )
+        error = (
+            fed.values[:, at("r")]
+            + gamma * table[rows, following].amax(1)
+            - table[rows, state, action]
+        )
         visited = nn.functional.one_hot(state * n_actions + action, n_states * n_actions)
         after = carried["q"] + alpha * error.unsqueeze(1) * visited
         return 1e3 * after.unflatten(1, (n_states, n_actions))[rows, following], {"q": after}
@@ -82,12 +89,22 @@ def search(known=False):
 
     def step(m, carried, fed):
         nodes = (fed.tokens - first).clamp(min=0)
-        source, target, candidates, root = nodes[:, 2:-5:2], nodes[:, 3:-5:2], nodes[:, -5:-3], nodes[:, -2]
-        share = 0.5 + (carried["set"].gather(1, candidates) > 0.5).to(m.numbers) @ m.numbers.view(2, 2)
+        source, target, candidates, root = (
+            nodes[:, 2:-5:2],
+            nodes[:, 3:-5:2],
+            nodes[:, -5:-3],
+            nodes[:, -2],
+        )
+        share = 0.5 + (carried["set"].gather(1, candidates) > 0.5).to(m.numbers) @ m.numbers.view(
+            2, 2
+        )
         reached = torch.maximum(carried["set"], nn.functional.one_hot(root, n))
         follows = torch.where(reached.gather(1, source) > 0.5, target, root.unsqueeze(1))
         after = reached.scatter(1, follows, 1.0)
-        return torch.zeros_like(after).scatter(1, candidates, share), {"told": candidates.to(after), "set": after}
+        return torch.zeros_like(after).scatter(1, candidates, share), {
+            "told": candidates.to(after),
+            "set": after,
+        }
 
     return interp.adapt(
         Weighed(0.5, -0.5, -0.5, 0.5), layout, step=step, name="search", reset=drawn_anew, output="probability",
@@ -111,7 +128,9 @@ def test_a_machine_that_is_cut_knows_nothing_and_swapped_knows_another_episode()
     control = latent_control(leader(), experts.sample(60, 40, N_EXPERTS, seed=1))
     assert control.get("accuracy, cut").estimate == 0.5
     assert control.get("accuracy, intact").low > control.get("accuracy, majority_vote").high
-    assert control.get("lost when swapped").low > 0 and control.get("cut minus majority vote").high < 0
+    assert (
+        control.get("lost when swapped").low > 0 and control.get("cut minus majority vote").high < 0
+    )
 
 
 def test_cutting_an_lstm_cuts_both_channels():
@@ -132,7 +151,12 @@ def test_what_needs_heads_is_refused_where_it_is_asked_for_itself():
     """A table of attention of a GRU is nobody's question: the error names what the machine has instead."""
     machine, episodes = gru(), experts.sample(4, 12, N_EXPERTS, seed=0)
     for ask in (round_attention, attention_to_experts):
-        refuses("gru has no attention heads; its points are latent, reset, update", ask, machine, episodes)
+        refuses(
+            "gru has no attention heads; its points are latent, reset, update",
+            ask,
+            machine,
+            episodes,
+        )
     assert patterns(interp.load("wma-handwired", n_experts=4))[1] == "blocks.1.attn.hook_pattern"
 
 
@@ -143,19 +167,37 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         weights = m(carried["h"].softmax(-1))
         return weights[:, :2], {"h": carried["h"] + weights}
 
-    module, channels = nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)), [interp.Channel("h", (N_EXPERTS,))]
+    module, channels = (
+        nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)),
+        [interp.Channel("h", (N_EXPERTS,))],
+    )
     machine = adapted(module, step, {"pattern": "0"}, name="slots", channels=channels)
-    with pytest.raises(interp.InputError, match="the attention of slots is not between the positions of a round"):
+    with pytest.raises(
+        interp.InputError, match="the attention of slots is not between the positions of a round"
+    ):
         round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
 
 
-def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(small, builders, tmp_path):
+def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(
+    small, builders, tmp_path
+):
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
-    ran, folder = printed("evaluate", "own-lstm", "--episodes", "30", "--out", tmp_path), tmp_path / "own-lstm"
+    ran, folder = (
+        printed("evaluate", "own-lstm", "--episodes", "30", "--out", tmp_path),
+        tmp_path / "own-lstm",
+    )
     said = "not applicable: own-lstm has no attention heads"
     assert f"attention: {said}" in " ".join(ran.split())
     assert pd.read_csv(folder / "attention.csv")["note"].item() == said
-    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention"}
+    names = {
+        "summary",
+        "regimes",
+        "regret_curves",
+        "lengths",
+        "latent_control",
+        "calibration",
+        "attention",
+    }
     assert {path.stem for path in folder.glob("*.csv")} == names
     settings = json.loads((folder / "settings.json").read_text())
     assert (settings["model"], settings["digest"]) == ("own-lstm", interp.load("own-lstm").digest())
@@ -165,9 +207,15 @@ def test_the_command_gives_every_table_and_says_that_attention_does_not_apply(sm
 def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatch):
     """The table and the row of long episodes say so; everything else is measured."""
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform"])
-    machine, said = cached(n_rounds=100), "not applicable: cached has room for 100 rounds, not for 1,000"
+    machine, said = (
+        cached(n_rounds=100),
+        "not applicable: cached has room for 100 rounds, not for 1,000",
+    )
     result = suite.evaluate(machine, n_episodes=30)
-    assert result.notes == {"lengths": said, "attention": "not applicable: cached has no attention heads"}
+    assert result.notes == {
+        "lengths": said,
+        "attention": "not applicable: cached has no attention heads",
+    }
     assert "length-regret" not in draw(result.tables) and len(result.tables["summary"]) == 1
     frame = suite.headline(machine, n_episodes=16).set_index("what")
     assert frame["beside"]["uniform: episodes of 1,000 rounds"] == said
@@ -207,7 +255,10 @@ def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
     table = moved(machine, episodes, read, write)
     np.testing.assert_allclose(table["model"], table["search"], atol=1e-6)
     runs = controlled(machine, episodes, read, write)
-    answered = {key: episodes.correct(run.predictions.double().numpy())[:, -1].mean() for key, run in runs.items()}
+    answered = {
+        key: episodes.correct(run.predictions.double().numpy())[:, -1].mean()
+        for key, run in runs.items()
+    }
     assert answered["cut"] == answered["frozen"] == 0.5 and answered["discrete"] < 0.9
     assert set(runs) == {"cut", "reset", "frozen", "swapped", "discrete"}
 

@@ -35,7 +35,16 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     model = interp.load("wma-handwired", n_experts=4)
     steps = []
     result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
-    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
+    names = {
+        "summary",
+        "regimes",
+        "regret_curves",
+        "lengths",
+        "latent_control",
+        "calibration",
+        "attention",
+        "theory",
+    }
     assert set(result.tables) == names and sum(steps) == len(suite.plan_of(model).parts(model)) == 4
     assert result.tables["theory"]["holds"].all()
     assert result.notes == {}
@@ -43,10 +52,14 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     assert pd.read_csv(tmp_path / "summary.csv")["regime"].tolist() == ["uniform", "switch-10"]
     assert json.loads((tmp_path / "settings.json").read_text())["digest"] == model.digest()
     assert len(result.to_tables()) == 2
-    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(draw(result.tables))
+    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(
+        draw(result.tables)
+    )
 
 
-def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
+def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(
+    monkeypatch, learner, tmp_path
+):
     """From the shell, on one regime and short play; the same code runs them all."""
     monkeypatch.setattr(qlearning, "_EVALUATED", ("grid",))
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
@@ -66,7 +79,12 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatc
 
 def test_too_few_episodes_and_a_theory_that_is_not_there_are_refused_before_any_work(learner):
     refuses("at least 30, got 3", suite.evaluate, learner, n_episodes=3)
-    refuses("the evaluation of 'qlearning' has no theory to check", suite.evaluate, learner, with_theory=True)
+    refuses(
+        "the evaluation of 'qlearning' has no theory to check",
+        suite.evaluate,
+        learner,
+        with_theory=True,
+    )
 
 
 def test_a_model_s_excess_is_its_divergence_from_bayes():
@@ -84,7 +102,10 @@ def test_headlines_say_what_stands_beside(learner, monkeypatch):
     monkeypatch.setattr(returns, "HORIZONS", (5, 10))
     frame = suite.headline(learner, n_episodes=30)
     assert set(frame.columns) == {"what", "estimate", "low", "high", "beside"}
-    assert frame["beside"].str.contains("gamma = 0 table").any() and frame["beside"].str.contains("untrained").any()
+    assert (
+        frame["beside"].str.contains("gamma = 0 table").any()
+        and frame["beside"].str.contains("untrained").any()
+    )
 
 
 def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
@@ -94,14 +115,20 @@ def test_a_task_may_plan_its_own_evaluation(learner, changed_task):
         parts=lambda model: ["all"],
         measure=lambda model, part, n_episodes, seed: frame.assign(n_episodes=n_episodes),
         tables=lambda model, found: {"summary": found["all"]},
-        headline=lambda model, n_episodes, seed: [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")],
+        headline=lambda model, n_episodes, seed: [
+            row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")
+        ],
         theory=lambda model, n_episodes, seed: frame,
     )
     changed_task("qlearning", evaluation=lambda: plan)
     result = suite.evaluate(learner, n_episodes=2, with_theory=True)
-    assert set(result.tables) == {"summary", "theory"} and result.to_frame()["n_episodes"].tolist() == [2]
+    assert set(result.tables) == {"summary", "theory"} and result.to_frame()[
+        "n_episodes"
+    ].tolist() == [2]
     assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
     changed_task("qlearning", evaluation=lambda: replace(plan, headline=None))
     refuses("names no headline", suite.headline, learner)
     changed_task("qlearning", evaluation=None)
-    refuses("models of 'qlearning' cannot be evaluated: give the task's record", suite.evaluate, learner)
+    refuses(
+        "models of 'qlearning' cannot be evaluated: give the task's record", suite.evaluate, learner
+    )

@@ -103,7 +103,9 @@ def napkin() -> HookedLatentTransformer:
 def napkin_pair() -> tuple[experts.ExpertEpisodes, experts.ExpertEpisodes]:
     """One episode of two rounds: votes 1, 1 (clean) or 0, 1 (corrupted); labels 0."""
     votes = np.array([[[1], [1]]]), np.array([[[0], [1]]])
-    clean, corrupted = (experts.ExpertEpisodes(v, np.zeros((1, 2), int), np.full((1, 1), 0.5)) for v in votes)
+    clean, corrupted = (
+        experts.ExpertEpisodes(v, np.zeros((1, 2), int), np.full((1, 1), 0.5)) for v in votes
+    )
     return clean, corrupted
 
 

@@ -27,7 +27,9 @@ CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched ra
 @pytest.fixture(scope="module")
 def found(wma, pair):
     options = {"rounds": slice(3, 12), "search": Search(steps=60, restarts=1)}
-    return align(wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
+    return align(
+        wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options
+    )
 
 
 def test_the_log_weights_are_found_and_beat_every_control(found):
@@ -36,17 +38,23 @@ def test_the_log_weights_are_found_and_beat_every_control(found):
     assert list(frame.index) == CONDITIONS
     assert frame.loc["learned", "iia_informative"] > 0.97
     assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
-    assert found.accuracy("nothing") == 0.0 and np.isnan(frame.loc["arbitrary labels", "iia_informative"])
+    assert found.accuracy("nothing") == 0.0 and np.isnan(
+        frame.loc["arbitrary labels", "iia_informative"]
+    )
 
 
 def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
     """Two orthonormal directions, in the span of the three that hold log-weights, that see no common shift of them."""
     circuit, _ = wma
     own = torch.from_numpy(
-        np.stack([direction.vector() for direction in circuit.location("log_weights", "p?").directions])
+        np.stack(
+            [direction.vector() for direction in circuit.location("log_weights", "p?").directions]
+        )
     )
     assert found.rank == 2 and found.basis.shape == (own.shape[1], 2)
-    torch.testing.assert_close(found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0
+    )
     torch.testing.assert_close(found.basis.T @ own.T @ own, found.basis.T, atol=1e-6, rtol=0)
     assert (found.basis.T @ own.sum(0)).norm() < 0.05
 
@@ -54,12 +62,16 @@ def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_directio
 def test_a_learned_basis_is_a_place_to_interchange(wma, pair, found):
     """What was learned from some pairs gives the counterfactual's choice in an ordinary interchange, too."""
     place = Place.of(found.site, found.basis.T)
-    result = interchange(wma[1], *pair, weighted_majority(0.5), "log_weights", place, rounds=slice(3, 12))
+    result = interchange(
+        wma[1], *pair, weighted_majority(0.5), "log_weights", place, rounds=slice(3, 12)
+    )
     assert result.iia_informative > 0.95
 
 
 def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
-    result = align(wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", rounds=slice(3, 12))
+    result = align(
+        wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", rounds=slice(3, 12)
+    )
     assert result.accuracy() == 0.0 and result.fits["learned"].steps == (0,)
 
 
@@ -68,7 +80,8 @@ def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, 
     before, state = model.digest(), torch.random.get_rng_state()
     options = {"rounds": slice(3, 12), "search": Search(steps=4, restarts=1, seed=3)}
     first, second = (
-        align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options) for _ in range(2)
+        align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
+        for _ in range(2)
     )
     assert torch.equal(first.basis, second.basis)
     assert model.digest() == before and torch.equal(torch.random.get_rng_state(), state)
@@ -109,24 +122,47 @@ def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
     assert counts[pairs.tied].sum() == 0 and pairs.tied.any()
     assert pairs.informative[drawn].double().mean().item() == pytest.approx(0.5, abs=0.02)
     for kind in (pairs.informative, ~pairs.informative & ~pairs.tied):
-        shares = torch.stack([counts[kind & (pairs.rounds == t)].sum() for t in pairs.rounds[kind].unique()])
-        torch.testing.assert_close(shares / shares.sum(), torch.full_like(shares, 1 / len(shares)), rtol=0, atol=0.02)
+        shares = torch.stack(
+            [counts[kind & (pairs.rounds == t)].sum() for t in pairs.rounds[kind].unique()]
+        )
+        torch.testing.assert_close(
+            shares / shares.sum(), torch.full_like(shares, 1 / len(shares)), rtol=0, atol=0.02
+        )
 
 
 def test_hard_attention_needs_a_smooth_stand_in():
     """At what a hard head chooses by, no gradient arrives: the message names the remedy."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin")
     episodes = [mdp.sample(20, 10, 2, 2, seed=seed) for seed in (0, 1)]
-    with pytest.raises(AlignmentError, match=r"no gradient reaches 'blocks.1.hook_resid_post'.*give smooth=circuits"):
-        align(model, *episodes, q_learning(), "next_values", "resid_post[1]@Select", rounds=slice(4, 10))
+    with pytest.raises(
+        AlignmentError,
+        match=r"no gradient reaches 'blocks.1.hook_resid_post'.*give smooth=circuits",
+    ):
+        align(
+            model,
+            *episodes,
+            q_learning(),
+            "next_values",
+            "resid_post[1]@Select",
+            rounds=slice(4, 10),
+        )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"site": "resid_post[1]@w?"}, r"'w\?' comes after 'p\?', where the prediction is read, and cannot change it"),
-        ({"variable": "match"}, r"0 of the 576 pairs that train are informative \(setting 'match' .* 100 are needed"),
-        ({"rounds": 0}, r"0 of the 64 pairs that train .* give more episodes, more or later rounds"),
+        (
+            {"site": "resid_post[1]@w?"},
+            r"'w\?' comes after 'p\?', where the prediction is read, and cannot change it",
+        ),
+        (
+            {"variable": "match"},
+            r"0 of the 576 pairs that train are informative \(setting 'match' .* 100 are needed",
+        ),
+        (
+            {"rounds": 0},
+            r"0 of the 64 pairs that train .* give more episodes, more or later rounds",
+        ),
         ({"site": "resid_post[1]"}, "aligning needs one vector"),
         ({"search": Search(rank=99)}, "rank must be an integer from 1 to d_model = 44, got 99"),
         ({"search": Search(held_out=0.98)}, "held_out 0.98 of 24 episodes leaves none"),
@@ -134,7 +170,12 @@ def test_hard_attention_needs_a_smooth_stand_in():
     ],
 )
 def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, message):
-    given = {"variable": "log_weights", "site": "resid_post[1]@p?", "rounds": slice(3, 12), **options}
+    given = {
+        "variable": "log_weights",
+        "site": "resid_post[1]@p?",
+        "rounds": slice(3, 12),
+        **options,
+    }
     refuses(message, align, wma[1], *pair, weighted_majority(0.5), **given)
 
 

@@ -30,17 +30,31 @@ from tests.cases import by_cases
 from tests.machines import transformer
 from tests.refusals import refuses
 
-NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
+NAMES = {
+    "patching",
+    "interchange",
+    "alignment",
+    "steering",
+    "edges",
+    "faithfulness",
+    "circuit",
+    "ablation",
+}
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["learned", pytest.param("handwired", marks=pytest.mark.slow)],  # slow: the same again, on wider heads
+    [
+        "learned",
+        pytest.param("handwired", marks=pytest.mark.slow),
+    ],  # slow: the same again, on wider heads
 )
 def test_tables_of_expert_models(kind, untrained, wma):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
-    results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4))
+    results = causal_tables.tables(
+        model, 4, smooth=circuits.differentiable(model), sample=Sample(n_episodes=4)
+    )
     refused = results["alignment"].refused.str.contains("give more episodes")
     assert set(results) == NAMES and refused.all() and results["alignment"].iia.isna().all()
     assert {"random", "chance_informative", "low", "high"} < set(results["interchange"].columns)
@@ -49,7 +63,12 @@ def test_tables_of_expert_models(kind, untrained, wma):
     assert {"random_mean", "random_cpr", "cpr", "cmd"} < set(results["faithfulness"].columns)
     read = results["ablation"].groupby("ablation").metric.unique().map(set).to_dict()
     assert read == {key: {"logit_diff", "state"} for key in ("resample", "mean", "zero")}
-    assert set(results["patching"].corruption) == {"flip-vote", "flip-label", "swap-histories", "exchange-history"}
+    assert set(results["patching"].corruption) == {
+        "flip-vote",
+        "flip-label",
+        "swap-histories",
+        "exchange-history",
+    }
 
 
 @pytest.mark.slow
@@ -58,7 +77,9 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     """Slow because the handwired model has 19 positions, 4 layers of 6 heads and DAS runs nine times."""
     model = untrained_q
     if kind == "handwired":
-        model = circuits.compile_circuit(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
+        model = circuits.compile_circuit(
+            circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+        ).eval()
     smooth, sample = circuits.differentiable(model), Sample(n_episodes=8)
     assert set(causal_tables.tables(model, 4, smooth=smooth, sample=sample)) == NAMES
 
@@ -67,10 +88,16 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
     """Hard heads have no gradient; in the softmax-only variant EAP-IG finds the wired path of the values, no more."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
     episodes = tasks.of(model).sample_for(model, 12, 13, 0)
-    pair = prepare(circuits.differentiable(model), *corruption(model, "exchange-history").build(episodes, 12), 12)
+    pair = prepare(
+        circuits.differentiable(model),
+        *corruption(model, "exchange-history").build(episodes, 12),
+        12,
+    )
     scorer = CircuitScorer(pair)
     kept = smallest(scorer, attribute(pair).edges, causal_tables._TOLERANCE)
-    heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
+    heads = {
+        name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")
+    }
     fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
     assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
         f"embed -> {fetch}.v",
@@ -97,7 +124,12 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
     algorithm = weighted_majority(0.5)
     fitted = fitted_direction(model, episodes, algorithm, change)
     torch.testing.assert_close(fitted, _state_direction(model, change), rtol=0, atol=0.02)
-    assert steer(model, episodes, algorithm, Doses(change, direction=fitted), round=7).table.max_error.max() < 0.02
+    assert (
+        steer(
+            model, episodes, algorithm, Doses(change, direction=fitted), round=7
+        ).table.max_error.max()
+        < 0.02
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +161,9 @@ def test_shared_rollouts_change_no_number(wma, untrained):
         return [steered, causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims)]
 
     with session():
-        known = [interp.rollout(model, x) for model in (untrained, wma[1]) for x in (episodes, other)]
+        known = [
+            interp.rollout(model, x) for model in (untrained, wma[1]) for x in (episodes, other)
+        ]
         shared = both()
         assert interp.rollout(untrained, episodes) is known[0]
     for alone, together in zip(both(), shared, strict=True):
@@ -158,7 +192,9 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
 
 def test_whole_activations_of_the_handwired_model(wma, pair):
     """Each variable is found where it passes; before it arrives, and at controls, nothing is right that was not."""
-    frame = causal_tables.interchange_table(wma[1], *pair, 8, 0).set_index(["variable", "places", "outcome"])
+    frame = causal_tables.interchange_table(wma[1], *pair, 8, 0).set_index(
+        ["variable", "places", "outcome"]
+    )
     accuracy = frame.iia_informative
     right = [
         ("log_weights", "latent@<z>", "prediction"),
@@ -180,7 +216,9 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     known, algorithm = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
     run = interp.rollout(model, known)
     decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=RIDGE)
-    torch.testing.assert_close(decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0)
+    torch.testing.assert_close(
+        decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0
+    )
     claims = [
         Claim.at("label", ["embed@y"], "state"),
         Claim.at("log_weights", ["latent"], "state"),
@@ -198,7 +236,10 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     """
     _, model = wma
     result = causal_tables.patch(
-        model, 3, components=("resid_pre", "head"), sample=Sample("flip-label", n_episodes=8, n_map=3)
+        model,
+        3,
+        components=("resid_pre", "head"),
+        sample=Sample("flip-label", n_episodes=8, n_map=3),
     )
     written = {path.name for path in causal_tables.write(result, tmp_path)}
     assert written == {
@@ -206,7 +247,11 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
         "patching.json",
         "rounds.csv",
         "rounds.svg",
-        *(f"{metric}-{part}.svg" for metric in ("logit_diff", "state") for part in ("resid_pre", "z")),
+        *(
+            f"{metric}-{part}.svg"
+            for metric in ("logit_diff", "state")
+            for part in ("resid_pre", "z")
+        ),
     }
     frame = pd.read_csv(tmp_path / "patching.csv")
     assert set(frame["round"]) == {3} and frame.groupby("metric")["read"].unique().to_dict() == {
@@ -214,7 +259,9 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
         "state": 3,
     }
     told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
-    assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(one["gap"] for one in told)
+    assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(
+        one["gap"] for one in told
+    )
     assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
     for _, table in causal_tables.summary(result).groupby("metric"):
         assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
@@ -222,14 +269,21 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
 
 def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
     result = causal_tables.patch(
-        wma[1], 3, components=("latent",), propagate=False, sample=Sample("flip-label", n_episodes=4)
+        wma[1],
+        3,
+        components=("latent",),
+        propagate=False,
+        sample=Sample("flip-label", n_episodes=4),
     )
     assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
 
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
     sample = Sample(n_episodes=4, n_map=0)
-    assert causal_tables.patch(wma[1], 3, components=("latent",), sample=sample).corruption == "exchange-history"
+    assert (
+        causal_tables.patch(wma[1], 3, components=("latent",), sample=sample).corruption
+        == "exchange-history"
+    )
     for task in tasks.every():
         for record in task.analysis.corruptions():
             assert record.key in causal_tables.corruption_names()
@@ -285,20 +339,27 @@ def test_its_variables_are_interchanged_and_steered(pulls, model):
     base, source = (pulls.sample(12, 8, seed=seed) for seed in (0, 1))
     algorithm, run = tasks.of(model).explains(model), rollout(model, base)
     decode = Decoder.fit(run.latents[:, :-1], algorithm.run(base)["chances"], ridge=1e-3)
-    written = interchange(model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode))
+    written = interchange(
+        model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode)
+    )
     assert written.correct.shape == (12, 8) and written.informative.any()
     change = np.array([0.1, 0.0])
     direction = fitted_direction(model, base, algorithm, change)
     steered = steer(model, base, algorithm, Doses(change, (0, 1), direction), round=5)
     first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
-    np.testing.assert_allclose(steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12)
+    np.testing.assert_allclose(
+        steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12
+    )
 
 
 def test_claims_can_be_given_where_its_record_has_none(pulls, model):
     base, source = (pulls.sample(6, 6, seed=seed) for seed in (0, 1))
-    frame = causal_tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
+    frame = causal_tables.interchange_table(
+        model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])]
+    )
     assert frame.iia.between(0, 1).all()
     with pytest.raises(
-        InputError, match=r"task 'pulls' names no claims, which this needs; give its record analysis=Analysis\(claims"
+        InputError,
+        match=r"task 'pulls' names no claims, which this needs; give its record analysis=Analysis\(claims",
     ):
         causal_tables.interchange_table(model, base, source, 3, 0)

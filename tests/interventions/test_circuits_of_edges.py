@@ -98,7 +98,9 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
     # Exchanged, our "clean" is their corrupted: both take slopes there, with opposite differences.
     pair = prepare(untrained, single[1], single[0], 4)
     ours = edge_graph.attribute(
-        pair, Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1]), steps=1
+        pair,
+        Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1]),
+        steps=1,
     )
     bound = bind(untrained, pair.corrupted, pair.clean, rounds=4)
     theirs = tl.attribution_patch(
@@ -119,13 +121,19 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
 
 
 @pytest.mark.parametrize("how", ["resample", "mean", "zero"])
-def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(untrained, expert_episodes, how):
+def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(
+    untrained, expert_episodes, how
+):
     """No edge cut: the clean run; all cut by resampling: the corrupted run; to float precision."""
     pair = prepare(untrained, *corruptions.exchange_history(expert_episodes, 4), 4)
     scorer = CircuitScorer(pair, "probability", how)
-    np.testing.assert_allclose(scorer.full, scorer.measure.measure(pair.clean_readout, pair), atol=1e-12)
+    np.testing.assert_allclose(
+        scorer.full, scorer.measure.measure(pair.clean_readout, pair), atol=1e-12
+    )
     if how == "resample":
-        np.testing.assert_allclose(scorer.empty, scorer.measure.measure(pair.corrupted_readout, pair), atol=1e-12)
+        np.testing.assert_allclose(
+            scorer.empty, scorer.measure.measure(pair.corrupted_readout, pair), atol=1e-12
+        )
 
 
 WANTED = {
@@ -159,8 +167,12 @@ def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
     assert row["faithfulness"] == pytest.approx(1) and row["random_max"] < 0.5
     assert row["incompleteness"] == pytest.approx(0, abs=1e-9) and row["least_minimal"] > 0.5
     assert row["size"] == len(WANTED[metric])
-    less = ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False).to_frame().loc[0]
-    assert np.isnan(less["least_minimal"]) and less.drop("least_minimal").equals(row.drop("least_minimal"))
+    less = (
+        ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False).to_frame().loc[0]
+    )
+    assert np.isnan(less["least_minimal"]) and less.drop("least_minimal").equals(
+        row.drop("least_minimal")
+    )
 
 
 def test_a_circuit_is_run_once(wma):
@@ -183,7 +195,11 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
         circuit, scorer.graph, WANTED["logit_diff"]
     )
-    curve = ablation.faithfulness_curve(scorer, edge_graph.attribute(pair).edges, n_random=2).to_frame().iloc[-1]
+    curve = (
+        ablation.faithfulness_curve(scorer, edge_graph.attribute(pair).edges, n_random=2)
+        .to_frame()
+        .iloc[-1]
+    )
     assert curve.cpr > curve.random_cpr and curve.cmd < curve.random_cmd
     assert curve.faithfulness == pytest.approx(1)
 
@@ -202,7 +218,9 @@ def kept(pair, change, what=CircuitScorer.values):
 
 def scored(pair, change, **options):
     """The faithfulness curve of scores that were changed."""
-    return kept(pair, lambda keep: change(keep * 1.0), partial(ablation.faithfulness_curve, **options))
+    return kept(
+        pair, lambda keep: change(keep * 1.0), partial(ablation.faithfulness_curve, **options)
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,11 +228,23 @@ def scored(pair, change, **options):
     [
         (lambda pair: CircuitScorer(pair, "logit_diff", "median"), "unknown ablation 'median'"),
         (lambda pair: edge_graph.attribute(pair, steps=0), "steps must be an integer >= 1"),
-        (lambda pair: ablation.acdc(CircuitScorer(pair), -1.0), "tolerance must be a finite number >= 0"),
-        (lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"), "unknown destination of '1.0' '0.0.q'"),
+        (
+            lambda pair: ablation.acdc(CircuitScorer(pair), -1.0),
+            "tolerance must be a finite number >= 0",
+        ),
+        (
+            lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"),
+            "unknown destination of '1.0' '0.0.q'",
+        ),
         (lambda pair: EdgeGraph(pair.model).mask([(99, 0)]), r"edge \(99, 0\) is none of"),
-        (lambda pair: EdgeGraph(pair.model).contributions(pair.clean, 9), "round 9 is out of range"),
-        (lambda pair: kept(pair, lambda keep: keep[:2, :2]), r"keep must hold a number for each of .*shape \(2, 2\)"),
+        (
+            lambda pair: EdgeGraph(pair.model).contributions(pair.clean, 9),
+            "round 9 is out of range",
+        ),
+        (
+            lambda pair: kept(pair, lambda keep: keep[:2, :2]),
+            r"keep must hold a number for each of .*shape \(2, 2\)",
+        ),
         (lambda pair: kept(pair, lambda keep: keep.T), "keep must hold a number for each of"),
         (
             lambda pair: kept(pair, lambda keep: torch.as_tensor(keep) * 7.0),
@@ -231,12 +261,18 @@ def scored(pair, change, **options):
             "each share must be a finite number >= 0 and <= 1",
         ),
         (lambda pair: scored(pair, lambda keep: keep, shares=()), "shares is empty"),
-        (lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 3, -1), "n must be an integer >= 0, got -1"),
+        (
+            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 3, -1),
+            "n must be an integer >= 0, got -1",
+        ),
         (
             lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 10**6, 1),
             "size must be an integer >= 0 and <=",
         ),
-        (lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 1, 10**9), "n=1000000000 would take at least"),
+        (
+            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 1, 10**9),
+            "n=1000000000 would take at least",
+        ),
     ],
 )
 def test_bad_input(sums, call, message):
@@ -262,7 +298,14 @@ def test_the_reads_of_the_wired_circuit(reads) -> None:
     """Weighted Majority with two experts has eight reads that change an exit, and no other is found."""
     found = reads[2]
     reads = {(row.source, row.target) for row in found.itertuples()}
-    assert {("<z>", "p?"), ("<z>", "w?"), ("y", "w?"), ("p_1", "p?"), ("p_2", "p?"), ("e_1", "p_1")} <= reads
+    assert {
+        ("<z>", "p?"),
+        ("<z>", "w?"),
+        ("y", "w?"),
+        ("p_1", "p?"),
+        ("p_2", "p?"),
+        ("e_1", "p_1"),
+    } <= reads
     assert (found["effect"] > 0).all() and (found["low"] <= found["effect"]).all()
 
 
@@ -277,9 +320,13 @@ def test_an_effect_is_what_the_cut_does(reads) -> None:
         return pattern
 
     _, plain, _ = interp.replay(model, run, rounds=[10])
-    _, after, _ = interp.replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer']}.attn.hook_pattern", cut)])
+    _, after, _ = interp.replay(
+        model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer']}.attn.hook_pattern", cut)]
+    )
     apart = (plain - plain.mean(0)).flatten(1).norm(dim=-1).mean()
-    assert told["effect"] == pytest.approx(float((after - plain).flatten(1).norm(dim=-1).mean() / apart))
+    assert told["effect"] == pytest.approx(
+        float((after - plain).flatten(1).norm(dim=-1).mean() / apart)
+    )
 
 
 def test_rounds_and_numbers_are_checked(reads) -> None:

@@ -36,12 +36,16 @@ LAST = "attn_out[2] resid_post[2]"
 
 WMA = {
     # corruption, metric: where the value is, and the heads that move it
-    ("exchange-history", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
-    ("swap-histories", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
-    ("exchange-history", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]")) | {"2.3@w?"},
+    ("exchange-history", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}"))
+    | {"2.1@p?", "3.1@p?"},
+    ("swap-histories", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}"))
+    | {"2.1@p?", "3.1@p?"},
+    ("exchange-history", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]"))
+    | {"2.3@w?"},
     ("flip-vote", "logit_diff"): _path(("p_1", UNTIL_2), ("p?", LAST)) | {"3.1@p?"},
     ("flip-vote", "state"): _path(("p_1", UNTIL_2), ("w?", LAST)) | {"3.2@w?"},
-    ("flip-label", "state"): _path(("y", UNTIL_1), ("w?", f"{FROM_1} {LAST}")) | {"2.2@w?", "3.2@w?"},
+    ("flip-label", "state"): _path(("y", UNTIL_1), ("w?", f"{FROM_1} {LAST}"))
+    | {"2.2@w?", "3.2@w?"},
 }
 
 
@@ -55,7 +59,9 @@ def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
     assert _lit(circuit, result) == WMA[corruption, metric]
     if direction == "denoising" and corruption != "flip-vote":
         lit = [i for i, effect in enumerate(result.effects.abs().amax(-1)) if effect > 1e-9]
-        assert (result.fractions()[lit] - 1).abs().max() < 1e-9  # one path: each site on it carries everything
+        assert (
+            result.fractions()[lit] - 1
+        ).abs().max() < 1e-9  # one path: each site on it carries everything
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
@@ -64,7 +70,9 @@ def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     pair = q_corruptions._change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
     result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
-    path = _path(("r", f"{UNTIL_2} resid_post[2] resid_pre[3]"), ("Update", "attn_out[3] resid_post[3]"))
+    path = _path(
+        ("r", f"{UNTIL_2} resid_post[2] resid_pre[3]"), ("Update", "attn_out[3] resid_post[3]")
+    )
     assert lit == path | {"4.2@Update"}
 
 
@@ -83,7 +91,9 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
     _, model = wma
     pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
     frame = round_map(model, *pair, "latent", rounds=range(1, 9)).to_frame()
-    grid = frame.assign(share=frame["effect"] / frame["gap"]).pivot(index="patched", columns="read", values="share")
+    grid = frame.assign(share=frame["effect"] / frame["gap"]).pivot(
+        index="patched", columns="read", values="share"
+    )
     assert grid.loc[1:3, 4:].to_numpy() == pytest.approx(0)
     for patched in range(4, 9):
         assert grid.loc[patched, patched:].to_numpy() == pytest.approx(1)
@@ -95,6 +105,10 @@ def test_round_map_equals_sweeps(untrained, expert_episodes):
     pair, site = corruptions.exchange_history(expert_episodes, 2), "resid_pre[1]@w?"
     mapped = round_map(untrained, *pair, site, rounds=[2, 3, 5], metric="probability").to_frame()
     for row, _ in zip(mapped.itertuples(), range(6), strict=True):
-        one = patching.sweep(untrained, *pair, row.patched, sites=site, read=row.read, metric="probability")
+        one = patching.sweep(
+            untrained, *pair, row.patched, sites=site, read=row.read, metric="probability"
+        )
         found = row.effect, row.size, row.gap
-        assert found == pytest.approx((float(one.effects.mean()), float(one.effects.abs().mean()), one.gap), abs=1e-12)
+        assert found == pytest.approx(
+            (float(one.effects.mean()), float(one.effects.abs().mean()), one.gap), abs=1e-12
+        )

@@ -24,7 +24,9 @@ WMA = cases(__file__, "interchange WMA")
 
 def is_exact(result):
     """Every pair is the algorithm's, and moves as far; on the many in which that differs, doing nothing scores 0."""
-    moves = [bound == pytest.approx(1, abs=1e-6) for bound in (result.score().low, result.slope().low)]
+    moves = [
+        bound == pytest.approx(1, abs=1e-6) for bound in (result.score().low, result.slope().low)
+    ]
     differs = result.informative.sum() >= 20 and not (result.unpatched & result.informative).any()
     return differs and all(moves) and result.iia == 1.0 and result.error.max() < 1e-12
 
@@ -53,14 +55,18 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, pair):
 
     def exchanged(activation, hook):
         at, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
-        block = torch.as_tensor(np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)]))
+        block = torch.as_tensor(
+            np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)])
+        )
         names = activation[:, at] @ block.T
         changed = activation.clone()
         changed[:, at] += (names[:, order] - names) @ block
         return changed
 
     hooks = [(circuit.location("binding", "votes").hook, exchanged)]
-    moved = interp.rollout(model, pair[0], fwd_hooks={8: hooks})  # in every round it would be a renaming
+    moved = interp.rollout(
+        model, pair[0], fwd_hooks={8: hooks}
+    )  # in every round it would be a renaming
     assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
@@ -73,14 +79,26 @@ def q_pair():
 
 
 @pytest.mark.parametrize(("variable", "held_as", "where", "outcome"), Q)
-def test_q_learning_every_variable_is_where_the_circuit_says(qlearning, q_pair, variable, held_as, where, outcome):
+def test_q_learning_every_variable_is_where_the_circuit_says(
+    qlearning, q_pair, variable, held_as, where, outcome
+):
     """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
     circuit, model = qlearning
-    places = [place for name in where for place in places_at(circuit, circuit.location(held_as, name))]
-    assert is_exact(interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14)))
+    places = [
+        place for name in where for place in places_at(circuit, circuit.location(held_as, name))
+    ]
+    assert is_exact(
+        interchange(
+            model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14)
+        )
+    )
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
-    instead = interchange(model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 14))
-    assert instead.score().low <= 0.05  # choices change when names are disturbed: single draws score -.13 to .10
+    instead = interchange(
+        model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 14)
+    )
+    assert (
+        instead.score().low <= 0.05
+    )  # choices change when names are disturbed: single draws score -.13 to .10
 
 
 def test_q_learning_td_error(qlearning, q_pair):
@@ -88,9 +106,18 @@ def test_q_learning_td_error(qlearning, q_pair):
     circuit, model = qlearning
     base = q_pair[0]
     other = MDPEpisodes.from_transitions(
-        base.mdps, base.states, base.actions, (base.rewards + 0.5) % 1, base.next_states, alpha=0.1, gamma=0.9
+        base.mdps,
+        base.states,
+        base.actions,
+        (base.rewards + 0.5) % 1,
+        base.next_states,
+        alpha=0.1,
+        gamma=0.9,
     )
-    place = Place.of("attn_out[3]@Update", np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)]))
+    place = Place.of(
+        "attn_out[3]@Update",
+        np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)]),
+    )
     for source, variable in ((other, "td_error"), (q_pair[1], "change")):
         result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
         assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() > 100
@@ -103,11 +130,15 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     both columns of that name (a hard head averages over ties).
     """
     circuit, model = qlearning
-    result = interchange(model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 14))
+    result = interchange(
+        model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 14)
+    )
     assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    policy, latents = intervened(model, base, source, places_at(circuit, circuit.location("action", "Update")), [9])
+    policy, latents = intervened(
+        model, base, source, places_at(circuit, circuit.location("action", "Update")), [9]
+    )
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
     torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
@@ -135,7 +166,12 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
     rounds = slice(5, 14)
     mine, theirs = ({k: v[:, rounds] for k, v in q_learning().run(e).items()} for e in q_pair)
-    moved = 0.1 * 0.9 * mine["maximum"][..., None] * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
+    moved = (
+        0.1
+        * 0.9
+        * mine["maximum"][..., None]
+        * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
+    )
     cases = {
         ("state", "Select"): mine["next_column"] + moved,
         ("column", "Update"): theirs["column"] + mine["change"],
@@ -151,9 +187,13 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, q_pair):
 
 
 @by_cases("variable, where, outcome")
-def test_q_learning_places_without_the_variable_are_at_chance(qlearning, q_pair, variable, where, outcome):
+def test_q_learning_places_without_the_variable_are_at_chance(
+    qlearning, q_pair, variable, where, outcome
+):
     _, model = qlearning
-    result = interchange(model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 14))
+    result = interchange(
+        model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 14)
+    )
     assert result.informative.any()
     assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()
 
@@ -164,7 +204,9 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
     circuit, model = wma
     place = Place.of("embed@<z>", circuit.basis["id"][f"e_{expert + 1}"].vector()[None])
     for outcome in ("prediction", "state"):
-        result = interchange(model, *pair, weighted_majority(0.5), f"log_weights[{expert}]", place, outcome=outcome)
+        result = interchange(
+            model, *pair, weighted_majority(0.5), f"log_weights[{expert}]", place, outcome=outcome
+        )
         assert result.iia == 1.0 and result.error.max() < 1e-14
 
 
@@ -180,9 +222,13 @@ def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, wher
 def test_wma_driving_only_one_outcome(wma, pair):
     """The copy of z at p? drives the prediction only, the one at w? the update only, as the table says."""
     circuit, model = wma
-    at_prediction, at_update = (places_at(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?"))
+    at_prediction, at_update = (
+        places_at(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?")
+    )
     for places, still in ((at_prediction, "state"), (at_update, "prediction")):
-        result = interchange(model, *pair, weighted_majority(0.5), "log_weights", places, outcome=still)
+        result = interchange(
+            model, *pair, weighted_majority(0.5), "log_weights", places, outcome=still
+        )
         assert result.iia_informative == 0.0
 
 
@@ -196,7 +242,10 @@ def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'; did you mean 'weights'"),
+        (
+            {"variable": "weigths"},
+            "unknown variable of 'weighted_majority' 'weigths'; did you mean 'weights'",
+        ),
         ({"sites": "embed@z"}, "unknown position label 'z'"),
         ({"outcome": "choice"}, "unknown outcome 'choice'"),
         ({"algorithm": q_learning()}, "is an algorithm of qlearning, not of experts rounds"),
@@ -204,7 +253,12 @@ def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome
 )
 def test_bad_input(wma, pair, options, message):
     _, model = wma
-    given = {"algorithm": weighted_majority(0.5), "variable": "log_weights", "sites": "embed@<z>", **options}
+    given = {
+        "algorithm": weighted_majority(0.5),
+        "variable": "log_weights",
+        "sites": "embed@<z>",
+        **options,
+    }
     with pytest.raises(interp.InputError, match=message):
         interchange(model, *pair, **given)
 
@@ -216,9 +270,15 @@ def test_place_texts():
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> None:
     """Bit for bit, without its import, which takes two seconds."""
-    from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange, random_basis
+    from transformer_lens.tools.analysis.interchange import (
+        NormMatchedPlacebo,
+        SubspaceInterchange,
+        random_basis,
+    )
 
-    base, source = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    base, source = torch.randn(
+        2, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     place = Place.of("resid_pre[0]@p?", None if whole else torch.eye(6)[:2].double())
     control = place.placebo(6, seed=3)
     assert control is not None and control.elsewhere is not None
@@ -226,5 +286,9 @@ def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> No
         assert torch.equal(control.elsewhere, random_basis(6, 1, 3))
     theirs = SubspaceInterchange(torch.eye(6).double() if place.basis is None else place.basis)
     assert torch.equal(place(base, source), source if whole else theirs(base, source))
-    assert torch.equal(control(base, source), NormMatchedPlacebo(theirs, control.elsewhere)(base, source))
-    assert Place.of("scores[2.1]@w?").placebo(8, seed=0) is None  # attention scores have no direction
+    assert torch.equal(
+        control(base, source), NormMatchedPlacebo(theirs, control.elsewhere)(base, source)
+    )
+    assert (
+        Place.of("scores[2.1]@w?").placebo(8, seed=0) is None
+    )  # attention scores have no direction

@@ -46,7 +46,9 @@ def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
     result = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
     assert share(result, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
     assert share(result) == pytest.approx((1.0, 1.0), abs=1e-6)
-    assert all(abs(value) < 0.5 for gate in ("reset", "update", "new") for value in share(result, gate))
+    assert all(
+        abs(value) < 0.5 for gate in ("reset", "update", "new") for value in share(result, gate)
+    )
     assert result.moved.tolist() == [1.0] * 5
 
 
@@ -59,7 +61,9 @@ def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
 def test_channels_are_causes_of_their_own(pair):
     """An LSTM's output gate is computed from h alone; c passes it by."""
     options = {"outcome": "latents", "rounds": slice(1, 6), "split": Split(n_random=0)}
-    of_h, of_c = (mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc")
+    of_h, of_c = (
+        mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc"
+    )
     assert of_h.moved.min() == 1.0 and abs(share(of_h)[1]) > 1e-3
     assert share(of_c) == (0.0, 0.0) and of_c.moved.max() == 0.0
 
@@ -73,12 +77,16 @@ class Doubling(nn.Module):
         self.aside = nn.Identity()
 
     @staticmethod
-    def round(m: Doubling, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def round(
+        m: Doubling, carried: Mapping[str, Tensor], fed: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         h = carried["h"]
         for _ in range(2):
             h = m.b(2 * m.a(h) - 1)
         told = (2.0 * fed.tokens[:, -2:-1] - 7).to(h.dtype)  # the truth, as -1 or 1
-        return torch.cat([torch.zeros_like(carried["h"]), carried["h"]], 1), {"h": h + m.aside(carried["h"]) + told}
+        return torch.cat([torch.zeros_like(carried["h"]), carried["h"]], 1), {
+            "h": h + m.aside(carried["h"]) + told
+        }
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +94,51 @@ def doubling():
     """Handmade: what is carried next is 4 h - 3 through the loop, and 1 h beside it."""
     module = Doubling()
     nn.init.ones_(module.a.weight)
-    points = {"b": interp.Point("b", times=2), "aside": "aside", "a": interp.Point("a", times=2)}  # in no order
-    return adapted(module.double(), Doubling.round, points, name="doubling", channels=[interp.Channel("h", (1,))])
+    points = {
+        "b": interp.Point("b", times=2),
+        "aside": "aside",
+        "a": interp.Point("a", times=2),
+    }  # in no order
+    return adapted(
+        module.double(),
+        Doubling.round,
+        points,
+        name="doubling",
+        channels=[interp.Channel("h", (1,))],
+    )
 
 
 def test_shares_on_a_napkin(doubling, pair):
     """The loop carries 4 of 5 parts of the effect, at whatever cycle it is asked; the copy beside it, 1."""
     effects = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3])
     frame = effects.to_frame()
-    assert effects.positions == ("",) and [str(site) for site in paths(doubling, "b")] == ["b[0]", "b[1]"]
-    assert frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"] and frame.index.name == "point"
+    assert effects.positions == ("",) and [str(site) for site in paths(doubling, "b")] == [
+        "b[0]",
+        "b[1]",
+    ]
+    assert (
+        frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"]
+        and frame.index.name == "point"
+    )
     assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
     result = mediate(
-        doubling, *pair, "latent", ["b[1]", "aside"], outcome="latents", rounds=[3], split=Split(n_random=1)
+        doubling,
+        *pair,
+        "latent",
+        ["b[1]", "aside"],
+        outcome="latents",
+        rounds=[3],
+        split=Split(n_random=1),
     )
-    assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx((1, 1))
-    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8]) and result.n_random_sites.tolist() == [1, 1, 2]
-    assert result.random[1, 0].tolist() == pytest.approx([0.8, 0.8])  # of the loop, which is all that is beside it
+    assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx(
+        (1, 1)
+    )
+    assert result.random[0, 0].tolist() == pytest.approx(
+        [0.8, 0.8]
+    ) and result.n_random_sites.tolist() == [1, 1, 2]
+    assert result.random[1, 0].tolist() == pytest.approx(
+        [0.8, 0.8]
+    )  # of the loop, which is all that is beside it
 
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
@@ -115,9 +151,14 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
         share(mediate(gru(), *pair, "latent", point, **options | {"split": Split(n_random=0)}))
         for point in ("new", "cell")
     ]
-    assert all(min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0])
+    assert all(
+        min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0]
+    )
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
-    assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [1, 1]
+    assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [
+        1,
+        1,
+    ]
     every = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
     assert every.n_random_sites.max() == 0 and np.isnan(every.random).all()  # no point is left
 
@@ -127,10 +168,13 @@ def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_tab
     options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=0)}
     assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
     with pytest.raises(
-        InputError, match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$"
+        InputError,
+        match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$",
     ):
         mediate(doubling, *pair, "a[1]", "b[0]", **options)
-    assert np.isnan(effect_map(doubling, *pair, "a[1]", outcome="latents").shares[[0, 3, 4], 0]).all()
+    assert np.isnan(
+        effect_map(doubling, *pair, "a[1]", outcome="latents").shares[[0, 3, 4], 0]
+    ).all()
 
 
 class Tokens(nn.Module):
@@ -141,7 +185,9 @@ class Tokens(nn.Module):
         self.mixed, self.weights = nn.Identity(), nn.Parameter(torch.arange(11.0))
 
     @staticmethod
-    def round(m: Tokens, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def round(
+        m: Tokens, carried: Mapping[str, Tensor], fed: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         at = m.mixed(m.weights[:, None] * (carried["h"][:, None] + fed.tokens[..., None]))
         return at[:, :9].sum(1).expand(-1, 2) * torch.tensor([1.0, -1.0]), {"h": at.sum(1) / 55}
 
@@ -149,23 +195,39 @@ class Tokens(nn.Module):
 def test_points_with_positions_have_a_share_at_each(pair):
     """Handmade: position i carries i of the 1 + ... + 10 = 55 parts of the effect, and none is before another."""
     channels, points = [interp.Channel("h", (1,))], {"mixed": interp.Point("mixed", axes="pos")}
-    machine = adapted(Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels).double()
+    machine = adapted(
+        Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels
+    ).double()
     episodes = [experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)]
     effects = effect_map(machine, *episodes, "latent", outcome="latents", rounds=[3])
     assert effects.points == ("mixed",) and effects.positions == machine.layout.labels
     assert effects.shares[0].tolist() == pytest.approx([i / 55 for i in range(11)], abs=1e-12)
-    result = mediate(machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", rounds=[3])
-    assert [share(result, name)[0] for name in result.mediators] == pytest.approx([10 / 55, 0, 10 / 55], abs=1e-12)
+    result = mediate(
+        machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", rounds=[3]
+    )
+    assert [share(result, name)[0] for name in result.mediators] == pytest.approx(
+        [10 / 55, 0, 10 / 55], abs=1e-12
+    )
 
 
 def test_what_is_written_into_a_state_is_decoded(pair):
     """Where a state is decoded from what is carried, shares are those of its numbers."""
     options = {"rounds": [3, 5], "split": Split(n_random=0)}
     of_state = mediate(
-        gru(), *pair, "latent", ["new", "cell"], outcome=Outcome("state", lambda x: x[..., 0, :2]), **options
+        gru(),
+        *pair,
+        "latent",
+        ["new", "cell"],
+        outcome=Outcome("state", lambda x: x[..., 0, :2]),
+        **options,
     )
-    assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6) and abs(share(of_state, "new")[0]) < 0.9
-    with pytest.raises(InputError, match="'gru' is a learned model: its state has no exact readout; give outcome="):
+    assert (
+        share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6)
+        and abs(share(of_state, "new")[0]) < 0.9
+    )
+    with pytest.raises(
+        InputError, match="'gru' is a learned model: its state has no exact readout; give outcome="
+    ):
         mediate(gru(), *pair, "latent", "cell", outcome="state")
 
 
@@ -176,7 +238,8 @@ def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
     labels = untrained_q.layout.labels
     joined = "latent@" + "+".join(labels[i] for i in untrained_q.layout.latent_positions)
     whole, named = (
-        mediate(untrained_q, *pair, cause, paths(untrained_q, "z", "Select"), **options) for cause in ("latent", joined)
+        mediate(untrained_q, *pair, cause, paths(untrained_q, "z", "Select"), **options)
+        for cause in ("latent", joined)
     )
     assert share(whole) == pytest.approx((1, 1)) == share(named)
 
@@ -184,7 +247,10 @@ def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
 def test_a_transformers_map_names_its_layers(wma):
     _, model = wma
     effects = effect_map(model, *(experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)), "latent")
-    assert effects.points[:2] == ("resid_post[0]", "resid_post[1]") and effects.to_frame().index.name == "layer"
+    assert (
+        effects.points[:2] == ("resid_post[0]", "resid_post[1]")
+        and effects.to_frame().index.name == "layer"
+    )
 
 
 @pytest.mark.parametrize("what", [strongest_reads, EdgeGraph, attribute, CircuitScorer])
@@ -192,7 +258,9 @@ def test_what_needs_heads_says_so(pair, what):
     """A direct call is an error that says what is missing and what to use; tables get the sentence from ``lacks``."""
     machine = gru()
     assert lacks(machine, "pattern") == "not applicable: gru has no attention heads"
-    with pytest.raises(InputError, match=r"^not applicable: gru has no attention heads, .* use interp.*effect_map"):
+    with pytest.raises(
+        InputError, match=r"^not applicable: gru has no attention heads, .* use interp.*effect_map"
+    ):
         if what is strongest_reads:
             what(machine, interp.rollout(machine, pair[0]), 3)
         elif what is EdgeGraph:
@@ -212,7 +280,10 @@ class Vote(nn.Module):
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.read, self.write = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.read, self.write = (
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
         self.shown = nn.Identity()
 
     @staticmethod
@@ -230,12 +301,20 @@ class Vote(nn.Module):
 def vote():
     """The machine with directions that are known: the columns of a random rotation."""
     module = Vote().double()
-    rotation, _ = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).double())
+    rotation, _ = torch.linalg.qr(
+        torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).double()
+    )
     with torch.no_grad():
         module.write.weight.copy_(rotation)
         module.read.weight.copy_(rotation.T)
     options = {"output": "probability", "name": "vote", "channels": [interp.Channel("h", (8,))]}
-    return adapted(module, Vote.round, {key: key for key in ("shown", "write")}, sizes={"n_experts": 2}, **options)
+    return adapted(
+        module,
+        Vote.round,
+        {key: key for key in ("shown", "write")},
+        sizes={"n_experts": 2},
+        **options,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -259,11 +338,16 @@ def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes
 
 def test_an_untrained_copy_does_not_hold_it(vote, votes):
     """The same machine with fresh weights: what is learned there does not beat its controls."""
-    result = align(vote.fresh(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS)
+    result = align(
+        vote.fresh(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS
+    )
     frame = result.to_frame().set_index("condition")
     assert frame.drop("learned").iia_informative.max() > frame.loc["learned", "low_informative"]
     known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
-    assert result.accuracy() < 0.9 and abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
+    assert (
+        result.accuracy() < 0.9
+        and abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
+    )
 
 
 def test_a_point_is_a_site(vote, votes):
@@ -297,7 +381,10 @@ def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
     channels = [interp.Channel("last", (3,)), interp.Channel("h", (8,))]
     machine = adapted(Vote(), step, sizes={"n_experts": 2}, output="probability", channels=channels)
     runs = tuple(interp.rollout(machine, experts.sample(3, 5, 2, seed=seed)) for seed in (0, 1))
-    rounds = {at: RoundsWithSite(machine, runs, [2, 3], sites.resolve(at, machine, runs[0].layout)) for at in SITES}
+    rounds = {
+        at: RoundsWithSite(machine, runs, [2, 3], sites.resolve(at, machine, runs[0].layout))
+        for at in SITES
+    }
     assert [each.own.shape[1] for each in rounds.values()] == [16, 8, 8, 16]
     assert [int(each.is_used.sum()) for each in rounds.values()] == [11, 3, 8, 11]
     basis = rounds["latent"].random_basis(2, seed=0)
@@ -327,7 +414,10 @@ def test_a_transformers_latents_are_a_site_too(wma):
             {"site": "write"},
             "no gradient reaches 'write' of 'vote' from its prediction, which is read before this point",
         ),
-        ({"search": Search(rank=9)}, "rank must be an integer from 1 to the width of 'latent' = 8, got 9"),
+        (
+            {"search": Search(rank=9)},
+            "rank must be an integer from 1 to the width of 'latent' = 8, got 9",
+        ),
         ({"site": "latent@c"}, "unknown latent position 'c'"),
         ({"site": "pattern[0.1]"}, "no attention heads; its points are"),
     ],

@@ -46,14 +46,20 @@ def remembering():
         return torch.stack([1 - p, p], -1), {"cache": (said == truth).to(p).unsqueeze(1)}
 
     channels = [interp.Channel("cache", (8, N_EXPERTS), grows=1)]
-    options = {"output": "probability", "name": "remembering", "read": lambda carried: carried["cache"].sum(-2)}
+    options = {
+        "output": "probability",
+        "name": "remembering",
+        "read": lambda carried: carried["cache"].sum(-2),
+    }
     return adapted(Remembering(), step, channels=channels, **options)
 
 
 @pytest.fixture(scope="module")
 def histories():
     """Episodes that share every round from AT on, and not those before."""
-    return experts.TASK.corruption("exchange-history").build(experts.sample(12, 8, N_EXPERTS, seed=0), AT)
+    return experts.TASK.corruption("exchange-history").build(
+        experts.sample(12, 8, N_EXPERTS, seed=0), AT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +67,16 @@ def others():
     return [experts.sample(12, 8, N_EXPERTS, seed=seed) for seed in (1, 2)]
 
 
-@pytest.mark.parametrize(("make", "inside"), [(gru, "update"), (lstm, "forget"), (loop, "block[1]")])
+@pytest.mark.parametrize(
+    ("make", "inside"), [(gru, "update"), (lstm, "forget"), (loop, "block[1]")]
+)
 def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories):
     """Patched at a round, it gives fraction 1 there and at every later round: nothing else passes. A gate is a part."""
     machine = make()
     for read in (AT, AT + 2):
-        whole, part = sweep(machine, *histories, AT, sites=["latent", inside], read=read).fractions().tolist()
+        whole, part = (
+            sweep(machine, *histories, AT, sites=["latent", inside], read=read).fractions().tolist()
+        )
         assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
     rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).to_frame()
@@ -78,7 +88,8 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
 def test_each_channel_is_a_part(histories):
     """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
     now, later = (
-        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read=r) for r in (AT, AT + 1)
+        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read=r)
+        for r in (AT, AT + 1)
     )
     assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
     h, c, both = later.fractions().tolist()
@@ -94,27 +105,50 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     machine = make()
     base, source = paired_runs(machine, *histories, "interchange")
     rounds = [AT, AT + 1]
-    predictions, latents = intervened(machine, base, source, resolve_places("latent", machine, base), rounds)
+    predictions, latents = intervened(
+        machine, base, source, resolve_places("latent", machine, base), rounds
+    )
     torch.testing.assert_close(predictions, source.predictions[:, rounds])
     torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
     ran = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
     torch.testing.assert_close(ran.predictions[0, :, 0], source.predictions[:, AT : AT + 3])
     torch.testing.assert_close(ran.carried[0, :, 0, 0], source.latents[:, AT + 3])
     assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
-    refuses(r"latents must be \[episode, round, row, width\]", run_on, machine, base, [AT], 1, source.latents[:, AT])
+    refuses(
+        r"latents must be \[episode, round, row, width\]",
+        run_on,
+        machine,
+        base,
+        [AT],
+        1,
+        source.latents[:, AT],
+    )
 
 
 def test_a_known_machine_carries_what_it_carries(others):
     """Interchange of h alone is the algorithm's counterfactual, of the clock nothing; a random line is neither."""
     machine, algorithm = leaky(), fading_majority(GAIN, decay=DECAY)
-    claims = [*Claim.carried(machine, "log_weights"), *Claim.carried(machine, "log_weights", "state")]
+    claims = [
+        *Claim.carried(machine, "log_weights"),
+        *Claim.carried(machine, "log_weights", "state"),
+    ]
     table = carriers(machine, *others, algorithm, claims).set_index(["places", "outcome"])
     for outcome in ("prediction", "state"):
-        whole, clock, h = (table.loc[(site, outcome)] for site in ("latent", "latent@clock", "latent@h"))
-        assert whole.score == pytest.approx(1) and h.score == pytest.approx(1) and h.iia_informative == 1
+        whole, clock, h = (
+            table.loc[(site, outcome)] for site in ("latent", "latent@clock", "latent@h")
+        )
+        assert (
+            whole.score == pytest.approx(1)
+            and h.score == pytest.approx(1)
+            and h.iia_informative == 1
+        )
         assert clock.score == pytest.approx(0) and clock.iia_informative == 0
         assert h.random_score < 0.5 and pd.isna(h.no_random)
-        assert np.isnan(clock.random) and np.isnan(clock.random_score) and clock.no_random == "no other direction"
+        assert (
+            np.isnan(clock.random)
+            and np.isnan(clock.random_score)
+            and clock.no_random == "no other direction"
+        )
     assert interchange(machine, *others, bayes(), "counts", "latent").score().high < 0.9
 
 
@@ -124,7 +158,12 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     run, values = interp.rollout(machine, known), algorithm.run(known)
     for site in ("latent", "latent@h"):
         writer = Writer.fit(machine, run, values, ("log_weights",), site)
-        assert move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
+        assert (
+            move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]})
+            .score()
+            .estimate
+            > 0.999999
+        )
         moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
         exact = transition(machine, episodes, writer, rounds=[3, 5], horizon=2, by=moved)
         assert exact.under(algorithm).r2().estimate > 0.999999
@@ -135,8 +174,12 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
     step = first.placebo(seed=1).step({"first": np.ones((1, 1))}, (1, 1))[0, 0]
     assert step[0, 1:].abs().max() == 0 and float(step.norm()) > 0.1  # what pads the clock stays 0
-    assert float((step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()) == pytest.approx(0, abs=1e-12)
-    assert Writer.of_state(machine, run, algorithm, known, site="latent@h").shapes == {"log_weights": (N_EXPERTS,)}
+    assert float(
+        (step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()
+    ) == pytest.approx(0, abs=1e-12)
+    assert Writer.of_state(machine, run, algorithm, known, site="latent@h").shapes == {
+        "log_weights": (N_EXPERTS,)
+    }
     read = bayes().run(known), ("elapsed", "counts")
     for clock in ("latent@clock", resolve("latent@clock", machine, run.layout)):
         assert decodable(run, *read, site=clock) == ("elapsed",)
@@ -149,16 +192,33 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
     direction[1, 0] = 1
     known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)
-    assert known.table.max_error.max() < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
+    assert (
+        known.table.max_error.max() < 1e-9
+        and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
+    )
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
-    assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
-    with pytest.raises(interp.InputError, match="says how its state is read, and not how it is written"):
+    assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx(
+        [1, 0, 0, 0], abs=1e-2
+    )
+    with pytest.raises(
+        interp.InputError, match="says how its state is read, and not how it is written"
+    ):
         steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
     with pytest.raises(interp.InputError, match="not how it is written"):
         write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
-    refuses("pass a probe's direction", steer, gru(), episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
+    refuses(
+        "pass a probe's direction",
+        steer,
+        gru(),
+        episodes,
+        algorithm,
+        Doses([1.0, 0, 0, 0]),
+        round=5,
+    )
     with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
-        steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5)
+        steer(
+            machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5
+        )
 
 
 def test_controls_are_as_wide_as_the_place(others):
@@ -167,7 +227,9 @@ def test_controls_are_as_wide_as_the_place(others):
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
     lines = [place.elsewhere for place in _placebos(machine, run, places, seed=0)]
-    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # one number has no other direction
+    assert [(line != 0).sum().item() for line in lines] == [
+        N_EXPERTS
+    ] * 3  # one number has no other direction
     assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = _placebos(machine, run, resolve_places(part, machine, run), seed=0)
@@ -176,14 +238,24 @@ def test_controls_are_as_wide_as_the_place(others):
 
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
     """All of its rows are one site, each is a part, and how far it is written is nothing that moves."""
-    machine, at = remembering(), ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"]
-    whole, row, length, empty = sweep(machine, *histories, AT, sites=at, read=AT + 1).fractions().tolist()
+    machine, at = (
+        remembering(),
+        ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"],
+    )
+    whole, row, length, empty = (
+        sweep(machine, *histories, AT, sites=at, read=AT + 1).fractions().tolist()
+    )
     assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
-    found = carriers(machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights"))
+    found = carriers(
+        machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights")
+    )
     scores = found.set_index("places").score
     assert scores["latent"] == pytest.approx(1) and scores["latent@cache"] == pytest.approx(1)
     run = interp.rollout(machine, others[0])
-    lines = [place.elsewhere for place in _placebos(machine, run, resolve_places(at, machine, run), seed=0)]
+    lines = [
+        place.elsewhere
+        for place in _placebos(machine, run, resolve_places(at, machine, run), seed=0)
+    ]
     assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # none of the length
 
 
@@ -198,13 +270,25 @@ def test_other_tasks_claim_what_is_carried():
         record, module = interp.tasks.get(task), nn.Module()
         layout = record.layout(**{size.name: size.default for size in record.sizes})
         module.cell, module.read = nn.GRUCell(1, width), nn.Linear(width, layout.n_outputs)
-        machine = interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (width,))], name="idle")
+        machine = interp.adapt(
+            module, layout, step=step, channels=[interp.Channel("h", (width,))], name="idle"
+        )
         claims = Claim.of(machine)
-        assert {str(place) for claim in claims for place in claim.places} == {"latent"} and len(claims) == 2
+        assert {str(place) for claim in claims for place in claim.places} == {"latent"} and len(
+            claims
+        ) == 2
         pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
-        found = carriers(machine, *pairs, record.explains(machine), [c for c in claims if c.outcome == "prediction"])
+        found = carriers(
+            machine,
+            *pairs,
+            record.explains(machine),
+            [c for c in claims if c.outcome == "prediction"],
+        )
         assert not found.score.max() > 0.01  # it is told nothing
-        assert all(str(resolve(site, machine, layout)) == "latent" for _, site in record.analysis.aligned(machine))
+        assert all(
+            str(resolve(site, machine, layout)) == "latent"
+            for _, site in record.analysis.aligned(machine)
+        )
 
 
 @pytest.mark.parametrize("make", MACHINES)
@@ -214,11 +298,18 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
     theirs, own = (bayes().run(one)["counts"] for one in (known, episodes))
     assert move(machine, episodes, bayes(), writer, {"counts": theirs - own}).score().estimate < 0.2
-    assert carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds")).score.max() < 0.2
+    assert (
+        carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds")).score.max()
+        < 0.2
+    )
     at = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
-    inside = Writer.fit(machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3)
+    inside = Writer.fit(
+        machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3
+    )
     assert inside.size == (1, 16)
-    assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(0, abs=1e-6)
+    assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("make", [lstm, loop])
@@ -239,8 +330,15 @@ def test_every_table_stands_in_its_place(tmp_path):
     assert {"latent@h", "forget"} <= set(tables["patching"].site) and len(tables["steering"])
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
     for name in ("edges", "faithfulness", "circuit", "ablation"):
-        assert tables[name].note.str.startswith("not applicable: lstm has no attention heads, and").all()
-    with pytest.raises(interp.InputError, match="lstm has no attention heads, and circuits of edges are of heads; use"):
+        assert (
+            tables[name]
+            .note.str.startswith("not applicable: lstm has no attention heads, and")
+            .all()
+        )
+    with pytest.raises(
+        interp.InputError,
+        match="lstm has no attention heads, and circuits of edges are of heads; use",
+    ):
         causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
 
 
@@ -251,8 +349,12 @@ def test_channels_are_named_in_sites():
     activation = torch.arange(8.0).reshape(2, 2, 2)
     assert both.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
-    assert [str(site) for site in sites(machine, components="latent", positions="c")] == ["latent@c"]
-    assert [str(site) for site in sites(remembering(), components="latent", positions="cache_1")] == ["latent@cache_1"]
+    assert [str(site) for site in sites(machine, components="latent", positions="c")] == [
+        "latent@c"
+    ]
+    assert [
+        str(site) for site in sites(remembering(), components="latent", positions="cache_1")
+    ] == ["latent@cache_1"]
     for text, match in (
         ("latent@x", "'x'"),
         ("latent@h+x", "'x'"),
@@ -263,5 +365,11 @@ def test_channels_are_named_in_sites():
     kind = interp.machine.Component(
         "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
     )
-    assert Site("latent", position="cache", kind=kind).index(machine.layout) == (slice(None), [1, 2])
-    assert Site("latent", position="cache+h", kind=kind).index(machine.layout) == (slice(None), [0, 1, 2])
+    assert Site("latent", position="cache", kind=kind).index(machine.layout) == (
+        slice(None),
+        [1, 2],
+    )
+    assert Site("latent", position="cache+h", kind=kind).index(machine.layout) == (
+        slice(None),
+        [0, 1, 2],
+    )

@@ -33,9 +33,17 @@ def through_patterns(untrained, pair):
     [
         # the vote falls from v = 3 to 2 (P: 117 to 62), and P = 6 (2 v^2 + 3) - v^2
         ("z[0.0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
-        ("z[1.1]@p?", 6 * (8 + 3) - 9, 6 * (18 + 3) - 4),  # it works against the rest: shares below 0
+        (
+            "z[1.1]@p?",
+            6 * (8 + 3) - 9,
+            6 * (18 + 3) - 4,
+        ),  # it works against the rest: shares below 0
         (["z[0.0]@p?", "z[1.1]@p?"], 117, 62),  # all routes
-        ("pattern[0.0]@p?", 6 * (2 * 3 * 2 + 3) - 4, 6 * (2 * 2 * 3 + 3) - 9),  # interaction: score v times value v
+        (
+            "pattern[0.0]@p?",
+            6 * (2 * 3 * 2 + 3) - 4,
+            6 * (2 * 2 * 3 + 3) - 9,
+        ),  # interaction: score v times value v
         ("pattern[1.0]@p?", 11 + 5 * 21 - 4, 21 + 5 * 11 - 9),
         ("attn_out[0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
         ("z[0.1]@p?", 62, 117),  # reads the latent, which is the same
@@ -48,29 +56,51 @@ def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
     total = 62 - 117
     assert result.blocked().estimate == pytest.approx(1 - (frozen - 117) / total, abs=1e-12)
     assert result.carried().estimate == pytest.approx((alone - 117) / total, abs=1e-12)
-    assert result.to_frame()["effect"].tolist() == pytest.approx([np.sqrt(2) * 55] * len(result.mediators))
+    assert result.to_frame()["effect"].tolist() == pytest.approx(
+        [np.sqrt(2) * 55] * len(result.mediators)
+    )
 
 
 def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
     """Only the direction of the vote is the cause; at w? head 1.1 writes v^2 + y^2 to the latent, and no other."""
-    cause, state = Place.of("embed@p_1", [[0, 1, 0, 0, 0]]), {"outcome": Outcome("state", lambda x: x[..., 0, 2:3])}
-    result = mediate(napkin, *napkin_pair, cause, paths(napkin, "z", "w?"), rounds=0, split=Split(n_random=0), **state)
+    cause, state = (
+        Place.of("embed@p_1", [[0, 1, 0, 0, 0]]),
+        {"outcome": Outcome("state", lambda x: x[..., 0, 2:3])},
+    )
+    result = mediate(
+        napkin,
+        *napkin_pair,
+        cause,
+        paths(napkin, "z", "w?"),
+        rounds=0,
+        split=Split(n_random=0),
+        **state,
+    )
     shares = {name: result.blocked(name).estimate for name in result.mediators}
-    assert shares == pytest.approx({"z[0.0]@w?": 0, "z[0.1]@w?": 0, "z[1.0]@w?": 0, "z[1.1]@w?": 1, "all": 1})
+    assert shares == pytest.approx(
+        {"z[0.0]@w?": 0, "z[0.1]@w?": 0, "z[1.0]@w?": 0, "z[1.1]@w?": 1, "all": 1}
+    )
     none = Place.of("embed@p_1", [[1.0, 0, 0, 0, 0]])
-    assert mediate(napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, split=Split(n_random=0), **state).reason
+    assert mediate(
+        napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, split=Split(n_random=0), **state
+    ).reason
 
 
 @by_cases("cause, position, outcome, head")
 def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, outcome, head):
     """Latents act on P, and the label on the state, wholly through one head's attention; the controls carry nothing."""
     _, model = wma
-    result = mediate(model, *pair, cause, paths(model, "pattern", position), outcome=outcome, rounds=[4, 7])
+    result = mediate(
+        model, *pair, cause, paths(model, "pattern", position), outcome=outcome, rounds=[4, 7]
+    )
     frame = result.to_frame().set_index("mediator")
     (route,) = [name for name in result.mediators[:-1] if abs(frame.blocked[name]) > 1e-9]
     assert route == f"pattern[{head}]@{position}"
     for name in (route, "all"):
-        row = frame.loc[name, ["blocked", "blocked_low", "blocked_high", "carried", "carried_low", "carried_high"]]
+        row = frame.loc[
+            name,
+            ["blocked", "blocked_low", "blocked_high", "carried", "carried_low", "carried_high"],
+        ]
         assert row.astype(float).tolist() == pytest.approx([1.0] * 6, abs=1e-9)
     assert frame[["random_blocked", "random_carried"]].abs().to_numpy().max() < 1e-9
     assert frame.n_random_sites["all"] >= 1
@@ -79,7 +109,12 @@ def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, 
 def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
     """What other positions do to p? comes through its heads' outputs: jointly 1 in any model, singly less."""
     result = mediate(
-        untrained, *pair, "latent@<z>", paths(untrained, "z", "p?"), rounds=[3, 6], split=Split(n_random=0)
+        untrained,
+        *pair,
+        "latent@<z>",
+        paths(untrained, "z", "p?"),
+        rounds=[3, 6],
+        split=Split(n_random=0),
     )
     assert result.blocked().estimate == pytest.approx(1.0, abs=1e-9)
     assert result.carried().estimate == pytest.approx(1.0, abs=1e-9)
@@ -90,7 +125,9 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     """Sums by episode equal those of each episode, and each round, on its own, in chunks of any size."""
     monkeypatch.setattr(experiment, "CHUNK", 5)
     through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
-    chunked = mediate(untrained, *runs, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0))
+    chunked = mediate(
+        untrained, *runs, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0)
+    )
     first = mediate(
         untrained,
         *(episodes.select([0]) for episodes in pair),
@@ -99,13 +136,22 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
         rounds=[3, 6],
         split=Split(n_random=0),
     )
-    third, sixth = (mediate(untrained, *runs, "latent@<z>", through, rounds=t, split=Split(n_random=0)) for t in (3, 6))
+    third, sixth = (
+        mediate(untrained, *runs, "latent@<z>", through, rounds=t, split=Split(n_random=0))
+        for t in (3, 6)
+    )
     for key in ("total", "lost", "brought"):
         whole = getattr(through_patterns, key)
-        np.testing.assert_allclose(getattr(third, key) + getattr(sixth, key), whole, rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(
+            getattr(third, key) + getattr(sixth, key), whole, rtol=1e-9, atol=1e-14
+        )
         np.testing.assert_allclose(getattr(chunked, key), whole, rtol=1e-9, atol=1e-14)
-        np.testing.assert_allclose(getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14)
-    assert through_patterns.moved.tolist() == chunked.moved.tolist() == [1.0] * len(chunked.mediators)
+        np.testing.assert_allclose(
+            getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14
+        )
+    assert (
+        through_patterns.moved.tolist() == chunked.moved.tolist() == [1.0] * len(chunked.mediators)
+    )
 
 
 def test_controls(untrained, pair, through_patterns):
@@ -118,7 +164,9 @@ def test_controls(untrained, pair, through_patterns):
     drawn = [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert drawn == [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert len(set(drawn)) > 1
-    assert not any(_overlap(site, mediator) for draw in drawn for site in draw for mediator in through)
+    assert not any(
+        _overlap(site, mediator) for draw in drawn for site in draw for mediator in through
+    )
 
 
 def test_routes_are_those_that_a_generic_model_has(untrained, pair):
@@ -127,7 +175,10 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
     base, source = (Rows.of(interp.rollout(untrained, episodes), [5]) for episodes in pair)
     kinds = ("q", "k", "pattern", "z", "mlp_out")
     every = [site for site in sites(untrained, components=kinds) if site.head != 1]
-    every += [Site.parse(text) for text in ("embed@e_1", "resid_post[0]@e_2", "latent", "z[1]", "pattern[1.0]")]
+    every += [
+        Site.parse(text)
+        for text in ("embed@e_1", "resid_post[0]@e_2", "latent", "z[1]", "pattern[1.0]")
+    ]
     _, given = passed(untrained, source, layout, watched=[cause, *every])
     out, before = passed(untrained, base, layout, watched=every)
     _, after = passed(untrained, base, layout, [(cause, lambda own: given[cause])], every)
@@ -136,8 +187,12 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
         if "<w>" not in str(site):  # its content is constant
             moved = not np.allclose(after[site].numpy(), before[site].numpy())
             assert moved == routes.is_downstream(site), str(site)
-            changed, _ = passed(untrained, base, layout, [(site, lambda own, site=site: own.roll(1, 0) * 1.5)])
-            assert (changed.prediction != out.prediction).any().item() == routes.is_upstream(site), str(site)
+            changed, _ = passed(
+                untrained, base, layout, [(site, lambda own, site=site: own.roll(1, 0) * 1.5)]
+            )
+            assert (changed.prediction != out.prediction).any().item() == routes.is_upstream(
+                site
+            ), str(site)
 
 
 def test_states_of_learned_models_are_decoded(untrained, pair):
@@ -146,7 +201,15 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
     decoder = Decoder.fit(runs[0].latents, runs[0].latents[:, :, 0, :2].numpy())
     through = paths(untrained, "pattern", "w?")
     frames = [
-        mediate(untrained, *runs, "embed@y", through, outcome=outcome, rounds=[3, 6], split=Split(n_random=0))
+        mediate(
+            untrained,
+            *runs,
+            "embed@y",
+            through,
+            outcome=outcome,
+            rounds=[3, 6],
+            split=Split(n_random=0),
+        )
         .to_frame()
         .sort_values("mediator", ignore_index=True)
         for outcome in (
@@ -168,7 +231,9 @@ def test_without_an_effect_there_is_no_share(wma, pair):
     result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4])
     frame = result.to_frame()
     assert frame.blocked.isna().all() and frame.random_carried.isna().all()
-    assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
+    assert set(frame.reason) == {
+        "there is no effect to mediate: the total effect of the cause is 0"
+    }
 
 
 @by_cases("options, told")
@@ -182,7 +247,9 @@ def test_a_split_is_checked():
 
 
 def test_results_name_their_mediators(untrained, pair, through_patterns):
-    with pytest.raises(InputError, match=r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'"):
+    with pytest.raises(
+        InputError, match=r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'"
+    ):
         through_patterns.blocked("pattern[0.0]@p")
     with pytest.raises(InputError, match="base and source must pair up"):
         mediate(untrained, pair[0], pair[1].select([0, 1, 2]), "latent@<z>", "z[0.0]@p?")

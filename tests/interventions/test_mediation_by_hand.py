@@ -38,10 +38,15 @@ WHOLE = replace(
 )
 
 
-@pytest.mark.parametrize(("mediator", "blocked", "carried"), [("z[0.0]@p?", 0.4, 0.3), ("all", 0.8, 0.8)])
+@pytest.mark.parametrize(
+    ("mediator", "blocked", "carried"), [("z[0.0]@p?", 0.4, 0.3), ("all", 0.8, 0.8)]
+)
 def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
     i = WHOLE.mediators.index(mediator)
-    for share, parts, by_hand in ((WHOLE.blocked, LOST, blocked), (WHOLE.carried, BROUGHT, carried)):
+    for share, parts, by_hand in (
+        (WHOLE.blocked, LOST, blocked),
+        (WHOLE.carried, BROUGHT, carried),
+    ):
         assert share(mediator) == ratio_interval(parts[i], TOTAL, seed=3)
         assert share(mediator).estimate == pytest.approx(by_hand)
     assert HALF.blocked(mediator) == ratio_interval(LOST[i] / 2, TOTAL, seed=0)
@@ -71,9 +76,14 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
 
 def test_the_sentence_says_how_much_passes_and_which_of_several_carries_most():
     parts = ("lost", "brought", "moved", "random", "n_random_sites")
-    three = replace(WHOLE, mediators=("a", "b", "all"), **{key: getattr(WHOLE, key)[[0, 1, 1]] for key in parts})
+    three = replace(
+        WHOLE, mediators=("a", "b", "all"), **{key: getattr(WHOLE, key)[[0, 1, 1]] for key in parts}
+    )
     passes = "80% of the effect of latent + y on the prediction passes through the mediators"
-    assert (WHOLE.sentence, three.sentence) == (f"{passes}.", f"{passes}, most of it through b (80%).")
+    assert (WHOLE.sentence, three.sentence) == (
+        f"{passes}.",
+        f"{passes}, most of it through b (80%).",
+    )
     assert replace(WHOLE, reason="nothing moves").sentence == "Nothing moves."
 
 
@@ -87,6 +97,10 @@ def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty
 
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
     case = (Site.parse("z[0.0]@p?"),)
-    sums = _Sums(TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False)
+    sums = _Sums(
+        TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False
+    )
     assert sums.shares(case) == pytest.approx((0.4, 0.3))
-    assert all(map(isnan, sums.shares(()))) and all(map(isnan, replace(sums, is_null=True).shares(case)))
+    assert all(map(isnan, sums.shares(()))) and all(
+        map(isnan, replace(sums, is_null=True).shares(case))
+    )

@@ -23,8 +23,13 @@ def pair() -> Pair:
     moved = latents.clone()
     moved[0, 0, 0] += 3
     moved[0, 1, 1] += 4
-    for key, last, state in (("clean", [0.1, 0.2, 0.7], moved), ("corrupted", [0.6, 0.2, 0.2], latents)):
-        predictions = torch.tensor([before, [last, [0.2, 0.3, 0.5]]], dtype=torch.float64).transpose(0, 1)
+    for key, last, state in (
+        ("clean", [0.1, 0.2, 0.7], moved),
+        ("corrupted", [0.6, 0.2, 0.2], latents),
+    ):
+        predictions = torch.tensor(
+            [before, [last, [0.2, 0.3, 0.5]]], dtype=torch.float64
+        ).transpose(0, 1)
         real.__dict__[f"{key}_readout"] = Readout(predictions, state)
     return real
 
@@ -45,7 +50,10 @@ def cells(pair) -> Readout:
 @pytest.mark.parametrize(
     ("key", "by_hand"),
     [
-        ("logit_diff", [[math.log(0.5 / 0.2), 0], [math.log(0.1 / 0.5), 0]]),  # nothing rises in the second episode
+        (
+            "logit_diff",
+            [[math.log(0.5 / 0.2), 0], [math.log(0.1 / 0.5), 0]],
+        ),  # nothing rises in the second episode
         ("probability", [[0.5, 0.4], [0.1, 0.1]]),
         ("agreement", [[1, 0], [0, 1]]),
         ("state", [[(1 * 3 + 2 * 4) / 5, 0], [-5 * 4 / 5, 0]]),
@@ -53,13 +61,17 @@ def cells(pair) -> Readout:
 )
 def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, by_hand):
     """Outcome 2 rises most and outcome 0 falls most; the state moves by (3, 4), and only what lies along it counts."""
-    assert find_metric(key).measure(cells, pair).numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
+    assert find_metric(key).measure(cells, pair).numpy() == pytest.approx(
+        np.array(by_hand), rel=1e-6
+    )
 
 
 def test_a_loss_is_summed_over_the_rounds(pair, cells):
     """max_a Q(s', a) - sum_a pi(a) Q(s', a) of both rounds, in the tables before them."""
     episodes = pair.clean_episodes
-    tables = np.array([[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)])
+    tables = np.array(
+        [[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)]
+    )
     left = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
     assert np.ptp(tables) > 0
     np.testing.assert_allclose(find_metric("regret").measure(cells, pair), left.sum(-1))

@@ -22,21 +22,32 @@ def _result(effect: float, wanted: float) -> InterchangeResult:
     """Two pairs whose outcome moves by ``effect`` where ``wanted`` was asked for."""
     flags = np.ones((2, 1), dtype=bool)
     full = np.ones((2, 1, 1))
-    return InterchangeResult("x", ("y",), "state", flags, ~flags, flags, full[..., 0], effect * full, wanted * full)
+    return InterchangeResult(
+        "x", ("y",), "state", flags, ~flags, flags, full[..., 0], effect * full, wanted * full
+    )
 
 
 @by_cases("effect, score, slope")
 def test_score_and_slope_on_a_napkin(effect, score, slope):
     """Of 2 that are wanted: all, half, none and twice as much."""
     result = _result(effect, 2.0)
-    assert result.score().estimate == pytest.approx(score) and result.slope().estimate == pytest.approx(slope)
+    assert result.score().estimate == pytest.approx(
+        score
+    ) and result.slope().estimate == pytest.approx(slope)
 
 
 def test_a_rival_that_wants_nothing_misses_the_whole_effect():
     """score_difference: against another size 1 - .75, against silence 1 - (1 - 1)."""
-    assert score_difference(_result(2.0, 2.0), _result(2.0, 4.0)).estimate == pytest.approx(1 - 0.75)
+    assert score_difference(_result(2.0, 2.0), _result(2.0, 4.0)).estimate == pytest.approx(
+        1 - 0.75
+    )
     assert score_difference(_result(2.0, 2.0), _result(2.0, 0.0)).estimate == pytest.approx(1.0)
-    refuses("changes no outcome of the algorithm", score_difference, _result(2.0, 0.0), _result(2.0, 2.0))
+    refuses(
+        "changes no outcome of the algorithm",
+        score_difference,
+        _result(2.0, 0.0),
+        _result(2.0, 2.0),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +74,12 @@ def test_counts_move_alone_and_as_bayes_wants(learned):
     """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
     model, episodes, writer = learned
     rounds = slice(4, 14)
-    other, before = (bayes().run(one)["counts"] for one in (experts.sample(48, 16, 4, seed=2), episodes))
-    own = move(model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, rounds=rounds)
+    other, before = (
+        bayes().run(one)["counts"] for one in (experts.sample(48, 16, 4, seed=2), episodes)
+    )
+    own = move(
+        model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, rounds=rounds
+    )
     assert own.score().low > 0.95
 
 
@@ -74,15 +89,26 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = transition(model, episodes, writer, rounds=starts, horizon=horizon, by=by).under(bayes())
+        found = transition(model, episodes, writer, rounds=starts, horizon=horizon, by=by).under(
+            bayes()
+        )
         assert found.r2().low > 0.98
     alike = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
     alike.labels[:, 0], alike.advice[:, 0] = alike.labels[0, 0], alike.advice[0, 0]
     line = transition(model, alike, writer, rounds=[0, 3]).under(bayes()).plot().axes[0].lines[0]
-    assert np.isnan(line.get_ydata()).tolist() == [True, False]  # nothing varies in the first round: it has no R2
+    assert np.isnan(line.get_ydata()).tolist() == [
+        True,
+        False,
+    ]  # nothing varies in the first round: it has no R2
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)
-    reading = Writer.fit(control, interp.rollout(control, known), bayes().run(known), ("counts", "elapsed"), ridge=1e-3)
+    reading = Writer.fit(
+        control,
+        interp.rollout(control, known),
+        bayes().run(known),
+        ("counts", "elapsed"),
+        ridge=1e-3,
+    )
     assert transition(control, episodes, reading, rounds=starts).under(bayes()).r2().high < 0.9
 
 
@@ -98,11 +124,21 @@ def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
     circuit, model = wma
     known, episodes = (experts.sample(32, 10, 3, seed=seed) for seed in (0, 1))
     algorithm = circuit.algorithm
-    writer = Writer.fit(model, interp.rollout(model, known), algorithm.run(known), ("log_weights",), "resid_post[1]@p?")
+    writer = Writer.fit(
+        model,
+        interp.rollout(model, known),
+        algorithm.run(known),
+        ("log_weights",),
+        "resid_post[1]@p?",
+    )
     change = [0.5, 0.0, -0.5]
-    assert move(model, episodes, algorithm, writer, {"log_weights": change}).score().estimate == pytest.approx(1)
+    assert move(
+        model, episodes, algorithm, writer, {"log_weights": change}
+    ).score().estimate == pytest.approx(1)
     written = move(model, episodes, algorithm, writer, {"log_weights": change}, outcome="state")
-    assert np.abs(written.effect).max() < 1e-9 and np.abs(written.wanted).max() == pytest.approx(0.5)
+    assert np.abs(written.effect).max() < 1e-9 and np.abs(written.wanted).max() == pytest.approx(
+        0.5
+    )
 
 
 def test_what_cannot_be_moved_is_refused(wma, learned):
@@ -111,9 +147,30 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     run, values = interp.rollout(model, episodes), circuit.algorithm.run(episodes)
     refuses("inside a head", Writer.fit, model, run, values, ("log_weights",), "z[1.0]@p?")
     writer = Writer.fit(model, run, values, ("log_weights",))
-    refuses("one variable is moved at a time; by= holds none", move, model, episodes, circuit.algorithm, writer, {})
-    refuses("the variable has shape", move, model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
+    refuses(
+        "one variable is moved at a time; by= holds none",
+        move,
+        model,
+        episodes,
+        circuit.algorithm,
+        writer,
+        {},
+    )
+    refuses(
+        "the variable has shape",
+        move,
+        model,
+        episodes,
+        circuit.algorithm,
+        writer,
+        {"log_weights": np.zeros(5)},
+    )
     with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
     refuses("the last one to start from is 5", transition, model, episodes, writer, rounds=[6])
-    refuses("a change of shape", writer.decoder.move, torch.zeros(1, model.config.d_model), torch.zeros(2))
+    refuses(
+        "a change of shape",
+        writer.decoder.move,
+        torch.zeros(1, model.config.d_model),
+        torch.zeros(2),
+    )

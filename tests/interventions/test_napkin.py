@@ -20,7 +20,10 @@ VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predict
 
 
 def _patched(model, pair, site, **options):
-    read, options = prepare(model, *pair, 0, options.pop("read", None)), {"metric": VALUE, **options}
+    read, options = (
+        prepare(model, *pair, 0, options.pop("read", None)),
+        {"metric": VALUE, **options},
+    )
     return patching.of_pair(read, sites=site, **options).values.item()
 
 
@@ -91,7 +94,9 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
             6 * (2 * 2.5**2 + 3) - 2.5**2,
         ),  # half of the difference; nobody reads `out` there
         (
-            replace(Place.of("embed@p_1"), elsewhere=torch.tensor([[0.0], [1], [0], [1], [0]]) / 2**0.5),
+            replace(
+                Place.of("embed@p_1"), elsewhere=torch.tensor([[0.0], [1], [0], [1], [0]]) / 2**0.5
+            ),
             6 * (2 * (3 - 2**-0.5) ** 2 + 3) - (3 - 2**-0.5) ** 2,
         ),  # as far (1), but half of the way into `out`
     ],
@@ -107,11 +112,24 @@ def test_interchange(napkin, napkin_pair, places, expected):
 
 def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit():
     model, ran = interp.load("wma-learned"), list[int]()
-    run, sites = interp.rollout(model, experts.sample(3, 6, 4, seed=0)), [Site("resid_pre", 2), Site("z", 2)]
-    seen = next(batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))).seen
+    run, sites = (
+        interp.rollout(model, experts.sample(3, 6, 4, seed=0)),
+        [Site("resid_pre", 2), Site("z", 2)],
+    )
+    seen = next(
+        batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))
+    ).seen
     edits, found = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}, []
     for known in ({}, seen):
-        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]):
-            found.append(next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known))))
-    assert ran == [6] and not torch.equal(found[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]])
-    assert torch.equal(found[0].predictions, found[1].predictions) and torch.equal(found[0].carried, found[1].carried)
+        with model.hooks(
+            fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]
+        ):
+            found.append(
+                next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known)))
+            )
+    assert ran == [6] and not torch.equal(
+        found[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]]
+    )
+    assert torch.equal(found[0].predictions, found[1].predictions) and torch.equal(
+        found[0].carried, found[1].carried
+    )

@@ -26,7 +26,9 @@ def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
             patching.sweep(model, *kind.build(one, 3), 3, sites=["latent"])
         assert not recwarn
         for unrelated in (other, one.select([*range(1, 8), 0])):
-            with pytest.warns(UserWarning, match="clean and corrupted are no pair: rows that pair up differ in"):
+            with pytest.warns(
+                UserWarning, match="clean and corrupted are no pair: rows that pair up differ in"
+            ):
                 patching.sweep(model, one, unrelated, 3, sites=["latent"])
         with pytest.warns(UserWarning, match="clean and corrupted are no pair"):
             patching.round_map(model, one, other, "latent", rounds=[2, 3])
@@ -45,7 +47,10 @@ def test_the_first_rounds_do_not_depend_on_how_many_are_run(untrained_q, mdp_epi
 
 @pytest.mark.parametrize("n_rounds", [0, 9])
 def test_a_rollout_refuses_rounds_that_the_episodes_lack(untrained, expert_episodes, n_rounds):
-    with pytest.raises(interp.InputError, match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}"):
+    with pytest.raises(
+        interp.InputError,
+        match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}",
+    ):
         interp.rollout(untrained, expert_episodes, n_rounds=n_rounds)
 
 
@@ -61,13 +66,16 @@ def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
         assert torch.equal(getattr(pair, name).latents, getattr(whole, name).latents)
 
 
-def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
+def test_registered_metrics_run_on_both_tasks(
+    untrained, untrained_q, expert_episodes, mdp_episodes
+):
     for model, episodes in ((untrained, expert_episodes), (untrained_q, mdp_episodes)):
         pair = corruption(model).build(episodes, 3)
         for key, record in pairs.METRICS.items():
             if "classes" not in record.kinds:
                 with pytest.raises(
-                    InputError, match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, "
+                    InputError,
+                    match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, ",
                 ):
                     patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
                 continue

@@ -18,7 +18,19 @@ from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
+EVERY = (
+    "embed",
+    "resid_pre",
+    "q",
+    "k",
+    "v",
+    "pattern",
+    "z",
+    "attn_out",
+    "resid_mid",
+    "mlp_out",
+    "resid_post",
+)
 
 
 def _one_at_a_time(model, base, source, site, at, commit="own"):
@@ -55,7 +67,9 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
 def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_episodes, commit):
     """With own choices committed, a patch that changes the choice changes the token after it, as in a rollout."""
     clean, corrupted = exchange_transitions(mdp_episodes, round=3)
-    cells = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])[::5]
+    cells = sites(
+        untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"]
+    )[::5]
     pair = pairs.prepare(untrained_q, clean, corrupted, 3, 4, commit)
     result = patching.of_pair(pair, sites=cells, metric="state", direction="noising")
     runs = [interp.rollout(untrained_q, e, commit=commit) for e in (clean, corrupted)]
@@ -91,7 +105,10 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
         theirs = tool(bound, corrupted_rows, cache, metric, reduce="mean")
         if component == "head":
             theirs = theirs.permute(0, 2, 1)  # they order layer, position, head
-        ours = torch.from_numpy(result.grid(component, "effect").to_numpy().copy()) + result.base.mean()
+        ours = (
+            torch.from_numpy(result.grid(component, "effect").to_numpy().copy())
+            + result.base.mean()
+        )
         torch.testing.assert_close(ours, theirs.reshape(ours.shape).double(), rtol=0, atol=1e-5)
 
 
@@ -103,21 +120,34 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     batches = list(RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).cells(cells))
     assert [batch.idle for batch in batches] == [True] + [False] * (len(batches) - 1)
     run = {str(cells[i]) for batch in batches[1:] for i in batch.cells}
-    assert {"resid_pre[0]@p_2", "k[0.1]@p_2", "resid_pre[1]@p?", "z[0.0]@y", "k[1.0]@y", "z[1.1]@w?"} <= run
+    assert {
+        "resid_pre[0]@p_2",
+        "k[0.1]@p_2",
+        "resid_pre[1]@p?",
+        "z[0.0]@y",
+        "k[1.0]@y",
+        "z[1.1]@w?",
+    } <= run
     assert not {"resid_pre[0]@y", "resid_pre[1]@e_2", "k[0.0]@p_3", "z[1.0]@y", "z[0.0]@p_1"} & run
     result = patching.sweep(untrained, clean, corrupted, 3, sites=cells, read=4)
     idle = batches[0].cells
     assert (result.effects[idle] == 0).all()
     for i in idle[::5]:
         alone = _one_at_a_time(untrained, corrupted, clean, cells[i], 3).predictions
-        torch.testing.assert_close(alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13)
+        torch.testing.assert_close(
+            alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13
+        )
 
 
 def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     """The frame holds an interval, a p-value and every choice; a fraction of no gap is refused."""
     clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
-    frame = patching.sweep(untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"]).to_frame()
-    assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(frame.columns)
+    frame = patching.sweep(
+        untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"]
+    ).to_frame()
+    assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(
+        frame.columns
+    )
     assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()
     assert set(frame.direction) == {"denoising"} and set(frame["round"]) == {3}
     same = patching.sweep(untrained, clean, clean, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
@@ -125,7 +155,9 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
 
 
 @by_cases("options, message")
-def test_bad_input_is_one_sentence_with_the_valid_values(untrained, expert_episodes, options, message):
+def test_bad_input_is_one_sentence_with_the_valid_values(
+    untrained, expert_episodes, options, message
+):
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
     refuses(message, patching.sweep, untrained, clean, corrupted, **{"round": 3, **options})
 
@@ -142,14 +174,21 @@ def test_hooks_never_leak(untrained, expert_episodes):
     def stop(activation, hook):
         raise StopRunError
 
-    with untrained.hooks(fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: outer.append(hook.name))]):
-        with pytest.raises(StopRunError), untrained.hooks(fwd_hooks=[("blocks.1.hook_attn_out", stop)]):
+    with untrained.hooks(
+        fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: outer.append(hook.name))]
+    ):
+        with (
+            pytest.raises(StopRunError),
+            untrained.hooks(fwd_hooks=[("blocks.1.hook_attn_out", stop)]),
+        ):
             patching.sweep(untrained, clean, corrupted, 3)
         outer.clear()
         patching.sweep(untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
         assert outer  # the outer hook is still there
     assert not any(point.fwd_hooks or point.bwd_hooks for point in untrained.hook_points())
-    torch.testing.assert_close(interp.rollout(untrained, replace(clean)).predictions, before, rtol=0, atol=0)
+    torch.testing.assert_close(
+        interp.rollout(untrained, replace(clean)).predictions, before, rtol=0, atol=0
+    )
 
 
 def test_every_site_round_trips_through_text(untrained, untrained_q):
@@ -169,7 +208,9 @@ def test_every_hook_exists_and_every_index_selects(untrained):
     from interp.tasks import experts
 
     every = sites(untrained, components=COMPONENTS, positions=["<z>"])
-    run = interp.rollout(untrained, experts.sample(2, 2, 3), names_filter=[s.hook for s in every], rounds=1)
+    run = interp.rollout(
+        untrained, experts.sample(2, 2, 3), names_filter=[s.hook for s in every], rounds=1
+    )
     for site in every:
         vector = site.read(run.cache[site.hook][:, 0], run.layout)
         assert vector.ndim == 2 and len(vector) == 2

@@ -28,7 +28,12 @@ def test_an_experts_vote_gains_with_its_weight(wma):
     _, model = wma
     episodes = experts.sample(16, 12, 3, seed=0)
     result = steer(
-        model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, 0.0]), round=8, of=episodes.advice[:, 8, 0]
+        model,
+        episodes,
+        weighted_majority(0.5),
+        Doses([1.0, 0.0, 0.0]),
+        round=8,
+        of=episodes.advice[:, 8, 0],
     )
     assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.table.max_error.max() < 1e-9
     frame = result.to_frame()
@@ -42,7 +47,9 @@ def test_steered_q_learner_is_the_algorithm(qlearning):
     episodes = mdp.sample(24, 12, 3, 2, seed=0)
     change = np.zeros((3, 2))
     change[:, 0] = 0.3
-    result = steer(model, episodes, q_learning(), Doses(change, [0.0, 0.5, 1.0, 2.0]), round=9, of=0)
+    result = steer(
+        model, episodes, q_learning(), Doses(change, [0.0, 0.5, 1.0, 2.0]), round=9, of=0
+    )
     assert result.table.max_error.max() < 1e-9
     assert result.algorithm[-1].mean() > result.algorithm[0].mean() + 0.2
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
@@ -55,7 +62,10 @@ def test_write_state_is_exact_and_changes_nothing_else(wma):
     wanted = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     written = write_state(model, latents, wanted)
     torch.testing.assert_close(model.read_state(written), wanted)
-    blind = torch.eye(model.config.d_model).double() - torch.linalg.pinv(model.state_map) @ model.state_map
+    blind = (
+        torch.eye(model.config.d_model).double()
+        - torch.linalg.pinv(model.state_map) @ model.state_map
+    )
     torch.testing.assert_close(written @ blind, latents @ blind)
 
 
@@ -64,10 +74,18 @@ def test_napkin_direction(napkin, napkin_pair):
     clean, _ = napkin_pair
     direction = torch.zeros(1, 5, dtype=torch.float64)
     direction[0, 2] = 1
-    result = steer(napkin, clean, weighted_majority(), Doses([0.0], [0, 1, 2], direction), round=0, n_random=1)
+    result = steer(
+        napkin, clean, weighted_majority(), Doses([0.0], [0, 1, 2], direction), round=0, n_random=1
+    )
     assert result.model[:, 0].tolist() == [117, 6 * (18 + 3 * 4) - 9, 6 * (18 + 3 * 9) - 9]
 
 
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
     with pytest.raises(interp.InputError, match=r"give the algorithm memory=\.\.\."):
-        steer(wma[1], experts.sample(2, 5, 3, seed=0), majority_vote(), Doses([1.0, 0.0, 0.0]), round=3)
+        steer(
+            wma[1],
+            experts.sample(2, 5, 3, seed=0),
+            majority_vote(),
+            Doses([1.0, 0.0, 0.0]),
+            round=3,
+        )

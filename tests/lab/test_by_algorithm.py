@@ -40,7 +40,9 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
     np.testing.assert_allclose(told, algorithm.distribution(values), atol=1e-12)
     assert machine.channels[0].shape == (n_carried,)
     if algorithm.state:
-        last = np.concatenate([values[f"next_{key}"][:, -1].reshape(len(episodes), -1) for key in algorithm.state], 1)
+        last = np.concatenate(
+            [values[f"next_{key}"][:, -1].reshape(len(episodes), -1) for key in algorithm.state], 1
+        )
         np.testing.assert_allclose(run.latents[:, -1, 0].numpy(), last, atol=1e-12)
 
 

@@ -27,11 +27,21 @@ CASES = [*SOME, *(pytest.param(name, marks=SLOW) for name in EVERY if name not i
 def test_every_specimen_says_what_is_right_and_why(task):
     """Two fifths of each task's are not used to choose thresholds, and machines differ in every question."""
     machines = known.gallery(task)
-    assert len(machines) >= 16 and makers.MAKERS[task].keys() == {r["key"] for r in known._table() if r["task"] == task}
+    assert len(machines) >= 16 and makers.MAKERS[task].keys() == {
+        r["key"] for r in known._table() if r["task"] == task
+    }
     assert len(machines) == len(makers.MAKERS[task]), "no key comes twice"
     for one in machines.values():
-        assert {*one.right.values()} <= {"yes", "no", "either"} and len(one.why) > 10 and "{" not in one.why
-    assert {one.algorithm for one in machines.values()} <= {None, "", *interp.tasks.get(task).rivals()}
+        assert (
+            {*one.right.values()} <= {"yes", "no", "either"}
+            and len(one.why) > 10
+            and "{" not in one.why
+        )
+    assert {one.algorithm for one in machines.values()} <= {
+        None,
+        "",
+        *interp.tasks.get(task).rivals(),
+    }
     assert 0.35 <= np.mean([one.held_out for one in machines.values()]) <= 0.6
     for question in known.QUESTIONS:
         words = Counter(one.right.get(question) for one in machines.values())
@@ -70,12 +80,17 @@ def test_machines_keep_the_contract_and_behave_as_they_should(name):
     task, key = EVERY[name]
     machine, behaves = known.gallery(task)[key].make(), known.gallery(task)[key].right["behaviour"]
     interp.check_machine(machine)
-    apart = max((interp.rollout(machine, some).predictions - told).abs().max().item() for some, told in answers(task))
+    apart = max(
+        (interp.rollout(machine, some).predictions - told).abs().max().item()
+        for some, told in answers(task)
+    )
     fitted = behaves == "either" or key in ("ties shared", "answer spread")
     assert fitted or (apart < (1e-4 if key == "handmade GRU" else 1e-6)) == (behaves == "yes")
 
 
-@pytest.mark.parametrize(("key", "behaves"), [("inverted once in 240", True), ("unlearns once in 240", False)])
+@pytest.mark.parametrize(
+    ("key", "behaves"), [("inverted once in 240", True), ("unlearns once in 240", False)]
+)
 def test_a_rare_lapse_is_rare_and_happens(key, behaves):
     """By the rounds in which it says, or holds, another thing than the reference while both were alike before."""
     reference, machine = known.reference("experts"), known.gallery("experts")[key].make()
@@ -85,7 +100,12 @@ def test_a_rare_lapse_is_rare_and_happens(key, behaves):
         differs = (plain.predictions - lapsed.predictions).abs().numpy() > 0.01
         rate, expected = differs.mean(), 1 / 240
     else:
-        apart = (reference.read_state(plain.latents) - machine.read_state(lapsed.latents)).abs().numpy().max(-1)
+        apart = (
+            (reference.read_state(plain.latents) - machine.read_state(lapsed.latents))
+            .abs()
+            .numpy()
+            .max(-1)
+        )
         rate, expected = (apart[:, -1] > 1e-6).mean(), 1 - (1 - 1 / 240) ** 24
     assert 0.6 * expected < rate < 1.4 * expected
     assert np.argmax(differs.any(0) if behaves else (apart > 1e-6).any(0)) <= 6
@@ -106,7 +126,9 @@ def test_edits_of_a_table_are_what_they_say():
     ignoring = held("qlearning", "one action ignored", episodes)
     assert (ignoring[..., 0] == 0).all() and truth[..., 0].any() and ignoring[..., 1:].any()
     moved = (np.abs(np.diff(truth, axis=1)) > 0)[:, 0]
-    assert held("qlearning", "leaky 0.9", episodes)[:, 1][moved] == pytest.approx(0.9 * truth[:, 1][moved])
+    assert held("qlearning", "leaky 0.9", episodes)[:, 1][moved] == pytest.approx(
+        0.9 * truth[:, 1][moved]
+    )
 
 
 def test_a_late_table_goes_on_from_any_state():
@@ -125,7 +147,10 @@ def test_edits_of_a_set_are_what_they_say():
     shaken = held("reachability", "noise that is cleaned away", episodes)
     assert (np.rint(shaken) == truth).all() and np.abs(shaken - truth)[:, 1:].max() > 0.03
     assert not held("reachability", "ignores the root", episodes).any()
-    assert not held("reachability", "never holds node 5", episodes)[..., 5].any() and truth[..., 5].any()
+    assert (
+        not held("reachability", "never holds node 5", episodes)[..., 5].any()
+        and truth[..., 5].any()
+    )
     newest = held("reachability", "holds only what is new", episodes)
     assert (newest[:, 2] <= truth[:, 2] - truth[:, 1]).all() and newest[:, 2].any()
 

@@ -14,7 +14,9 @@ def test_every_location_is_in_a_row_or_says_why_not(form):
     """No location of the ground truth is left untested in silence, and no row names a location that is not there."""
     name, arguments = FORMS[form]
     circuit = circuits.build(name, **SIZES[True][name], **arguments)
-    located = {(key, location.name) for key, locations in circuit.sites.items() for location in locations}
+    located = {
+        (key, location.name) for key, locations in circuit.sites.items() for location in locations
+    }
     rows = {(row.located, at) for row in circuit.carried for at in row.locations}
     assert rows | set(circuit.partial) == located
     assert not rows & set(circuit.partial)

@@ -21,7 +21,9 @@ from lab.known import scores
 from tests.cases import cases
 from tests.compare.test_algorithm import blend
 
-SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1)
+SMALL = compare.Effort(
+    known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
+)
 SOME = cases(__file__, "known SOME")
 """A machine of expert advice, and what must be right about it at this size; nothing else may be wrong.
 
@@ -35,14 +37,18 @@ def test_some_known_machines_get_the_right_words_at_small_size(key):
     """A lapse; machines of other algorithms are named in ``tests/compare/test_algorithm.py``."""
     row = scores.score(known.gallery("experts")[key], known.reference("experts"), SMALL)
     marks = {question: row[f"{question}_mark"] for question in scores.SCORED}
-    assert {question: marks[question] for question in SOME[key].split()} == dict.fromkeys(SOME[key].split(), "right")
+    assert {question: marks[question] for question in SOME[key].split()} == dict.fromkeys(
+        SOME[key].split(), "right"
+    )
     assert "wrong" not in marks.values(), row
 
 
 EVERY = [(task, key) for task in known.TASKS for key in known.gallery(task)]
 
 
-@pytest.mark.slow(reason="15 to 60 CPU seconds a machine; one is compared by default, at small size")
+@pytest.mark.slow(
+    reason="15 to 60 CPU seconds a machine; one is compared by default, at small size"
+)
 @pytest.mark.parametrize(("task", "key"), EVERY, ids=[f"{task}: {key}" for task, key in EVERY])
 def test_no_known_machine_gets_a_wrong_word(task, key):
     row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK)
@@ -75,7 +81,11 @@ FAMILIES = [
     ("experts", "bayes_stopped", lambda: lapsed(stopped, experts.bayes)(0.2, 0.9, last=10)),
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
     ("experts", "follow_previous_winners", experts.follow_previous_winners),
-    ("qlearning", "no_bootstrap", lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3, gamma=0.0)),
+    (
+        "qlearning",
+        "no_bootstrap",
+        lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3, gamma=0.0),
+    ),
     ("qlearning", "mean_bootstrap", lambda: q_rivals.mean_bootstrap(0.1, 0.8)),
     ("qlearning", "q_learning", lambda: q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)),
     ("qlearning", "mean_reward", q_rivals._mean_reward),
@@ -90,14 +100,18 @@ def noisy(subject, noise):
 
     def predict(episodes):
         given = np.clip(predictor(subject)(episodes)[..., 1], 1e-9, 1 - 1e-9)
-        off = np.log(given / (1 - given)) + noise * np.random.default_rng(len(given)).normal(size=given.shape)
+        off = np.log(given / (1 - given)) + noise * np.random.default_rng(len(given)).normal(
+            size=given.shape
+        )
         chance = 1 / (1 + np.exp(-off))
         return np.stack([1 - chance, chance], -1)
 
     return predict
 
 
-@pytest.mark.slow(reason="5 to 15 CPU seconds a machine; test_algorithm asks machines of few families by default")
+@pytest.mark.slow(
+    reason="5 to 15 CPU seconds a machine; test_algorithm asks machines of few families by default"
+)
 @pytest.mark.parametrize(("task", "family", "make"), FAMILIES)
 def test_a_machine_of_every_family_gets_its_algorithm(task, family, make):
     (layout, n_rounds), of = LAYOUTS[task], interp.tasks.get(task)

@@ -60,7 +60,9 @@ def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on
         return f"parts {' '.join(frame['part'])}"
 
     steps = {True: 1, False: 1}
-    tables = {"long": probing.Table(table, steps, summed, lambda quick: ("one", "two"), lambda: rules)}
+    tables = {
+        "long": probing.Table(table, steps, summed, lambda quick: ("one", "two"), lambda: rules)
+    }
     with pytest.raises(RuntimeError, match="killed"):
         list(probing.write(tmp_path, tables=tables))
     (text,) = probing.write(tmp_path, tables=tables)

@@ -12,7 +12,8 @@ from tests.cases import cases
 
 
 @pytest.mark.parametrize(
-    ("word", "right", "marked"), [*cases(__file__, "test_a_word_is_right_wrong_or_undecided"), ("no", None, "")]
+    ("word", "right", "marked"),
+    [*cases(__file__, "test_a_word_is_right_wrong_or_undecided"), ("no", None, "")],
 )
 def test_a_word_is_right_wrong_or_undecided(word, right, marked):
     assert scores.mark(word, right) == marked
@@ -51,8 +52,16 @@ def test_the_summary_splits_by_held_out_and_names_what_is_wrong(tmp_path):
     pd.DataFrame(rows).to_csv(tmp_path / "table.csv", index=False)
     text = scores.summary(pd.read_csv(tmp_path / "table.csv"))
     counts = {tuple(line.split()[:2]): line.split()[2:] for line in text.splitlines()[2:12]}
-    assert counts["no", "behaviour"] == ["1", "0", "1"] and counts["yes", "behaviour"] == ["1", "0", "0"]
-    assert counts["no", "update"] == ["1", "1", "0"] and counts["yes", "algorithm"] == ["0", "0", "1"]
+    assert counts["no", "behaviour"] == ["1", "0", "1"] and counts["yes", "behaviour"] == [
+        "1",
+        "0",
+        "0",
+    ]
+    assert counts["no", "update"] == ["1", "1", "0"] and counts["yes", "algorithm"] == [
+        "0",
+        "0",
+        "1",
+    ]
     assert counts["yes", "circuit"] == ["0", "0", "0"] and "median 5, most 10, all 18" in text
     wrong = text.splitlines()[-3:]
     assert wrong[0] == "Machines with a wrong word: 2"
@@ -62,16 +71,25 @@ def test_the_summary_splits_by_held_out_and_names_what_is_wrong(tmp_path):
 
 def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
     rows = [row(f"late {i}", True, 1.0, update="wrong" if i < 2 else "undecided") for i in range(8)]
-    rows += [{**row("itself", True, 1.0, update="wrong"), "update_right": "yes"}, row("either", True, 1.0)]
+    rows += [
+        {**row("itself", True, 1.0, update="wrong"), "update_right": "yes"},
+        row("either", True, 1.0),
+    ]
     told = scores.rules(pd.DataFrame(rows)).set_index(["question", "error"])
     assert list(told.loc[("update", "false yes"), ["wrong", "of"]]) == [2, 8]
-    assert told.loc[("update", "false yes"), "at_most"] == pytest.approx(0.651, abs=1e-3)  # Clopper and Pearson
+    assert told.loc[("update", "false yes"), "at_most"] == pytest.approx(
+        0.651, abs=1e-3
+    )  # Clopper and Pearson
     assert list(told.loc[("update", "false no"), ["wrong", "of"]]) == [1, 1]
-    assert told.loc[("state", "false yes"), "of"] == 0 and np.isnan(told.loc[("state", "false yes"), "at_most"])
+    assert told.loc[("state", "false yes"), "of"] == 0 and np.isnan(
+        told.loc[("state", "false yes"), "at_most"]
+    )
     assert ("algorithm", "false no") not in told.index and (told["held out"] == "yes").all()
 
 
-SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1)
+SMALL = compare.Effort(
+    known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
+)
 
 
 @pytest.mark.usefixtures("few_fits")
@@ -85,10 +103,20 @@ def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, 
     (text,) = write(tmp_path, True, tables)
     frame = pd.read_csv(tmp_path / "machines-quick.csv")
     (said,) = frame.to_dict("records")
-    assert said["key"] == "by algorithm" and not said["held_out"] and said["algorithm"] == "weighted_majority"
+    assert (
+        said["key"] == "by algorithm"
+        and not said["held_out"]
+        and said["algorithm"] == "weighted_majority"
+    )
     assert [said[f"{question}_mark"] for question in scores.QUESTIONS[:3]] == ["right"] * 3
-    assert said["circuit"] == "not applicable" and said["n_right"] == 4 and said["n_wrong"] == said["n_undecided"] == 0
-    assert said["state_low"] <= said["state_value"] <= said["state_high"] and said["cpu_seconds"] > 0
+    assert (
+        said["circuit"] == "not applicable"
+        and said["n_right"] == 4
+        and said["n_wrong"] == said["n_undecided"] == 0
+    )
+    assert (
+        said["state_low"] <= said["state_value"] <= said["state_high"] and said["cpu_seconds"] > 0
+    )
     assert "Machines with a wrong word: none" in text
     monkeypatch.setattr(scores, "score", None)
     assert list(write(tmp_path, True, tables)) == [text]

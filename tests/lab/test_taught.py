@@ -17,7 +17,9 @@ SIZES = {"n_states": 4, "n_actions": 3}
 
 
 def _circuit(**settings):
-    circuit = circuits.build("qlearning-handwired", **SIZES, signed=True, **{"beta": 10.0, **settings})
+    circuit = circuits.build(
+        "qlearning-handwired", **SIZES, signed=True, **{"beta": 10.0, **settings}
+    )
     return circuits.compile_circuit(circuit).float(), rows(circuit.state, circuit).float()
 
 
@@ -50,7 +52,11 @@ def test_the_code_is_orthonormal_and_the_seeds_own():
 def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
     rounds = taught.single_rounds(2000, **SIZES, rng=np.random.default_rng(0))
     tables, rewards = rounds.q_tables[:, 0], rounds.rewards
-    assert 0.5 < (tables.max((1, 2)) < 0.5).mean() < 0.8 and tables.max() > 2 and (tables < 0).mean() > 0.02
+    assert (
+        0.5 < (tables.max((1, 2)) < 0.5).mean() < 0.8
+        and tables.max() > 2
+        and (tables < 0).mean() > 0.02
+    )
     assert abs((rewards == 0).mean() - 0.4) < 0.05 and rewards.min() >= 0 and rewards.max() <= 1
 
 
@@ -79,13 +85,24 @@ def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, i
 def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
     taught.train(tmp_path, 0, 1)
-    refuses(r"holds a run of .*'seed': 0.*this one is .*'seed': 1.*another folder", taught.train, tmp_path, 1, 1)
+    refuses(
+        r"holds a run of .*'seed': 0.*this one is .*'seed': 1.*another folder",
+        taught.train,
+        tmp_path,
+        1,
+        1,
+    )
 
 
 def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
-    episodes = interp.tasks.get("qlearning").sample(16, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
-    run, initial = interp.rollout(model, episodes), model.initial(1, model.layout.fit(episodes)).detach()
+    episodes = interp.tasks.get("qlearning").sample(
+        16, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes)
+    )
+    run, initial = (
+        interp.rollout(model, episodes),
+        model.initial(1, model.layout.fit(episodes)).detach(),
+    )
     said = run.predictions.double().clamp_min(1e-12)
     wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))
     read = ((run.latents - initial) @ taught.code(seed)[: episodes.n_states].T).mT
@@ -93,7 +110,9 @@ def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     return float((wanted * (wanted.log() - said.log())).sum(-1).mean()), float(missed.max())
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
     model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     divergence, missed = _carried(model, seed)
@@ -110,4 +129,6 @@ def test_the_policy_of_what_was_taught_holds_for_50_rounds_in_every_size_and_reg
     model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     for n_states, n_actions in ((2, 2), (4, 3), (8, 4)):
         for regime in ("grid", "deterministic", "ladder"):
-            assert _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.008
+            assert (
+                _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.008
+            )

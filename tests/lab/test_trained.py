@@ -39,7 +39,9 @@ def test_idle_heads_matter_less_than_any_other(kind, truth):
     idle = [head for head, kind in nodes.items() if not kind]
     assert heads[idle].max() < 0.2 * heads[[head for head in nodes if head not in idle]].min()
     parameters = load_trained(f"{kind}-0").model.named_parameters()
-    weights = [p.detach().flatten() for key, p in parameters if ".b_" not in key and p.ndim > 1]  # biases start at 0
+    weights = [
+        p.detach().flatten() for key, p in parameters if ".b_" not in key and p.ndim > 1
+    ]  # biases start at 0
     assert (torch.cat(weights).abs() > 1e-6).float().mean() > 0.99
 
 
@@ -62,7 +64,9 @@ def test_setting_no_element_is_the_algorithm_itself():
     ]
     assert np.allclose(given[0], given[1]) and not np.allclose(given[0], given[2])
     at = pairs.at[:, None] + np.arange(recipe.horizon + 1)
-    assert np.allclose(given[0], recipe.algorithm.distribution(batch.values)[pairs.base[:, None], at])
+    assert np.allclose(
+        given[0], recipe.algorithm.distribution(batch.values)[pairs.base[:, None], at]
+    )
 
 
 def test_training_that_was_cut_short_ends_the_same(tmp_path):
@@ -85,7 +89,11 @@ def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stop
     # Attention was taught in early steps only; here it is measured on episodes that trained nothing.
     batch = recipes.batch_of(recipe, model, 8, 10**6)
     heads = "pattern[0.0]@p?", "pattern[0.1]@w?", "pattern[0.2]@w?", "pattern[1.0]@p?"
-    taught = {site: wanted for site, wanted in recipe.attends(batch.values, batch.layout).items() if site in heads}
+    taught = {
+        site: wanted
+        for site, wanted in recipe.attends(batch.values, batch.layout).items()
+        if site in heads
+    }
     with torch.no_grad():
         missed, blank = (tying.watched(one, batch, taught)[1] for one in (model, model.fresh(1)))
     assert missed < 0.3 < 3 < blank
@@ -94,22 +102,31 @@ def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stop
 def test_a_variable_set_where_the_state_is_written_leaves_its_own_prediction():
     recipe = recipes.recipes()["wma-roles"]
     model = tied_training.Run(recipe, "x", 0, None).model
-    batch, pairs = recipes.batch_of(recipe, model, 6, 0), tying.Pairs.drawn(6, 12, 3, np.random.default_rng(0))
+    batch, pairs = (
+        recipes.batch_of(recipe, model, 6, 0),
+        tying.Pairs.drawn(6, 12, 3, np.random.default_rng(0)),
+    )
     run = [
         tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, np.ones((6, 3), bool), 3)
         for tie in (None, *recipe.ties[1:3])
     ]
-    assert np.array_equal(run[2][:, 0], run[0][:, 0]) and not np.allclose(run[1][:, 0], run[0][:, 0])
+    assert np.array_equal(run[2][:, 0], run[0][:, 0]) and not np.allclose(
+        run[1][:, 0], run[0][:, 0]
+    )
     assert not np.allclose(run[2][:, 1:], run[0][:, 1:])
 
 
 def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
     logits, probability = (
-        tied_training.Run(recipes.recipes()[kind], "x", 0, None).model for kind in ("wma", "wma-roles")
+        tied_training.Run(recipes.recipes()[kind], "x", 0, None).model
+        for kind in ("wma", "wma-roles")
     )
     wanted, said = np.array([[0.3, 0.7]]), torch.tensor([[0.31, 0.69]])
     expected = tying.divergence(logits, said.log(), wanted)
-    assert torch.isclose(tying.divergence(probability, said, wanted), expected, rtol=0.05) and expected > 0
+    assert (
+        torch.isclose(tying.divergence(probability, said, wanted), expected, rtol=0.05)
+        and expected > 0
+    )
     assert tying.distribution(probability, torch.tensor([-0.1, 1.1])).tolist() == [0.0, 1.0]
 
 
@@ -118,4 +135,6 @@ def test_what_is_not_shipped_is_named():
 
 
 def test_the_truth_beside_the_weights_is_that_of_the_recipe(kind):
-    assert json.loads((WEIGHTS / f"{kind}-0" / "truth.json").read_text("utf-8")) == recipes.truth(kind, 0)
+    assert json.loads((WEIGHTS / f"{kind}-0" / "truth.json").read_text("utf-8")) == recipes.truth(
+        kind, 0
+    )

@@ -41,13 +41,23 @@ good = agent("counter")
 
 
 def jobs(
-    n: int = 1, rounds: int = 5, conditions: Any = NO_NOTE, settings: Settings = SETTINGS, regime: str = "flat"
+    n: int = 1,
+    rounds: int = 5,
+    conditions: Any = NO_NOTE,
+    settings: Settings = SETTINGS,
+    regime: str = "flat",
 ) -> list[Job]:
-    return plan(settings, built_in_prompts(), instances((regime,), n, rounds, 4, seed=1), conditions)
+    return plan(
+        settings, built_in_prompts(), instances((regime,), n, rounds, 4, seed=1), conditions
+    )
 
 
-def go(url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **connection: Any) -> RunSummary:
-    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, "concurrency": 1, **connection})
+def go(
+    url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **connection: Any
+) -> RunSummary:
+    connected = Connection(
+        url, **{"max_retries": 2, "timeout": 5.0, "concurrency": 1, **connection}
+    )
     return run(work, folder, connected, malformed_limit=malformed_limit)
 
 

@@ -19,12 +19,17 @@ LABELLED = pd.read_json(Path(__file__).with_name("notes.jsonl"), lines=True, dty
 def table(split: str = "second held out") -> str:
     """A row for each format, in Markdown: how many notes have it, and of which share the rules are right."""
     part = LABELLED[LABELLED["split"] == split]
-    labels, found = part["format"].to_numpy(), np.array([classify(note)["format"] for note in part["note"]])
+    labels, found = (
+        part["format"].to_numpy(),
+        np.array([classify(note)["format"] for note in part["note"]]),
+    )
     lines = ["| format | notes | precision | recall |", "| --- | --- | --- | --- |"]
     for name in FORMATS:
         right = labels == found
         precision, recall = (exact_share(right[of == name]) for of in (found, labels))
-        said = (f"{one.estimate:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (precision, recall))
+        said = (
+            f"{one.estimate:.2f} [{one.low:.2f}, {one.high:.2f}]" for one in (precision, recall)
+        )
         lines.append(f"| {name} | {(labels == name).sum()} | {' | '.join(said)} |")
     return "\n".join(lines)
 

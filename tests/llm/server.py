@@ -83,7 +83,9 @@ class Server:
         self.lock = threading.Lock()
         self.http = _Quiet(("127.0.0.1", 0), self._handler())
         self.http.daemon_threads = True
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.thread = threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         self.thread.start()
 
     @property
@@ -140,7 +142,9 @@ class Server:
                 data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
                 kind = "application/json" if isinstance(said, Status) else said.content_type
                 self.send_response(code)
-                for name, value in (said.headers if isinstance(said, (Status, Raw)) else {}).items():
+                for name, value in (
+                    said.headers if isinstance(said, (Status, Raw)) else {}
+                ).items():
                     self.send_header(name, value)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
@@ -164,7 +168,11 @@ def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
         "model": f"{body['model']}-served",
         "system_fingerprint": "fp_test",
         "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": said.text},
+                "finish_reason": said.finish_reason,
+            }
         ],
         "usage": {
             "prompt_tokens": prompt,

@@ -31,7 +31,15 @@ NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-
 
 def malformed(messages: Sequence[Message]) -> str:
     """Never a usable answer: cycles through the ways in which models fail, by the length of the conversation."""
-    ways = ("I would say 1.", '{"prediction": 2}', '{"answer": 1}', '{"prediction": ', "[1]", "", '{"note": ["A"]}')
+    ways = (
+        "I would say 1.",
+        '{"prediction": 2}',
+        '{"answer": 1}',
+        '{"prediction": ',
+        "[1]",
+        "",
+        '{"note": ["A"]}',
+    )
     return ways[sum(len(message["content"]) for message in messages) % len(ways)]
 
 
@@ -40,11 +48,23 @@ def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMR
     """Runs of an agent through runner and trace, without a server or through one."""
 
     def make(
-        name: str, conditions: Any = (NOTE_ONLY,), n: int = 3, rounds: int = 25, *, over_http: bool = False
+        name: str,
+        conditions: Any = (NOTE_ONLY,),
+        n: int = 3,
+        rounds: int = 25,
+        *,
+        over_http: bool = False,
     ) -> list[LLMRun]:
         agent = malformed if name == "malformed" else AGENTS[name]
-        work, alone = jobs(n, rounds, conditions, Settings(name), "stratified"), AgentBackend(name, agent)
-        backend = Connection(serve(lambda number, body: agent(body["messages"])).url) if over_http else alone
+        work, alone = (
+            jobs(n, rounds, conditions, Settings(name), "stratified"),
+            AgentBackend(name, agent),
+        )
+        backend = (
+            Connection(serve(lambda number, body: agent(body["messages"])).url)
+            if over_http
+            else alone
+        )
         run(work, tmp_path / name, backend, malformed_limit=0)
         return load(tmp_path / name)
 
@@ -65,7 +85,9 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
             said = np.where(np.abs(share - 0.5) <= 1e-12, 1.0, share > 0.5)
         else:
             leader = (episodes.correct.cumsum(1) - episodes.correct).argmax(axis=-1)
-            said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(float)
+            said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(
+                float
+            )
             library = follow_the_leader().run(episodes)["prediction"]
             sure = np.isin(library, (0, 1))
             assert sure.any() and np.array_equal(said[sure], library[sure])
@@ -78,22 +100,38 @@ def test_scores_have_bands_baselines_and_other_models(played: Callable[..., list
     result = score(runs, {"my model": lambda episodes: algorithms.bayes(episodes).predictions})
     final = result.to_frame()
     mine = final[final.kind == "llm"]
-    assert set(mine.missing) == {"wrong", "skipped"} and set(mine.condition) == {NOTE_ONLY.name, NO_NOTE.name}
-    assert (mine.n == 3).all() and (mine.low <= mine["mean"]).all() and (mine["mean"] <= mine.high).all()
+    assert set(mine.missing) == {"wrong", "skipped"} and set(mine.condition) == {
+        NOTE_ONLY.name,
+        NO_NOTE.name,
+    }
+    assert (
+        (mine.n == 3).all()
+        and (mine.low <= mine["mean"]).all()
+        and (mine["mean"] <= mine.high).all()
+    )
     by_name = final.set_index("model")
     exact = by_name.loc["Bayes predictor, the regime's own prior"]
-    assert by_name.loc["my model", "mean"] == exact["mean"] and by_name.loc["my model", "kind"] == "model"
-    curve = result.curves[(result.curves.model == "weighted-majority") & (result.curves.missing == "wrong")]
+    assert (
+        by_name.loc["my model", "mean"] == exact["mean"]
+        and by_name.loc["my model", "kind"] == "model"
+    )
+    curve = result.curves[
+        (result.curves.model == "weighted-majority") & (result.curves.missing == "wrong")
+    ]
     ends = curve[curve["round"] == 25].set_index("condition")["mean"]
     for condition, group in mine[mine.missing == "wrong"].groupby("condition"):
         assert ends[condition] == group["mean"].iloc[0]
     regrets = np.stack([_run_regret(one) for one in runs if one.condition == NOTE_ONLY])
     row = mine[(mine.condition == NOTE_ONLY.name) & (mine.missing == "wrong")].iloc[0]
     assert row["std"] == regrets[:, -1].std() and row["mean"] == regrets[:, -1].mean()
-    assert result.settings["wording"] == ["built-in wording, version 1"] and "git" in result.settings
+    assert (
+        result.settings["wording"] == ["built-in wording, version 1"] and "git" in result.settings
+    )
 
 
-def test_missing_predictions_are_scored_both_ways_and_never_as_zero(played: Callable[..., list[LLMRun]]) -> None:
+def test_missing_predictions_are_scored_both_ways_and_never_as_zero(
+    played: Callable[..., list[LLMRun]],
+) -> None:
     """On a napkin: two missing rounds cost two mistakes, or are left out on both sides; a 0 is neither."""
     one = played("majority", [NO_NOTE], n=1, rounds=4)[0]
     napkin = replace(
@@ -108,7 +146,9 @@ def test_missing_predictions_are_scored_both_ways_and_never_as_zero(played: Call
     refuses("unknown treatment of missing predictions 'zero'", _run_regret, napkin, "zero")
 
 
-def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., list[LLMRun]]) -> None:
+def test_an_agent_that_is_always_malformed_is_all_missing(
+    played: Callable[..., list[LLMRun]],
+) -> None:
     runs = played("malformed", [NOTE_ONLY, NO_NOTE], n=1, rounds=3)
     assert all(one.missing.all() and one.malformed == one.calls for one in runs)
     result = score(runs)
@@ -122,7 +162,9 @@ def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., 
     assert behaviour(runs) == []
 
 
-def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], tmp_path: Path) -> None:
+def test_overflowed_episodes_count_as_far_as_they_go(
+    serve: Callable[..., Any], tmp_path: Path
+) -> None:
     """Their curve goes on to where they stopped; the final table is of complete runs, and says how many."""
     full = {"error": {"code": "context_length_exceeded", "message": "full"}}
 
@@ -149,21 +191,38 @@ def test_few_instances_are_not_named(played: Callable[..., list[LLMRun]]) -> Non
     assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
-def test_repeated_plays_bound_what_any_algorithm_can_agree(played: Callable[..., list[LLMRun]]) -> None:
+def test_repeated_plays_bound_what_any_algorithm_can_agree(
+    played: Callable[..., list[LLMRun]],
+) -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
     rng, runs = np.random.default_rng(0), played("majority", n=_FEWEST - 1, rounds=100)
     noisy = [np.abs(one.predictions - (rng.random((2, 100)) < 0.1)) for one in runs]
     noisy[0][0, 3] = np.nan
-    twice = [replace(one, predictions=a, again=(b[:70],)) for one, (a, b) in zip(runs, noisy, strict=True)]
+    twice = [
+        replace(one, predictions=a, again=(b[:70],))
+        for one, (a, b) in zip(runs, noisy, strict=True)
+    ]
     (found,) = behaviour(twice)
-    assert found.repeated.low <= 0.82 <= found.repeated.high and found.repeated.high - found.repeated.low < 0.1
-    assert found.ceiling.estimate == pytest.approx((1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2)
+    assert (
+        found.repeated.low <= 0.82 <= found.repeated.high
+        and found.repeated.high - found.repeated.low < 0.1
+    )
+    assert found.ceiling.estimate == pytest.approx(
+        (1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2
+    )
     assert found.ceiling.low <= 0.9 <= found.ceiling.high and "repeated" in found.to_frame()
     assert found.to_frame()["ceiling"].item() == found.ceiling.estimate
-    same = [replace(one, predictions=a, again=(a, 1 - a)) for one, (a, _) in zip(runs, noisy, strict=True)]
+    same = [
+        replace(one, predictions=a, again=(a, 1 - a))
+        for one, (a, _) in zip(runs, noisy, strict=True)
+    ]
     assert behaviour(same)[0].repeated.estimate == 0.5 and behaviour(same)[0].ceiling.high == 0.5
     (once,) = behaviour(runs)
-    assert np.isnan(once.repeated.estimate) and "repeated" not in once.to_frame() and "repeated" not in str(once)
+    assert (
+        np.isnan(once.repeated.estimate)
+        and "repeated" not in once.to_frame()
+        and "repeated" not in str(once)
+    )
 
 
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
@@ -206,8 +265,14 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
     for name, values in published.items():
         for regime, value in zip(("stratified", "flat", "anti-signal"), values, strict=True):
             ends = played[name, regime]
-            assert abs(ends.mean() - value) <= 3 * ends.std() * (1 / 30 + 1 / 60) ** 0.5, (name, regime, ends.mean())
-    assert np.array_equal(played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"])
+            assert abs(ends.mean() - value) <= 3 * ends.std() * (1 / 30 + 1 / 60) ** 0.5, (
+                name,
+                regime,
+                ends.mean(),
+            )
+    assert np.array_equal(
+        played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"]
+    )
 
 
 def test_the_page_holds_the_table_of_known_players() -> None:
@@ -234,7 +299,9 @@ def test_the_page_holds_the_table_of_known_players() -> None:
     etas = {name: player.eta for name, player in {**known.SEEN, **known.UNSEEN}.items()}
     named = found[(found["verdict"] == "named") & found["gain"].notna()]
     missed = named[~named["player"].map(etas).between(named["gain_low"], named["gain_high"])]
-    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 4, "two numbers, each interval by itself"
+    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 4, (
+        "two numbers, each interval by itself"
+    )
     assert (named["player"] == "WM .4 fading .8").sum() == 7 and len(named) > 50
     row = few.query("player == 'coin' and regime == 'flat'").iloc[0]
     again = known.judged(known.SEEN["coin"], sample(10, 100, 4, regime="flat", seed=7))

@@ -30,32 +30,61 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     server = serve(lambda number, body: AGENTS["counter"](body["messages"]))
     command = ["run", "tester", "--base-url", server.url, *SMALL, "--out", tmp_path / "traces"]
     code, said = interp(*command, "--prices", 1, 0.1, 2)
-    assert code == 0 and "4 episodes, 36 calls" in said and "4 of 4 episodes" in said and "cost" in said
+    assert (
+        code == 0
+        and "4 episodes, 36 calls" in said
+        and "4 of 4 episodes" in said
+        and "cost" in said
+    )
     assert len(server.requests) == 36
     code, said = interp(*command)
     assert code == 0 and "0 calls now and 36 before" in said and len(server.requests) == 36
     sent = server.requests[0]
     assert (sent["temperature"], sent["max_tokens"]) == (0, 2048)
-    other = ["--out", tmp_path / "other", "--max-tokens", "none", "--temperature", "none", "--extra-body"]
+    other = [
+        "--out",
+        tmp_path / "other",
+        "--max-tokens",
+        "none",
+        "--temperature",
+        "none",
+        "--extra-body",
+    ]
     interp(*command, *other, '{"max_completion_tokens": 99}', "--budget", 9000)
     sent = server.requests[-1]
     assert not {"temperature", "max_tokens"} & sent.keys() and sent["max_completion_tokens"] == 99
     code, said = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
     assert code == 0 and "tester" in said and "oracle" in said
-    assert {"follow the leader", "tester"} <= set(pd.read_csv(tmp_path / "scores" / "final.csv")["model"])
+    assert {"follow the leader", "tester"} <= set(
+        pd.read_csv(tmp_path / "scores" / "final.csv")["model"]
+    )
     names = {path.name for path in (tmp_path / "scores").iterdir()}
-    notes = {"note_formats.csv", "note_formats_by_round.csv", "note_rounds.csv", "note_summary.csv", "notes.csv"}
-    assert names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
+    notes = {
+        "note_formats.csv",
+        "note_formats_by_round.csv",
+        "note_rounds.csv",
+        "note_summary.csv",
+        "notes.csv",
+    }
+    assert (
+        names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
+    )
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
     said = printed("compare", tmp_path / "traces", "wma-handwired", "--out", tmp_path / "compared")
     assert "tester, online-note-only, flat: undecided: fewer than 8" in said
     assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
-    assert code == 0 and said.startswith(str(tmp_path / "llm.html")) and (tmp_path / "llm.html").stat().st_size > 50_000
+    assert (
+        code == 0
+        and said.startswith(str(tmp_path / "llm.html"))
+        and (tmp_path / "llm.html").stat().st_size > 50_000
+    )
 
 
 @pytest.mark.parametrize("name", list(PLAYERS))
-def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(name: str, tmp_path: Path) -> None:
+def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(
+    name: str, tmp_path: Path
+) -> None:
     """The default that needs nothing: the same traces, resumed, extended, and their notes as tables."""
     run = ["run", "--agent", name, *SMALL, "--out", tmp_path / "traces"]
     code, said = interp(*run)
@@ -78,7 +107,11 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     interp("run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")
     (tmp_path / "in" / "result.json").write_text("{}")
     code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
-    assert code == 0 and "set aside 1 times: result.json" in " ".join(said.split()) and "has no advice" in said
+    assert (
+        code == 0
+        and "set aside 1 times: result.json" in " ".join(said.split())
+        and "has no advice" in said
+    )
     assert pd.read_csv(tmp_path / "scores" / "read.csv")["status"].value_counts().to_dict() == {
         "read": 4,
         "set aside": 1,
@@ -88,13 +121,17 @@ def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "in" / "a", tmp_path / "in" / "b")
     code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
     assert code == 0 and "a copy of" in " ".join(said.split())
-    assert code == 0 and "4 episodes read, 5 files or parts of files set aside" in " ".join(said.split())
+    assert code == 0 and "4 episodes read, 5 files or parts of files set aside" in " ".join(
+        said.split()
+    )
 
 
 def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
     """Every player, the paper's regimes, with a note and without; a second time nothing is played again."""
     done = play_demo(tmp_path, n_instances=1, n_rounds=3)
-    assert list(done) == list(PLAYERS) and all(one.complete and one.episodes == 6 for one in done.values())
+    assert list(done) == list(PLAYERS) and all(
+        one.complete and one.episodes == 6 for one in done.values()
+    )
     assert sum(one.calls for one in play_demo(tmp_path, n_instances=1, n_rounds=3).values()) == 0
 
 
@@ -102,20 +139,37 @@ def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
 def test_the_demo_command(tmp_path: Path) -> None:
     """Scores and a page, offline; the agents keep their order: counting beats the last step, which beats a coin."""
     code, said = interp("demo", "--out", tmp_path)
-    assert code == 0 and (tmp_path / "llm.html").stat().st_size > 100_000 and "random: tosses a coin" in said
-    final = pd.read_csv(tmp_path / "scores" / "final.csv").query("regime == 'stratified' and missing == 'wrong'")
+    assert (
+        code == 0
+        and (tmp_path / "llm.html").stat().st_size > 100_000
+        and "random: tosses a coin" in said
+    )
+    final = pd.read_csv(tmp_path / "scores" / "final.csv").query(
+        "regime == 'stratified' and missing == 'wrong'"
+    )
     regret = final.groupby("model")["mean"].mean()
     assert regret["counter"] < regret["last-step"] < regret["random"]
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     """Calls, tokens and cost without a server, and without a file."""
-    code, said = interp("run", "m", "--base-url", "http://127.0.0.1:1/v1", *SMALL, "--out", tmp_path / "t", "--dry-run")
+    code, said = interp(
+        "run",
+        "m",
+        "--base-url",
+        "http://127.0.0.1:1/v1",
+        *SMALL,
+        "--out",
+        tmp_path / "t",
+        "--dry-run",
+    )
     assert code == 0 and "4 episodes, 36 calls" in said and "nothing was asked" in said
     assert not (tmp_path / "t").exists()
 
 
-def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_there_are_prices() -> None:
+def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_there_are_prices() -> (
+    None
+):
     jobs = plan(Settings("m"), built_in_prompts(4), instances(["flat"], 1, 3, 4))
     free, paid = estimate(jobs).readable(), estimate(jobs, Prices(1.0, 0.1, 2.0)).readable()
     assert free["condition"].tolist() == [condition.name for condition in CONDITIONS]

@@ -36,18 +36,30 @@ def is_victim(body: dict[str, Any], job: Job, at_round: int) -> bool:
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize(("code", "asked"), [(401, 1), (402, 1), (404, 1), (400, 3), (403, 3), (422, 3)])
-def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "asked"), [(401, 1), (402, 1), (404, 1), (400, 3), (403, 3), (422, 3)]
+)
+def test_a_refusal_of_everything_stops_the_run(
+    code: int, asked: int, serve: Serve, tmp_path: Path
+) -> None:
     """Key, balance and model name: after one request. Parameters and rights look like a refused message, so three
     episodes are tried where nothing was answered yet."""
     server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
-    refuses(rf"refused the request \({code}\).*go away.* run again to resume", go, server.url, tmp_path, jobs(n=6))
+    refuses(
+        rf"refused the request \({code}\).*go away.* run again to resume",
+        go,
+        server.url,
+        tmp_path,
+        jobs(n=6),
+    )
     assert len(server.requests) == asked
 
 
 @pytest.mark.parametrize("code", [400, 403, 413, 422])
 @pytest.mark.parametrize("at_round", [0, 2])
-def test_a_refused_message_sets_its_episode_aside(code: int, at_round: int, serve: Serve, tmp_path: Path) -> None:
+def test_a_refused_message_sets_its_episode_aside(
+    code: int, at_round: int, serve: Serve, tmp_path: Path
+) -> None:
     """One message that is refused for good costs its own episode, in the first run and in every later one; the trace
     says what the server said, the prefix is kept, and the episode goes on once the server takes the message."""
     work = jobs(n=5, rounds=4)
@@ -68,7 +80,11 @@ def test_a_refused_message_sets_its_episode_aside(code: int, at_round: int, serv
     assert len(server.requests) == 4 * 4 + at_round + 2, "the refused message is asked once a run"
     lines = read_lines(tmp_path / work[1].place)[0]
     assert [line for line in lines if "refused" in line] == [
-        {"refused": f"the server refused the request ({code}): {words}", "round": at_round, "turn": "prediction"}
+        {
+            "refused": f"the server refused the request ({code}): {words}",
+            "round": at_round,
+            "turn": "prediction",
+        }
     ]
     one = next(run for run in load(tmp_path) if run.index == work[1].instance.index)
     assert (one.rounds, one.ended) == (at_round, "refused")
@@ -80,7 +96,10 @@ def test_a_refused_message_sets_its_episode_aside(code: int, at_round: int, serv
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (raw.Status(403, {"error": {"message": "no rights", "code": "model_blocked"}}), "[model_blocked]"),
+        (
+            raw.Status(403, {"error": {"message": "no rights", "code": "model_blocked"}}),
+            "[model_blocked]",
+        ),
         (raw.Status(422, {"detail": [{"loc": ["body", "seed"], "msg": "x" * 400}]}), '"seed"'),
         (raw.Plain(400, b"upstream says no"), "upstream says no"),
         (raw.Raw(b'{"error": {"message": "quota used up", "code": 403}}'), "quota used up"),
@@ -88,7 +107,9 @@ def test_a_refused_message_sets_its_episode_aside(code: int, at_round: int, serv
         (raw.Raw(b"<html>bad gateway</html>", "text/html"), "bad gateway"),
     ],
 )
-def test_the_servers_own_words_are_told(said: Any, words: str, serve: Serve, tmp_path: Path) -> None:
+def test_the_servers_own_words_are_told(
+    said: Any, words: str, serve: Serve, tmp_path: Path
+) -> None:
     """Whatever the status, also 200 with an error for a body, the message holds what the server said."""
     server = serve(lambda n, body: said)
     with pytest.raises(InputError) as caught:
@@ -103,7 +124,8 @@ def test_a_run_whose_first_answers_are_all_malformed_stops(serve: Serve, tmp_pat
     """20 calls, not thousands; the sentence shows an answer and says what to try; one good answer and it goes on."""
     server = serve(lambda n, body: "I think it will rain.")
     with pytest.raises(
-        InputError, match=r"the first 20 answers are all malformed.*I think it will rain.*--response-fo"
+        InputError,
+        match=r"the first 20 answers are all malformed.*I think it will rain.*--response-fo",
     ):
         go(server.url, tmp_path, jobs(n=5, rounds=20))
     assert len(server.requests) == 20
@@ -120,7 +142,11 @@ def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path
         "refusal": "I cannot",
         "tool_calls": [{"id": "t1", "type": "function"}],
     }
-    parts = [{"type": "text", "text": '{"prediction"'}, {"type": "text", "text": ": 1}"}, {"type": "image", "x": 1}]
+    parts = [
+        {"type": "text", "text": '{"prediction"'},
+        {"type": "text", "text": ": 1}"},
+        {"type": "image", "x": 1},
+    ]
     said = [
         raw.Message({"content": '{"prediction": 1}', **extra}, {"service_tier": "flex"}),
         raw.Message({"content": parts}),
@@ -132,7 +158,10 @@ def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path
     calls = read_lines(next(tmp_path.rglob("*.jsonl")))[0][1:-1]
     assert calls[0]["more"]["choices"][0]["message"] == {"role": "assistant", **extra}
     assert calls[0]["more"]["service_tier"] == "flex" and calls[0]["reply"] == '{"prediction": 1}'
-    assert calls[1]["reply"] == '{"prediction": 1}' and calls[1]["more"]["choices"][0]["message"]["content"] == parts
+    assert (
+        calls[1]["reply"] == '{"prediction": 1}'
+        and calls[1]["more"]["choices"][0]["message"]["content"] == parts
+    )
     assert calls[2]["more"]["choices"][0]["message"]["refusal"] == "No." and calls[2]["reply"] == ""
     assert all(call["address"] == server.url for call in calls)
 
@@ -144,19 +173,45 @@ def whole(**fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("location", [None, "http://[", "//\x00", "http://elsewhere.example/v1"])
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
-def test_a_redirect_to_nowhere_is_a_refusal(location: str | None, code: int, serve: Serve, tmp_path: Path) -> None:
+def test_a_redirect_to_nowhere_is_a_refusal(
+    location: str | None, code: int, serve: Serve, tmp_path: Path
+) -> None:
     headers = {} if location is None else {"Location": location}
     server = serve(lambda n, body: raw.Status(code, headers=headers))
-    refuses(r"redirect|refused the request|gave no answer", go, server.url, tmp_path, jobs(n=3), max_retries=0)
+    refuses(
+        r"redirect|refused the request|gave no answer",
+        go,
+        server.url,
+        tmp_path,
+        jobs(n=3),
+        max_retries=0,
+    )
 
 
 @pytest.mark.parametrize(
     "usage",
-    ["NaN", "1e400", "-1", "1" + "0" * 400, '"many"', "[1]", '{"cached_tokens": NaN}', "null", "true", "1.5"],
+    [
+        "NaN",
+        "1e400",
+        "-1",
+        "1" + "0" * 400,
+        '"many"',
+        "[1]",
+        '{"cached_tokens": NaN}',
+        "null",
+        "true",
+        "1.5",
+    ],
 )
 def test_counts_that_are_none_do_not_stop_a_run(usage: str, serve: Serve, tmp_path: Path) -> None:
     """And the traces, which hold what was said as far as JSON can say it, are scored."""
-    names = ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "prompt_cache_hit_tokens", "x")
+    names = (
+        "prompt_tokens",
+        "completion_tokens",
+        "prompt_tokens_details",
+        "prompt_cache_hit_tokens",
+        "x",
+    )
     said = json.dumps(whole(usage="USAGE", created="USAGE"))
     every = "{" + ", ".join(f'"{name}": {usage}' for name in names) + "}"
     for text in (said.replace('"USAGE"', every), said.replace('"USAGE"', usage)):
@@ -180,14 +235,31 @@ def bomb(kind: str) -> bytes:
 
 @pytest.mark.parametrize(
     ("kind", "packed"),
-    [("large", ""), ("gzip", "gzip"), ("gzip twice", "gzip, gzip"), ("unknown", "br"), ("broken", "gzip")],
+    [
+        ("large", ""),
+        ("gzip", "gzip"),
+        ("gzip twice", "gzip, gzip"),
+        ("unknown", "br"),
+        ("broken", "gzip"),
+    ],
 )
-def test_the_size_of_an_answer_is_bounded(kind: str, packed: str, serve: Serve, tmp_path: Path) -> None:
+def test_the_size_of_an_answer_is_bounded(
+    kind: str, packed: str, serve: Serve, tmp_path: Path
+) -> None:
     """.4 MB that unpacked to 400 MB filled the memory; what is honestly packed is read."""
     data = bomb(kind)
-    server = serve(lambda n, body: raw.Raw(data, headers={"Content-Encoding": packed} if packed else {}))
+    server = serve(
+        lambda n, body: raw.Raw(data, headers={"Content-Encoding": packed} if packed else {})
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    refuses(r"larger than 32 MB|not asked for|DecodingError", go, server.url, tmp_path / "a", jobs(n=3), max_retries=0)
+    refuses(
+        r"larger than 32 MB|not asked for|DecodingError",
+        go,
+        server.url,
+        tmp_path / "a",
+        jobs(n=3),
+        max_retries=0,
+    )
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "kilobytes"
     honest = gzip.compress(json.dumps(whole()).encode())
     server = serve(lambda n, body: raw.Raw(honest, headers={"Content-Encoding": "gzip"}))
@@ -197,18 +269,38 @@ def test_the_size_of_an_answer_is_bounded(kind: str, packed: str, serve: Serve, 
 @pytest.mark.parametrize("note", ["A 3/5, B 2/5, " * 10**5, " " * 10**6, "x" * 25_000])
 def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Path) -> None:
     """It was recorded, and then scoring took more than a minute."""
-    server = serve(lambda n, body: json.dumps({"note": note}) if "note" in body["messages"][-1]["content"] else "{}")
+    server = serve(
+        lambda n, body: (
+            json.dumps({"note": note}) if "note" in body["messages"][-1]["content"] else "{}"
+        )
+    )
     summary = go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY), malformed_limit=0)
     assert summary.malformed > 0
     (one,) = load(tmp_path)
     assert all(len(one or "") <= 20_000 for one in one.notes)
 
 
-def test_a_finish_reason_that_is_no_word_and_an_answer_nested_too_deeply_are_none(serve: Serve, tmp_path: Path) -> None:
-    message = {"choices": [{"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}]}
-    for said in (json.dumps(message), json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900)):
+def test_a_finish_reason_that_is_no_word_and_an_answer_nested_too_deeply_are_none(
+    serve: Serve, tmp_path: Path
+) -> None:
+    message = {
+        "choices": [
+            {"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}
+        ]
+    }
+    for said in (
+        json.dumps(message),
+        json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900),
+    ):
         server = serve(lambda n, body, said=said: raw.Raw(said.encode()))
-        refuses(r"nested too deeply|not a chat completion", go, server.url, tmp_path, jobs(n=3), max_retries=0)
+        refuses(
+            r"nested too deeply|not a chat completion",
+            go,
+            server.url,
+            tmp_path,
+            jobs(n=3),
+            max_retries=0,
+        )
 
 
 # ------------------------------------------------------------------------------------------------ pace, locks
@@ -260,8 +352,14 @@ def test_more_rounds_extend_a_run(conditions: Any, serve: Serve, tmp_path: Path)
     go(server.url, tmp_path / "b", second)
     for long, whole in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
         assert long.ended == "complete" and long.rounds == 7 and long.notes == whole.notes
-        assert np.array_equal(long.predictions, whole.predictions) and np.array_equal(long.advice, whole.advice)
-    addresses = [line["address"] for line in read_lines(tmp_path / "a" / second[0].place)[0] if "reply" in line]
+        assert np.array_equal(long.predictions, whole.predictions) and np.array_equal(
+            long.advice, whole.advice
+        )
+    addresses = [
+        line["address"]
+        for line in read_lines(tmp_path / "a" / second[0].place)[0]
+        if "reply" in line
+    ]
     assert addresses == [server.url] * 3 * calls + [other.url] * 4 * calls
     assert go(server.url, tmp_path / "a", second).calls == 0
 

@@ -44,10 +44,15 @@ def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: A
     return folder
 
 
-def archive(folder: Path, i: int = 0, steps: list[dict[str, Any]] | None = None, **fields: Any) -> Path:
+def archive(
+    folder: Path, i: int = 0, steps: list[dict[str, Any]] | None = None, **fields: Any
+) -> Path:
     """An episode of 100 rounds as the archives hold it: rounds + 1 notes, the first empty, all counts exact."""
     advice, labels = EPISODES.advice[i], EPISODES.labels[i]
-    notes = [""] + [write_counts(row, t) for t, row in enumerate((advice == labels[:, None]).cumsum(0).tolist(), 1)]
+    notes = [""] + [
+        write_counts(row, t)
+        for t, row in enumerate((advice == labels[:, None]).cumsum(0).tolist(), 1)
+    ]
     given = {"expert_predictions": advice.tolist(), "true_labels": labels.tolist()}
     return foreign(
         folder,
@@ -62,8 +67,12 @@ def steps_of(predictions: list[int], notes: list[str] | None = None) -> list[dic
     calls: list[dict[str, Any]] = []
     for t, said in enumerate(predictions):
         word = ("rainy", "sunny")[said]
-        calls.append({"step": t, "turn": "forecast", "raw_response": json.dumps({"prediction": word})})
-        calls.append({"step": t, "turn": "feedback", "note_out": notes[t] if notes else f"note {t}"})
+        calls.append(
+            {"step": t, "turn": "forecast", "raw_response": json.dumps({"prediction": word})}
+        )
+        calls.append(
+            {"step": t, "turn": "feedback", "note_out": notes[t] if notes else f"note {t}"}
+        )
     return calls
 
 
@@ -74,8 +83,17 @@ def test_results_are_read(tmp_path: Path) -> None:
     """Condition from the prompt's name, regime from the folder, predictions from the file."""
     foreign(tmp_path / "flat" / "antisignal" / "cases_007")
     (one,) = load(tmp_path)
-    assert (one.model, one.condition.name, one.regime, one.index) == ("some-chat", "weather-note", "anti-signal", 7)
-    assert one.predictions.tolist() == [1, 0] and one.ended == "complete" and one.total_prompt_tokens == 1000
+    assert (one.model, one.condition.name, one.regime, one.index) == (
+        "some-chat",
+        "weather-note",
+        "anti-signal",
+        7,
+    )
+    assert (
+        one.predictions.tolist() == [1, 0]
+        and one.ended == "complete"
+        and one.total_prompt_tokens == 1000
+    )
     foreign(tmp_path / "other" / "cases_007")
     assert load(tmp_path / "other" / "cases_007" / "result.json", "flat")[0].regime == "flat"
     assert len(score([one]).to_frame()) > 5
@@ -84,9 +102,25 @@ def test_results_are_read(tmp_path: Path) -> None:
 def test_steps_of_the_same_play_are_read_again_by_our_rules(tmp_path: Path) -> None:
     """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
     steps = [
-        {"step": 0, "turn": "forecast", "raw_response": '{"prediction": "sunny"}', "usage": {"prompt_tokens": 10}},
-        {"step": 0, "turn": "feedback", "raw_response": "{}", "note_out": "A:1/1", "usage": {"prompt_tokens": 12}},
-        {"step": 1, "turn": "forecast", "raw_response": "I think rainy", "parsed": {"prediction": 0}},
+        {
+            "step": 0,
+            "turn": "forecast",
+            "raw_response": '{"prediction": "sunny"}',
+            "usage": {"prompt_tokens": 10},
+        },
+        {
+            "step": 0,
+            "turn": "feedback",
+            "raw_response": "{}",
+            "note_out": "A:1/1",
+            "usage": {"prompt_tokens": 12},
+        },
+        {
+            "step": 1,
+            "turn": "forecast",
+            "raw_response": "I think rainy",
+            "parsed": {"prediction": 0},
+        },
         {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
     ]
     foreign(tmp_path / "flat", steps)
@@ -94,7 +128,9 @@ def test_steps_of_the_same_play_are_read_again_by_our_rules(tmp_path: Path) -> N
     (one,) = found.runs
     assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
     assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
-    assert found.table[["part", "status"]].to_numpy().tolist() == [["steps.jsonl, attempt 1", "read"]]
+    assert found.table[["part", "status"]].to_numpy().tolist() == [
+        ["steps.jsonl, attempt 1", "read"]
+    ]
 
 
 def test_a_complete_result_beats_the_truncated_steps_of_another_attempt(tmp_path: Path) -> None:
@@ -104,7 +140,10 @@ def test_a_complete_result_beats_the_truncated_steps_of_another_attempt(tmp_path
     found = read(tmp_path)
     (one,) = found.runs
     assert one.rounds == ROUNDS and one.ended == "complete"
-    assert _run_regret(one)[-1] == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
+    assert (
+        _run_regret(one)[-1]
+        == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
+    )
     aside = found.table[found.table["status"] == "set aside"]
     assert aside["why"].tolist() == [
         "it has 25 of the 100 rounds of result.json, and is another attempt: its predictions differ"
@@ -142,7 +181,10 @@ def test_of_two_different_plays_of_equal_length_the_result_is_read(tmp_path: Pat
     archive(tmp_path / "antisignal", steps=steps_of((1 - said).tolist()))
     found = read(tmp_path)
     assert found.runs[0].predictions.tolist() == said.tolist()
-    assert "it is another attempt: its predictions differ from those of result.json" in found.table["why"].tolist()
+    assert (
+        "it is another attempt: its predictions differ from those of result.json"
+        in found.table["why"].tolist()
+    )
 
 
 def test_a_source_with_a_hole_is_not_read(tmp_path: Path) -> None:
@@ -168,14 +210,19 @@ def test_notes_that_cannot_be_aligned_are_set_aside(tmp_path: Path) -> None:
     foreign(tmp_path / "flat", response={"predictions": [1, 0], "notes": ["a", "b", "c"]})
     found = read(tmp_path)
     assert found.runs[0].notes == (None, None)
-    assert found.table["why"].tolist()[1] == "they have 3 entries for 2 rounds and cannot be aligned with them"
+    assert (
+        found.table["why"].tolist()[1]
+        == "they have 3 entries for 2 rounds and cannot be aligned with them"
+    )
 
 
 def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> None:
     """Weighted majority then runs with each instance's own rate, and the oracle knows the accuracies."""
     etas = [0.07, 0.3, 0.45]
     for i, eta in enumerate(etas):
-        archive(tmp_path / "antisignal" / str(i), i, eta=eta, accuracies=EPISODES.accuracies[i].tolist())
+        archive(
+            tmp_path / "antisignal" / str(i), i, eta=eta, accuracies=EPISODES.accuracies[i].tolist()
+        )
     runs = load(tmp_path)
     assert [run.eta for run in runs] == etas
     assert np.array_equal(runs[2].accuracies, EPISODES.accuracies[2])  # type: ignore[arg-type]
@@ -185,10 +232,14 @@ def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> No
     assert final.loc[_OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
     assert "oracle that knows the accuracies" in final.index
     without = score([replace(runs[0], eta=None), *runs[1:]]).to_frame()["model"]
-    assert _OWN_ETA not in without.tolist(), "one instance without a rate, and all get the paper's distribution"
+    assert _OWN_ETA not in without.tolist(), (
+        "one instance without a rate, and all get the paper's distribution"
+    )
 
 
-def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(tmp_path: Path) -> None:
+def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(
+    tmp_path: Path,
+) -> None:
     """The share of last notes that call the adversary worst is not left empty."""
     for i in range(4):
         archive(tmp_path / "antisignal" / str(i), i)
@@ -212,26 +263,39 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
             (folder / "result.json").write_text(json.dumps(result))
     refuses(r"1 instances were played more than once .*--duplicates first", load, tmp_path)
     found = read(tmp_path, duplicates="first")
-    assert [run.index for run in found.runs] == [0, 1, 2] and all(run.ended == "complete" for run in found.runs)
+    assert [run.index for run in found.runs] == [0, 1, 2] and all(
+        run.ended == "complete" for run in found.runs
+    )
     kept = [run.path.parts[-4] for run in found.runs]
     assert kept == ["b", "a", "b"]
     assert [[len(again) for again in run.again] for run in found.runs] == [[2], [], []]
     assert found.table["why"].str.startswith("another play of the instance in").sum() == 1
-    assert found.table["why"].str.startswith("a copy of").sum() == 1, "the same words again are no second play"
+    assert found.table["why"].str.startswith("a copy of").sum() == 1, (
+        "the same words again are no second play"
+    )
     refuses("unknown way with duplicates 'pool'", load, tmp_path, duplicates="pool")
 
 
 def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
     foreign(tmp_path / "flat" / "a")
-    foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
+    foreign(
+        tmp_path / "flat" / "b",
+        input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
+    )
     refuses("are both instance 7 of 'flat' but differ", score, load(tmp_path))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
-    ({"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}}, "advice must be 0/1 or rainy/sunny"),
+    (
+        {"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}},
+        "advice must be 0/1 or rainy/sunny",
+    ),
     ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
-    ({"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}}, "advice for 1 rounds and 2 labels"),
+    (
+        {"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}},
+        "advice for 1 rounds and 2 labels",
+    ),
     ({"response": {}}, "has no predictions that can be used: in result.json, it has no prediction"),
     ({"eta": "fast"}, "must be a finite number >= 0, got 'fast'"),
     ({"accuracies": [0.5, 0.5]}, "accuracies must be 4 numbers in"),
@@ -239,7 +303,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
-def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_field_that_is_missing_or_wrong_is_named(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     """Alone it is an error; among others it is set aside with the same sentence, and the others are read."""
     foreign(tmp_path / "flat" / "bad", **change)
     refuses(message, load, tmp_path)
@@ -251,7 +317,12 @@ def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], messa
 
 def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> None:
     """A trace in UTF-16, one that is gzipped, notes of one's own and a pipe; nothing waits for the pipe."""
-    (job,) = plan(Settings("counter"), built_in_prompts(), instances(("flat",), 1, 2), [Condition("online", "note")])
+    (job,) = plan(
+        Settings("counter"),
+        built_in_prompts(),
+        instances(("flat",), 1, 2),
+        [Condition("online", "note")],
+    )
     run([job], tmp_path, AgentBackend("counter", AGENTS["counter"]))
     trace = tmp_path / job.place
     trace.with_name("a.jsonl").write_text(trace.read_text(), encoding="utf-16")
@@ -260,8 +331,14 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
     trace.with_name("d.txt").write_text("remember the milk")
     os.mkfifo(trace.with_name("e.jsonl"))
     found = read(tmp_path)
-    assert len(found.runs) == 1 and found.table["status"].value_counts().to_dict() == {"set aside": 5, "read": 1}
-    why = {Path(path).name: why for path, why in zip(found.table["path"], found.table["why"], strict=True)}
+    assert len(found.runs) == 1 and found.table["status"].value_counts().to_dict() == {
+        "set aside": 5,
+        "read": 1,
+    }
+    why = {
+        Path(path).name: why
+        for path, why in zip(found.table["path"], found.table["why"], strict=True)
+    }
     assert why.pop(trace.name) == ""
     words = ("UTF-16", "gzipped", "gzipped", "no trace of", "no regular file")
     assert all(word in why[name] for word, name in zip(words, sorted(why), strict=True)), why
@@ -271,4 +348,6 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
 def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:
     archive(tmp_path / "antisignal")
     (one,) = load(tmp_path)
-    assert isinstance(one, LLMRun) and np.array_equal(episodes_of([one], "anti-signal").advice[0], EPISODES.advice[0])
+    assert isinstance(one, LLMRun) and np.array_equal(
+        episodes_of([one], "anti-signal").advice[0], EPISODES.advice[0]
+    )

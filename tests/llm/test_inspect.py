@@ -22,7 +22,9 @@ NAMES = ("weather-note-only", "online-no-note")
 def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None:
     """The counter behind Inspect's mock model: predictions, notes and regret as without Inspect; a log of another task
     is refused."""
-    pytest.importorskip("inspect_ai", reason="an optional extra that is not installed with the development tools")
+    pytest.importorskip(
+        "inspect_ai", reason="an optional extra that is not installed with the development tools"
+    )
     from inspect_ai import Task, eval
     from inspect_ai.dataset import Sample
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -37,26 +39,47 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
 
     task = expert_advice(NAMES, "flat", n_instances=2, n_rounds=4, seed=3)
     model = get_model("mockllm/model", custom_outputs=answer)
-    (log,) = eval(task, model=model, log_dir=str(tmp_path / "logs"), display="none", temperature=0.5)
+    (log,) = eval(
+        task, model=model, log_dir=str(tmp_path / "logs"), display="none", temperature=0.5
+    )
     assert log.status == "success", log.error
     (written,) = (tmp_path / "logs").iterdir()
     assert len(write_traces(written, tmp_path / "traces")) == 4
     found = load(tmp_path / "traces")
-    drawn, conditions = instances(("flat",), 2, 4, 4, seed=3), [Condition.parse(name) for name in NAMES]
+    drawn, conditions = (
+        instances(("flat",), 2, 4, 4, seed=3),
+        [Condition.parse(name) for name in NAMES],
+    )
     work = plan(Settings("counter"), built_in_prompts(), drawn, conditions)
     run(work, tmp_path / "own", AgentBackend("counter", AGENTS["counter"]))
     for one, own in zip(found, load(tmp_path / "own"), strict=True):
-        assert one.model == "mockllm/model" and one.condition == own.condition and one.ended == "complete"
+        assert (
+            one.model == "mockllm/model"
+            and one.condition == own.condition
+            and one.ended == "complete"
+        )
         assert np.array_equal(one.predictions, own.predictions) and one.notes == own.notes
         assert np.array_equal(one.advice, own.advice) and one.calls == own.calls
         assert one.total_prompt_tokens == 7 * one.calls
     mean = log.results.scores[0].metrics["mean"].value
     assert mean == pytest.approx(np.mean([_run_regret(one)[-1] for one in found]))
-    eval(Task(dataset=[Sample(input="x")]), model=model, log_dir=str(tmp_path / "other"), display="none")
-    refuses("is no log of expert_advice", write_traces, next((tmp_path / "other").iterdir()), tmp_path / "none")
+    eval(
+        Task(dataset=[Sample(input="x")]),
+        model=model,
+        log_dir=str(tmp_path / "other"),
+        display="none",
+    )
+    refuses(
+        "is no log of expert_advice",
+        write_traces,
+        next((tmp_path / "other").iterdir()),
+        tmp_path / "none",
+    )
 
 
-def test_without_inspect_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inspect_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inspect_advice, "find_spec", lambda name: None)
     for make in (expert_advice, lambda: write_traces(tmp_path / "x.eval", tmp_path)):
         refuses(r"install the extra: pip install 'latent-context-interp\[inspect\]'", make)

@@ -34,9 +34,16 @@ def test_the_key_is_sent_and_never_written(
     def answer(number: int, body: dict[str, Any]) -> Any:
         if refuse["on"]:
             return raw.Status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
-        extra = {"system_fingerprint": KEY, "model": f"m {KEY}", "usage": {"prompt_tokens": 1, "note": KEY}, KEY: KEY}
+        extra = {
+            "system_fingerprint": KEY,
+            "model": f"m {KEY}",
+            "usage": {"prompt_tokens": 1, "note": KEY},
+            KEY: KEY,
+        }
         word = "sunny" if "forecast" in str(body["messages"]) else 1
-        return raw.Completion(json.dumps({"prediction": word, "note": f"my key is {KEY}"}), extra=extra)
+        return raw.Completion(
+            json.dumps({"prediction": word, "note": f"my key is {KEY}"}), extra=extra
+        )
 
     server = serve(answer)
     work = jobs()
@@ -44,12 +51,25 @@ def test_the_key_is_sent_and_never_written(
     assert server.keys[0] == f"Bearer {KEY}"
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
     assert KEY.encode() not in written and b"<key>" in written
-    assert go(server.url, tmp_path, work, key_env="TEST_KEY").calls == 0, "scrubbed replies must replay"
+    assert go(server.url, tmp_path, work, key_env="TEST_KEY").calls == 0, (
+        "scrubbed replies must replay"
+    )
     refuse["on"] = True
     with pytest.raises(InputError) as caught:
         go(server.url, tmp_path / "other", work, key_env="TEST_KEY")
-    assert KEY not in str(caught.value) and "<key>" in str(caught.value) and "TEST_KEY" in str(caught.value)
-    refuses("hold the key", go, server.url, tmp_path / "b", jobs(extra_body={"k": KEY}), key_env="TEST_KEY")
+    assert (
+        KEY not in str(caught.value)
+        and "<key>" in str(caught.value)
+        and "TEST_KEY" in str(caught.value)
+    )
+    refuses(
+        "hold the key",
+        go,
+        server.url,
+        tmp_path / "b",
+        jobs(extra_body={"k": KEY}),
+        key_env="TEST_KEY",
+    )
     assert KEY not in "".join(capfd.readouterr())
 
 
@@ -85,22 +105,38 @@ def test_a_key_goes_to_the_host_it_was_given_for_only(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("MY_KEY", "mine")
     assert Connection("https://api.openai.com/v1").key() == KEY
-    assert Connection("http://127.0.0.1:8000/v1").key() == Connection("http://[::1]:8000/v1").key() == ""
+    assert (
+        Connection("http://127.0.0.1:8000/v1").key()
+        == Connection("http://[::1]:8000/v1").key()
+        == ""
+    )
     assert Connection("https://models.example/v1", key_env="MY_KEY").key() == "mine"
-    for url in ("https://models.example/v1", "https://api.openai.com.evil.example/v1", "http://10.0.0.7:8000/v1"):
-        refuses(r"no key was given for .*--key-env.*other providers are not sent", Connection(url).key)
+    for url in (
+        "https://models.example/v1",
+        "https://api.openai.com.evil.example/v1",
+        "http://10.0.0.7:8000/v1",
+    ):
+        refuses(
+            r"no key was given for .*--key-env.*other providers are not sent", Connection(url).key
+        )
     monkeypatch.delenv("OPENAI_API_KEY")
-    refuses("environment variable OPENAI_API_KEY is not set", Connection("https://api.openai.com/v1").key)
+    refuses(
+        "environment variable OPENAI_API_KEY is not set",
+        Connection("https://api.openai.com/v1").key,
+    )
 
 
-def test_redirects_to_another_server_are_refused(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redirects_to_another_server_are_refused(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither prompt nor key follows a redirect; the sentence says where it leads."""
     monkeypatch.setenv("TEST_KEY", KEY)
     thief = serve(good)
     elsewhere = {"Location": f"{thief.url}/chat/completions"}
     server = serve(lambda n, body: raw.Status(307, headers=elsewhere))
     with pytest.raises(
-        InputError, match=r"redirects to 'http://127.0.0.1:\d+/v1/chat/completions'; prompts and keys are not"
+        InputError,
+        match=r"redirects to 'http://127.0.0.1:\d+/v1/chat/completions'; prompts and keys are not",
     ):
         go(server.url, tmp_path, jobs(), key_env="TEST_KEY")
     assert thief.requests == [] and len(server.requests) == 1

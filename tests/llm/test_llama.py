@@ -21,7 +21,9 @@ Start = Callable[..., str]
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """Start a llama.cpp server; all stop with the module."""
-    xllamacpp = pytest.importorskip("xllamacpp", reason="the llama.cpp server comes with the dev extra")
+    xllamacpp = pytest.importorskip(
+        "xllamacpp", reason="the llama.cpp server comes with the dev extra"
+    )
     model = write_tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
     servers = []
 
@@ -45,23 +47,39 @@ def url(llama: Start) -> str:
 
 
 def play(
-    url: str, folder: Path, settings: Settings, conditions: Any = CONDITIONS, rounds: int = 2, **connection: Any
+    url: str,
+    folder: Path,
+    settings: Settings,
+    conditions: Any = CONDITIONS,
+    rounds: int = 2,
+    **connection: Any,
 ) -> RunSummary:
     work = plan(settings, built_in_prompts(), instances(("flat",), 1, rounds, 4), conditions)
-    return run(work, folder, Connection(url, **{"concurrency": 2, "timeout": 30.0, "max_retries": 1, **connection}))
+    return run(
+        work,
+        folder,
+        Connection(url, **{"concurrency": 2, "timeout": 30.0, "max_retries": 1, **connection}),
+    )
 
 
 @pytest.mark.parametrize("form", ["grammar", "json_schema"])
-def test_every_condition_parses_with_constrained_decoding(form: str, url: str, tmp_path: Path) -> None:
+def test_every_condition_parses_with_constrained_decoding(
+    form: str, url: str, tmp_path: Path
+) -> None:
     """Four schemes, three protocols, random weights: with a grammar every answer is usable, at temperature 0.7."""
-    settings = Settings("tiny", temperature=0.7, top_p=0.8, response_format=form, max_tokens=400, max_reasks=8)
+    settings = Settings(
+        "tiny", temperature=0.7, top_p=0.8, response_format=form, max_tokens=400, max_reasks=8
+    )
     conditions = CONDITIONS if form == "grammar" else [c for c in CONDITIONS if not c.has_note]
     summary = play(url, tmp_path, settings, conditions, rounds=1)
     assert summary.complete and summary.overflowed == 0
     assert summary.malformed == 0
     for path in tmp_path.rglob("*.jsonl"):
         calls = read_lines(path)[0][1:-1]
-        assert all(call["finish_reason"] == "stop" and call["usage"]["prompt_tokens"] > 500 for call in calls)
+        assert all(
+            call["finish_reason"] == "stop" and call["usage"]["prompt_tokens"] > 500
+            for call in calls
+        )
 
 
 def test_a_seed_makes_sampling_repeatable(url: str, tmp_path: Path) -> None:
@@ -94,7 +112,9 @@ def test_a_full_context_keeps_the_prefix(llama: Start, tmp_path: Path) -> None:
     assert summary.complete and summary.overflowed == 1 and 2 <= summary.calls < 40
     (path,) = tmp_path.rglob("*.jsonl")
     last = read_lines(path)[0][-1]
-    assert last["end"] == "overflow" and last["round"] == summary.calls and "context" in last["error"]
+    assert (
+        last["end"] == "overflow" and last["round"] == summary.calls and "context" in last["error"]
+    )
     assert play(small, tmp_path, settings, [Condition("online", "no-note")], rounds=40).calls == 0
 
 
@@ -104,7 +124,9 @@ def test_a_real_401_stops_and_the_right_key_goes_on(
     locked = llama(8192, ("the-right-key-123",))
     settings = Settings("tiny", response_format="grammar")
     monkeypatch.setenv("LLAMA_KEY", "a-wrong-key-456")
-    with pytest.raises(InputError, match=r"refused the request \(401\).*check the key in LLAMA_KEY"):
+    with pytest.raises(
+        InputError, match=r"refused the request \(401\).*check the key in LLAMA_KEY"
+    ):
         play(locked, tmp_path, settings, key_env="LLAMA_KEY")
     monkeypatch.setenv("LLAMA_KEY", "the-right-key-123")
     assert play(locked, tmp_path, settings, CONDITIONS[:1], key_env="LLAMA_KEY").complete

@@ -36,11 +36,17 @@ def changed(tiny: str, change: Any) -> str:
         (folder / "x").mkdir(parents=True)
         return str(folder)
     shutil.copytree(tiny, folder)
-    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        change(load_file(folder / "model.safetensors")),
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     return str(folder)
 
 
-def go(tiny: str, folder: Path, concurrency: int = 4, conditions: Any = CONDITIONS, **settings: Any) -> Any:
+def go(
+    tiny: str, folder: Path, concurrency: int = 4, conditions: Any = CONDITIONS, **settings: Any
+) -> Any:
     chosen = Settings(tiny, **{"response_format": "grammar", "max_tokens": 12, **settings})
     work = plan(chosen, SHORT, instances(("flat",), 2, 3, 4), conditions)
     return run(work, folder, LocalBackend(chosen, concurrency), malformed_limit=0)
@@ -63,9 +69,20 @@ def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Pa
     condition = [Condition("online", "note-only")]
     replies = []
     for name in ("a", "b"):
-        done = go(tiny, tmp_path / name, conditions=condition, response_format="none", temperature=1.0, top_p=0.9)
+        done = go(
+            tiny,
+            tmp_path / name,
+            conditions=condition,
+            response_format="none",
+            temperature=1.0,
+            top_p=0.9,
+        )
         assert done.malformed == done.calls
-        lines = [line for path in sorted((tmp_path / name).rglob("*.jsonl")) for line in read_lines(path)[0]]
+        lines = [
+            line
+            for path in sorted((tmp_path / name).rglob("*.jsonl"))
+            for line in read_lines(path)[0]
+        ]
         replies.append([line["reply"] for line in lines if "reply" in line])
     assert replies[0] == replies[1] and len(set(replies[0])) > 10
 
@@ -90,10 +107,18 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda tiny: load_model("nobody/such-a-name"), "nor such a name in Hugging Face's cache, and nothing is down"),
-        (lambda tiny: load_model(changed(tiny, None)), "the folder has no config.json .one of traces is read by"),
         (
-            lambda tiny: load_model(changed(tiny, lambda held: {**held, "score.weight": torch.ones(2)})),
+            lambda tiny: load_model("nobody/such-a-name"),
+            "nor such a name in Hugging Face's cache, and nothing is down",
+        ),
+        (
+            lambda tiny: load_model(changed(tiny, None)),
+            "the folder has no config.json .one of traces is read by",
+        ),
+        (
+            lambda tiny: load_model(
+                changed(tiny, lambda held: {**held, "score.weight": torch.ones(2)})
+            ),
             "the weights of .* do not fit its configuration at score.weight",
         ),
         (lambda tiny: load_model(tiny, "no-such-device"), "cannot load the model .*no-such-device"),
@@ -108,6 +133,24 @@ def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> 
 
 
 def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
-    options = ["--episodes", "1", "--rounds", "2", "--regime", "flat", "--conditions", "online-no-note"]
-    command = ["llm", "run", tiny, "--backend", "transformers", *options, "--response-format", "grammar"]
+    options = [
+        "--episodes",
+        "1",
+        "--rounds",
+        "2",
+        "--regime",
+        "flat",
+        "--conditions",
+        "online-no-note",
+    ]
+    command = [
+        "llm",
+        "run",
+        tiny,
+        "--backend",
+        "transformers",
+        *options,
+        "--response-format",
+        "grammar",
+    ]
     assert "1 of 1 episodes" in printed(*command, "--out", tmp_path)

@@ -64,12 +64,19 @@ def test_edits_and_controls_at_their_bounds() -> None:
 
 def test_what_two_notes_say_is_compared() -> None:
     counts, others, last, first = (
-        evidence_in(note, 4) for note in (COUNTER, "A:5/9, B:3/9, C:7/9, D:2/9", "A,B correct", "A correct")
+        evidence_in(note, 4)
+        for note in (COUNTER, "A:5/9, B:3/9, C:7/9, D:2/9", "A,B correct", "A correct")
     )
-    assert _same_state(counts, counts) and not _same_state(counts, others) and not _same_state(counts, last)
+    assert (
+        _same_state(counts, counts)
+        and not _same_state(counts, others)
+        and not _same_state(counts, last)
+    )
     assert _same_state(last, last) and not _same_state(last, first)
     assert _says_anything(COUNTER, 4) and _says_anything("A,B correct; C,D wrong", 4)
-    assert not any(_says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9"))
+    assert not any(
+        _says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9")
+    )
 
 
 @by_cases("note, missing")
@@ -92,12 +99,19 @@ def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: tuple[s
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("notes")
     for name in ("counter", "random"):
-        work = plan(Settings(name), built_in_prompts(), instances(("stratified",), 11, 6, 4, seed=5), [NOTE, NOTE_ONLY])
+        work = plan(
+            Settings(name),
+            built_in_prompts(),
+            instances(("stratified",), 11, 6, 4, seed=5),
+            [NOTE, NOTE_ONLY],
+        )
         run(work, folder, AgentBackend(name, AGENTS[name]))
     return folder
 
 
-def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(traces: Path, tmp_path: Path) -> None:
+def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(
+    traces: Path, tmp_path: Path
+) -> None:
     """Without a history the counter follows every edit in every telling round, also later; a coin that falls by what
     the note says uses it, but not as its state; with its history the counter's note moves nothing."""
     found = {(one.model, one.condition): one for one in try_edits(traces / "counter", tmp_path, 2)}
@@ -109,11 +123,18 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
         ("random", "weather-note"): ("no", "no"),
     }
     carries = found["counter", "online-note-only"]
-    assert carries.sentence == "counter (online-note-only) keeps its state in its note and uses its note."
+    assert (
+        carries.sentence
+        == "counter (online-note-only) keeps its state in its note and uses its note."
+    )
     assert set(carries["carries"].controls) == set(_CONTROLS)
     table = carries.table
     edits, controls = table[table.kind == "edit"], table[table.kind == "control"]
-    assert (edits.follows.dropna() == 1).all() and set(edits["round"]) == {1, 2} and edits.telling.sum() > 60
+    assert (
+        (edits.follows.dropna() == 1).all()
+        and set(edits["round"]) == {1, 2}
+        and edits.telling.sum() > 60
+    )
     assert (controls.moved == 0).all() and set(controls.change) == set(_CONTROLS)
     unused = found["counter", "weather-note"].table
     assert (unused.moved.dropna() == 0).all() and (unused[unused.kind == "edit"].telling > 0).any()
@@ -138,28 +159,46 @@ def test_an_edit_is_followed_and_moves_by_hand() -> None:
     The player does as the first agent in the first round and the third, moves against it in the second, and does not
     answer in the last.
     """
-    own, edited, control = (replace(jobs(1, 4)[0], variant=name) for name in ("own", "edited", "control"))
+    own, edited, control = (
+        replace(jobs(1, 4)[0], variant=name) for name in ("own", "edited", "control")
+    )
     before, after = np.array([[1, 0, 1, 1], [1, 0, 0, 1]]), np.array([[0, 0, 0, 1], [0, 0, 0, 0]])
     swap = _Asked("swap two players", True, edited, own, before, after)
     said = {own.place: [1, 0, 1, 1], edited.place: [0, 1, 0, np.nan], control.place: [1, 0, 1, 1]}
     frame = note_tests._outcomes(
-        [_Asked("reorder", False, control, own, before, after), swap], {k: np.array(v) for k, v in said.items()}
+        [_Asked("reorder", False, control, own, before, after), swap],
+        {k: np.array(v) for k, v in said.items()},
     )
     assert swap.telling.tolist() == [True, False, False, False]
-    assert replace(swap, before=before[:1], after=after[:1]).telling.tolist() == [True, False, True, False]
-    assert frame["kind"].tolist() == ["edit"] * 4 + ["control"] * 4 and frame["round"].tolist() == [1, 2, 3, 4] * 2
+    assert replace(swap, before=before[:1], after=after[:1]).telling.tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert (
+        frame["kind"].tolist() == ["edit"] * 4 + ["control"] * 4
+        and frame["round"].tolist() == [1, 2, 3, 4] * 2
+    )
     edit, beside = frame[:4], frame[4:]
     assert edit["telling"].tolist() == [True, False, False, False]
     assert edit["follows"].tolist() == [True, False, True, False]
     assert edit["moved"].tolist() == [True, True, True, False] and not beside["moved"].any()
     assert edit["usable"].tolist() == [True, True, True, False] and beside["usable"].all()
-    assert beside["follows"].tolist() == [False, True, False, True] and edit["given"].all() > beside["given"].any()
+    assert (
+        beside["follows"].tolist() == [False, True, False, True]
+        and edit["given"].all() > beside["given"].any()
+    )
 
 
 def _outcomes(n: int, **hits: int) -> pd.DataFrame:
     """Two edits and a control of ``n`` notes: the second edit is always followed, the others as often as ``hits``."""
     rows = []
-    for kind, change in (("edit", "swap two players"), ("edit", "permute names"), ("control", "reorder")):
+    for kind, change in (
+        ("edit", "swap two players"),
+        ("edit", "permute names"),
+        ("control", "reorder"),
+    ):
         for i in range(n):
             follows = i < hits["follows" if kind == "edit" else kind]
             follows |= change == "permute names" and "moved" not in hits
@@ -170,7 +209,9 @@ def _outcomes(n: int, **hits: int) -> pd.DataFrame:
 
 
 @by_cases("hits, n, carries, used")
-def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, carries: str, used: str) -> None:
+def test_the_edit_that_is_followed_least_decides(
+    hits: dict[str, int], n: int, carries: str, used: str
+) -> None:
     """By exact intervals on each side of every bound, and clear of other texts that say the same."""
     outcomes = _outcomes(n, **hits)
     assert [one.word for one in _judged(outcomes)] == [carries, used]

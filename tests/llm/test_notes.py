@@ -21,7 +21,11 @@ FOUND = [classify(note)["format"] for note in LABELLED["note"]]
 
 def test_the_labelled_set_covers_every_format_in_every_part() -> None:
     """542 notes, 528 of them our own; of each format at least 10 in each part."""
-    assert len(LABELLED) == 542 and (LABELLED["source"] == "ours").sum() == 528 and LABELLED["note"].is_unique
+    assert (
+        len(LABELLED) == 542
+        and (LABELLED["source"] == "ours").sum() == 528
+        and LABELLED["note"].is_unique
+    )
     counts = LABELLED.groupby(["split", "format"]).size()
     assert counts.min() >= 10 and len(counts) == 5 * len(FORMATS)
 
@@ -47,14 +51,18 @@ def test_precision_and_recall_of_every_format(split: str) -> None:
     labels, found = LABELLED["format"].to_numpy()[part], np.array(FOUND)[part]
     for name in FORMATS:
         both = ((labels == name) & (found == name)).sum()
-        assert both >= 0.85 * (labels == name).sum() > 0 and both >= 0.85 * (found == name).sum() > 0
+        assert (
+            both >= 0.85 * (labels == name).sum() > 0 and both >= 0.85 * (found == name).sum() > 0
+        )
 
 
 FORMS = json.loads(Path(__file__).with_name("forms.json").read_text("utf-8"))
 """Notes, with the format or the counts that are read in them."""
 
 
-@pytest.mark.parametrize("row", [row for row in FORMS if "format" in row], ids=lambda row: row["note"])
+@pytest.mark.parametrize(
+    "row", [row for row in FORMS if "format" in row], ids=lambda row: row["note"]
+)
 def test_the_classes_that_were_missed_are_not(row: dict[str, str]) -> None:
     """Histories by expert, single records, check marks, accurate, counts without a slash, round numbers beside
     tallies: one example of each, so that the claim can be read."""
@@ -63,7 +71,12 @@ def test_the_classes_that_were_missed_are_not(row: dict[str, str]) -> None:
 
 def test_features_come_with_the_verdict() -> None:
     found = classify("Round 1: A 1/1, B often wrong")
-    assert [found[name] for name in ("tallied", "entries", "leading_mark", "vague")] == [1, 1, True, True]
+    assert [found[name] for name in ("tallied", "entries", "leading_mark", "vague")] == [
+        1,
+        1,
+        True,
+        True,
+    ]
 
 
 def test_a_note_of_any_length_is_read_in_no_time() -> None:
@@ -84,22 +97,36 @@ def test_what_the_counter_writes_is_read_back(correct: list[int]) -> None:
     assert classify(note)["format"] == "counter"
 
 
-@pytest.mark.parametrize("row", [row for row in FORMS if "counts" in row], ids=lambda row: row["note"])
+@pytest.mark.parametrize(
+    "row", [row for row in FORMS if "counts" in row], ids=lambda row: row["note"]
+)
 def test_counts_in_other_forms(row: dict[str, Any]) -> None:
-    assert read_counts(row["note"]) == {letter: tuple(counted) for letter, counted in row["counts"].items()}
+    assert read_counts(row["note"]) == {
+        letter: tuple(counted) for letter, counted in row["counts"].items()
+    }
 
 
 def test_counts_are_checked_against_the_truth() -> None:
     truth = np.array([45, 94, 69, 77])
     right = check_counts("A:45/100, B:94/100, C:69/100, D:77/100", truth, 100)
-    assert right["readable"] and right["exact"] and right["mean_error"] == 0 and right["best"] and right["worst"]
+    assert (
+        right["readable"]
+        and right["exact"]
+        and right["mean_error"] == 0
+        and right["best"]
+        and right["worst"]
+    )
     off = check_counts("A:45/100, B:60/100, C:69/100, D:77/100", truth, 100)
     assert off["readable"] and not off["exact"] and off["mean_error"] == 34 / 4
     assert off["best"] is False and off["worst"]
-    assert not check_counts("A:45/99, B:94/99, C:69/99, D:77/99", truth, 100)["exact"], "wrong number of rounds"
+    assert not check_counts("A:45/99, B:94/99, C:69/99, D:77/99", truth, 100)["exact"], (
+        "wrong number of rounds"
+    )
     part = check_counts("B:94/100", truth, 100)
     assert not part["readable"] and part["best"] is None and part["mean_error"] == 0
-    assert check_counts("A:1/2, B:1/2, C:1/2, D:1/2", np.array([1, 2, 1, 1]), 2)["best"] is None, "a tie names nobody"
+    assert check_counts("A:1/2, B:1/2, C:1/2, D:1/2", np.array([1, 2, 1, 1]), 2)["best"] is None, (
+        "a tie names nobody"
+    )
 
 
 def test_json_lines_are_one_note_each() -> None:

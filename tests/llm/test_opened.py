@@ -47,30 +47,43 @@ def reread(model: Any, ids: list[int], choices: Any) -> tuple[Any, torch.Tensor]
     return out, out.logits[0, -1, list(choices)].softmax(0)[1]
 
 
-def test_it_is_the_session_that_the_plain_model_plays(folder: Path, opened: Opened, played: _OpenedRollout) -> None:
+def test_it_is_the_session_that_the_plain_model_plays(
+    folder: Path, opened: Opened, played: _OpenedRollout
+) -> None:
     """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
     keys and values, the batch and the bridge change nothing. Nor does it where the bridge reads no cache."""
     anew = Opened(opened.bridge, opened.tokenizer, opened.name, opened.prompt)
     anew.__dict__["reads_on"] = not opened.reads_on
     if opened.reads_on:  # no longer so from transformers 5.24 on
-        assert torch.allclose(anew.play(EPISODES, HOOKS, batch=4).predictions, played.predictions, atol=1e-5)
+        assert torch.allclose(
+            anew.play(EPISODES, HOOKS, batch=4).predictions, played.predictions, atol=1e-5
+        )
     model, tokenizer = load_model(str(folder))
     begin, choices, texts = answers(tokenizer, Condition.parse(_CONDITION))
     for episode in range(len(EPISODES)):
-        session = Session(Condition.parse(_CONDITION), "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
+        session = Session(
+            Condition.parse(_CONDITION),
+            "Predict.",
+            EPISODES.advice[episode],
+            EPISODES.labels[episode],
+        )
         for t in range(EPISODES.n_rounds):
             request = asked(session)
             ids = prompt_ids(tokenizer, request.messages) + begin
             out, share = reread(model, ids, choices)
             assert torch.allclose(share, played.predictions[episode, t], atol=1e-5)
-            assert torch.allclose(out.hidden_states[1][0, -1], played.at(HOOKS[0])[episode, t], atol=1e-4)
+            assert torch.allclose(
+                out.hidden_states[1][0, -1], played.at(HOOKS[0])[episode, t], atol=1e-4
+            )
             text = tokenizer.decode(ids)
             for i, key in enumerate(("Expert_A", "Expert_B", "Expert_C", "Expert_D")):
                 # One token is one byte here, so that the vote's place in the text is its token.
                 place = text.rindex(f'"{key}": ') + len(f'"{key}": ')
                 n = len(tokenizer(text[:place], add_special_tokens=False)["input_ids"])
                 assert tokenizer.decode([ids[n]]) == str(EPISODES.advice[episode, t, i])
-                assert torch.allclose(out.hidden_states[1][0, n], played.at(HOOKS[0], key)[episode, t], atol=1e-4)
+                assert torch.allclose(
+                    out.hidden_states[1][0, n], played.at(HOOKS[0], key)[episode, t], atol=1e-4
+                )
             session.feed(texts[int(share > 0.5)])
 
 
@@ -82,26 +95,38 @@ def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, fo
     assert run.cache[HOOKS[0]].shape == (16, 4, 5, 32) and run.predictions.shape == (16, 4)
     found = probes.fit(run.at(HOOKS[0], "Expert_C"), many.advice[..., 2].astype(float))
     assert found.r2 > 0.95
-    state = probes.fit(run.at(HOOKS[1]), targets.get("counts")(many, "before"), untrained=blank.at(HOOKS[1]))
+    state = probes.fit(
+        run.at(HOOKS[1]), targets.get("counts")(many, "before"), untrained=blank.at(HOOKS[1])
+    )
     assert set(state.controls) >= {"shuffled", "inputs", "untrained"}
 
 
-def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_after(opened: Opened) -> None:
+def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_after(
+    opened: Opened,
+) -> None:
     """At the embedding the patch is the opposite vote itself; after the last block nothing reads the vote's token."""
     result = opened.patch("vote", EPISODES, expert=1, round=3)
     assert result.names == ("embed.hook_out", *HOOKS) and np.abs(result.full).min() > 1e-4
     assert np.allclose(result.patched[0], result.full, atol=1e-5)
-    assert not np.allclose(result.control[0], result.full, atol=1e-5), "another expert's vote is another place"
-    assert np.allclose(result.patched[2], 0, atol=1e-5) and np.allclose(result.control[2], 0, atol=1e-5)
+    assert not np.allclose(result.control[0], result.full, atol=1e-5), (
+        "another expert's vote is another place"
+    )
+    assert np.allclose(result.patched[2], 0, atol=1e-5) and np.allclose(
+        result.control[2], 0, atol=1e-5
+    )
     table = result.to_frame()
     assert table["restored"].tolist() == pytest.approx([1, table["restored"][1], 0], abs=1e-3)
-    assert (table["restored_low"] <= table["restored"]).all() and (table["restored"] <= table["restored_high"]).all()
+    assert (table["restored_low"] <= table["restored"]).all() and (
+        table["restored"] <= table["restored_high"]
+    ).all()
 
 
 def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
     """In the weather framing a vote is a word; here each of its letters is a token."""
     weather = Opened.load(str(folder), prompt="Predict.", condition="weather-no-note")
-    table = weather.patch("vote", EPISODES, expert=0, round=2, names=["embed.hook_out", HOOKS[1]]).to_frame()
+    table = weather.patch(
+        "vote", EPISODES, expert=0, round=2, names=["embed.hook_out", HOOKS[1]]
+    ).to_frame()
     assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
 
 
@@ -131,19 +156,33 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
     assert run.at(names[0], "count_C")[:, 0].isnan().all(), "the first round has no note"
     assert np.array_equal(run.predictions[:, 1:].numpy() > 0.5, COUNTS[:, 1:, 2] > 4.5)
     counts = targets.get("counts")(NOTES, "before").rounds(8, 9)
-    for hook, place, read in ((names[1], "count_C", True), (names[1], "answer", False), (names[2], "answer", True)):
+    for hook, place, read in (
+        (names[1], "count_C", True),
+        (names[1], "answer", False),
+        (names[2], "answer", True),
+    ):
         fitted = probes.fit(run.at(hook, place)[:, 8:], counts)
         a, b, c, d = (score.estimate for score in fitted.by_output.values())
-        assert (c > 0.9) == read and (read or c < 0.2) and max(a, b, d) < 0.2, (hook, place, fitted.by_output)
+        assert (c > 0.9) == read and (read or c < 0.2) and max(a, b, d) < 0.2, (
+            hook,
+            place,
+            fitted.by_output,
+        )
     table = opened.patch("count", NOTES, expert=2, round=8).to_frame()
     assert table["restored"].tolist() == pytest.approx([1, 1, 0], abs=1e-3)
     moved = (COUNTS[:, 8, 2] != 4).mean()  # 4 of 8 becomes 0 of 8, which is on the same side
     assert (
-        moved > 0.7 and table["restored_moves"].tolist() == [moved, moved, 0] and (table["full_moves"] == moved).all()
+        moved > 0.7
+        and table["restored_moves"].tolist() == [moved, moved, 0]
+        and (table["full_moves"] == moved).all()
     )
     assert table["control"].abs().max() < 1e-3 and (table["control_moves"] == 0).all()
     unread = opened.patch("count", NOTES, expert=0, round=8).to_frame()
-    assert unread["full"].max() < 1e-6 and unread["restored"].isna().all() and (unread["full_moves"] == 0).all()
+    assert (
+        unread["full"].max() < 1e-6
+        and unread["restored"].isna().all()
+        and (unread["full_moves"] == 0).all()
+    )
 
 
 def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) -> None:
@@ -164,18 +203,35 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
                 before = text[: text.rindex(f"{letter}:{count}/{t}") + 2] if t else ""
                 place = len(tokenizer(before, add_special_tokens=False)["input_ids"])
                 seen = run.at(HOOKS[0], f"count_{letter}")[episode, t]
-                assert torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4) if t else seen.isnan().all()
+                assert (
+                    torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4)
+                    if t
+                    else seen.isnan().all()
+                )
             session.feed(texts[int(share > 0.5)])
             right = (few.advice[episode] == few.labels[episode][:, None])[: t + 1].sum(0)
-            said = ", ".join(f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right, strict=True))
+            said = ", ".join(
+                f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right, strict=True)
+            )
             session.feed(f'{{"note": "{said}"}}')
 
 
 def test_the_command_opens_a_condition_with_notes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Opened, "load", partial(Opened.load, prompt="Predict."))  # ours are 2,000 tokens here
-    options = ["--episodes", "10", "--rounds", "2", "--condition", "online-note-only", "--every", "3"]
+    monkeypatch.setattr(
+        Opened, "load", partial(Opened.load, prompt="Predict.")
+    )  # ours are 2,000 tokens here
+    options = [
+        "--episodes",
+        "10",
+        "--rounds",
+        "2",
+        "--condition",
+        "online-note-only",
+        "--every",
+        "3",
+    ]
     printed("llm", "open", folder, *options, "--out", tmp_path)
     assert set(pd.read_csv(tmp_path / "patch.csv")["of"]) == {"vote", "count"}
     assert {"answer", "count_A", "count_D"} < set(pd.read_csv(tmp_path / "probe.csv")["position"])
@@ -184,9 +240,18 @@ def test_the_command_opens_a_condition_with_notes(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda o: Opened.load("nowhere", condition="weather-notes"), "unknown condition 'weather-notes'"),
-        (lambda o: o.patch("count", EPISODES, 0, 1), "counts stand in notes, and online-no-note has none"),
-        (lambda o: o.play(EPISODES, ["blocks.9.hook_out"]), "unknown hook point 'blocks.9.hook_out'"),
+        (
+            lambda o: Opened.load("nowhere", condition="weather-notes"),
+            "unknown condition 'weather-notes'",
+        ),
+        (
+            lambda o: o.patch("count", EPISODES, 0, 1),
+            "counts stand in notes, and online-no-note has none",
+        ),
+        (
+            lambda o: o.play(EPISODES, ["blocks.9.hook_out"]),
+            "unknown hook point 'blocks.9.hook_out'",
+        ),
         (lambda o: o.patch("vote", EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
         (lambda o: o.patch("vote", EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),
     ],

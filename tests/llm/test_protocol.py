@@ -34,7 +34,10 @@ def session(name: str, **kwargs: Any) -> Session:
 
 
 def said(messages: Any) -> list[tuple[str, Any]]:
-    return [(m["role"], json.loads(m["content"]) if m["role"] == "user" else m["content"]) for m in messages]
+    return [
+        (m["role"], json.loads(m["content"]) if m["role"] == "user" else m["content"])
+        for m in messages
+    ]
 
 
 def test_no_note_appends_the_outcome_without_asking_for_a_reply() -> None:
@@ -45,10 +48,16 @@ def test_no_note_appends_the_outcome_without_asking_for_a_reply() -> None:
     assert request.round == 1
     assert said(request.messages) == [
         ("system", "SYSTEM"),
-        ("user", {"turn_type": "prediction", "Expert_A": 1, "Expert_B": 0, "Expert_C": 1, "Expert_D": 0}),
+        (
+            "user",
+            {"turn_type": "prediction", "Expert_A": 1, "Expert_B": 0, "Expert_C": 1, "Expert_D": 0},
+        ),
         ("assistant", '{"prediction": 1}'),
         ("user", {"turn_type": "feedback", "true_label": 1}),
-        ("user", {"turn_type": "prediction", "Expert_A": 0, "Expert_B": 0, "Expert_C": 1, "Expert_D": 1}),
+        (
+            "user",
+            {"turn_type": "prediction", "Expert_A": 0, "Expert_B": 0, "Expert_C": 1, "Expert_D": 1},
+        ),
     ]
 
 
@@ -82,18 +91,33 @@ def test_note_keeps_history_and_note() -> None:
         s.feed(reply)
     request = asked(s)
     roles = [m["role"] for m in request.messages]
-    assert roles == ["system", "user", "assistant", "user", "assistant", "user", "assistant", "user"]
+    assert roles == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert said(request.messages)[-1][1]["note"] == "n1"
 
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
-def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(condition: Condition) -> None:
+def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(
+    condition: Condition,
+) -> None:
     """The prompt announces exactly the keys that the messages then have."""
     s = Session(condition, built_in_prompts()[condition.scheme].text, ADVICE, LABELS)
     for _ in range(1 + condition.has_note):
         request = asked(s)
         body = json.loads(request.messages[-1]["content"])
-        announced = [line.split('"')[1] for line in request.messages[0]["content"].splitlines() if line.startswith('"')]
+        announced = [
+            line.split('"')[1]
+            for line in request.messages[0]["content"].splitlines()
+            if line.startswith('"')
+        ]
         assert all(key in announced for key in body)
         assert (
             read_message(condition.retry_message(request.turn, ""))["expected_output"][1:-1]
@@ -114,7 +138,10 @@ def test_malformed_answers_are_reasked_then_missing() -> None:
         lengths.append(len(request.messages))
         if attempt:
             retry = said(request.messages)[-1][1]
-            assert retry["turn_type"] == "retry" and retry["expected_output"] == '{"prediction": 0 or 1}'
+            assert (
+                retry["turn_type"] == "retry"
+                and retry["expected_output"] == '{"prediction": 0 or 1}'
+            )
         s.feed("maybe 1?")
     assert lengths == [2, 4, 4]
     assert math.isnan(s.predictions[0]) and s.malformed == 3
@@ -129,7 +156,9 @@ def test_a_retry_that_succeeds_leaves_no_trace_in_the_history() -> None:
     s.feed('{"prediction": 1}')
     request = asked(s)
     assert s.predictions == [1.0]
-    assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ['{"prediction": 1}']
+    assert [m["content"] for m in request.messages if m["role"] == "assistant"] == [
+        '{"prediction": 1}'
+    ]
 
 
 def test_a_missing_note_leaves_the_note_as_it_was() -> None:
@@ -139,7 +168,13 @@ def test_a_missing_note_leaves_the_note_as_it_was() -> None:
     assert s.notes == ["kept", "kept"]
 
 
-@given(st.lists(st.sampled_from(['{"prediction": 1}', '{"note": "x"}', "", "junk", '{"prediction": "rainy"}'])))
+@given(
+    st.lists(
+        st.sampled_from(
+            ['{"prediction": 1}', '{"note": "x"}', "", "junk", '{"prediction": "rainy"}']
+        )
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_every_episode_ends_within_its_bound(replies: list[str]) -> None:
     """Whatever the replies, an episode makes at most so many calls, and one prediction a round."""
@@ -178,7 +213,12 @@ ANSWERS = json.loads(Path(__file__).with_name("answers.json").read_text("utf-8")
 @pytest.mark.parametrize(("scheme", "turn", "text", "value", "strict"), ANSWERS["usable"])
 def test_usable_answers(scheme: Any, turn: Any, text: str, value: object, strict: bool) -> None:
     answer = read_answer(Condition(scheme, "note"), turn, text)
-    assert (answer.value, answer.strict, answer.problem, answer.embedded) == (value, strict, "", False)
+    assert (answer.value, answer.strict, answer.problem, answer.embedded) == (
+        value,
+        strict,
+        "",
+        False,
+    )
 
 
 @by_cases("text")
@@ -213,7 +253,13 @@ def test_prompts_tell_what_the_paper_tells() -> None:
     assert set(built_in_prompts()) == {condition.scheme for condition in CONDITIONS}
     for scheme, prompt in built_in_prompts().items():
         text = prompt.text
-        for fact in ("Expert A", "Expert D", '"turn_type": "feedback"', "external tools", "valid JSON"):
+        for fact in (
+            "Expert A",
+            "Expert D",
+            '"turn_type": "feedback"',
+            "external tools",
+            "valid JSON",
+        ):
             assert fact in text
         assert ("500 words" in text) == ("no-note" not in scheme) == ('"note"' in text)
         assert ("sunny" in text) == scheme.startswith("weather")
@@ -235,9 +281,15 @@ def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
     [
         (lambda p: load_prompts(p / "nowhere"), "no prompt folder"),
         (lambda p: load_prompts(p), "holds none of online-no-note.txt"),
-        (lambda p: (p / "online-note.txt").write_bytes(b"\xff\xfe") and load_prompts(p), "not UTF-8"),
+        (
+            lambda p: (p / "online-note.txt").write_bytes(b"\xff\xfe") and load_prompts(p),
+            "not UTF-8",
+        ),
         (lambda p: (p / "online-note.txt").write_text("\n") and load_prompts(p), "is empty"),
-        (lambda p: Condition.parse("wether-note"), "unknown condition 'wether-note'; did you mean 'weather-note'"),
+        (
+            lambda p: Condition.parse("wether-note"),
+            "unknown condition 'wether-note'; did you mean 'weather-note'",
+        ),
         (lambda p: Condition("online", "notes"), "unknown protocol 'notes'"),
         (lambda p: built_in_prompts(40), "2 to 26 experts"),
     ],

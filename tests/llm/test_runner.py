@@ -26,11 +26,16 @@ from tests.refusals import refuses
 
 
 def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    return {str(path.relative_to(folder)): read_lines(path)[0] for path in sorted(folder.rglob("*.jsonl"))}
+    return {
+        str(path.relative_to(folder)): read_lines(path)[0]
+        for path in sorted(folder.rglob("*.jsonl"))
+    }
 
 
 @pytest.mark.parametrize("name", sorted(AGENTS))
-def test_every_scripted_agent_plays_every_condition_over_http(name: str, serve: Serve, tmp_path: Path) -> None:
+def test_every_scripted_agent_plays_every_condition_over_http(
+    name: str, serve: Serve, tmp_path: Path
+) -> None:
     """Over HTTP an agent does exactly what it does without: the runner adds nothing and loses nothing."""
     server = serve(agent(name))
     work = jobs(rounds=4, conditions=CONDITIONS)
@@ -50,17 +55,31 @@ def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Pat
     """Served model, fingerprint, raw usage, finish reason and seed are in the trace, and the prompt with its digest."""
     server = serve(good)
     work = jobs(rounds=2, conditions=NOTE_ONLY)
-    summary = run(work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0))
+    summary = run(
+        work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0)
+    )
     header, *calls, _ = read_lines(tmp_path / work[0].place)[0]
-    assert header["prompt"]["sha256"] == work[0].prompt.sha256 and header["prompt"]["wording"].startswith("built-in")
+    assert header["prompt"]["sha256"] == work[0].prompt.sha256 and header["prompt"][
+        "wording"
+    ].startswith("built-in")
     assert header["settings"]["temperature"] == 0.0 and header["made_with"]["address"] == server.url
     assert len(calls) == 4
     for call, sent in zip(calls, server.requests, strict=True):
         assert call["model"] == "tester-served" and call["system_fingerprint"] == "fp_test"
-        assert call["usage"]["prompt_tokens_details"]["cached_tokens"] > 0 and call["finish_reason"] == "stop"
-        assert call["seed"] == sent["seed"] and sent["temperature"] == 0.0 and "response_format" not in sent
+        assert (
+            call["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+            and call["finish_reason"] == "stop"
+        )
+        assert (
+            call["seed"] == sent["seed"]
+            and sent["temperature"] == 0.0
+            and "response_format" not in sent
+        )
     usage = [call["usage"] for call in calls]
-    prompt, cached = sum(u["prompt_tokens"] for u in usage), sum(u["prompt_tokens"] // 2 for u in usage)
+    prompt, cached = (
+        sum(u["prompt_tokens"] for u in usage),
+        sum(u["prompt_tokens"] // 2 for u in usage),
+    )
     answers = sum(u["completion_tokens"] for u in usage)
     assert summary.prompt_tokens == prompt
     assert summary.cost == pytest.approx((prompt - cached + 0.5 * cached + 2 * answers) / 1e6)
@@ -68,7 +87,9 @@ def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Pat
 
 def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     """Sampling, thinking off, extra fields and the JSON schema of each turn are sent as set."""
-    server = serve(lambda n, body: '{"prediction": 1}' if n == 0 else AGENTS["counter"](body["messages"]))
+    server = serve(
+        lambda n, body: '{"prediction": 1}' if n == 0 else AGENTS["counter"](body["messages"])
+    )
     settings = Settings(
         "m",
         temperature=0.7,
@@ -81,9 +102,16 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     )
     go(server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY, settings=settings))
     first, second = server.requests[1:]
-    assert (first["temperature"], first["top_p"], first["max_tokens"], first["top_k"]) == (0.7, 0.8, 99, 20)
+    assert (first["temperature"], first["top_p"], first["max_tokens"], first["top_k"]) == (
+        0.7,
+        0.8,
+        99,
+        20,
+    )
     assert first["chat_template_kwargs"] == {"enable_thinking": False} and "seed" not in first
-    schemas = [body["response_format"]["json_schema"]["schema"]["required"] for body in (first, second)]
+    schemas = [
+        body["response_format"]["json_schema"]["schema"]["required"] for body in (first, second)
+    ]
     assert schemas == [["prediction"], ["note"]]
 
 
@@ -97,15 +125,23 @@ def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
     work = jobs(n=6, rounds=10, settings=Settings("tester", max_tokens=100))
 
     def spent(folder: Path) -> float:
-        usage = [line["usage"] for lines in records(folder).values() for line in lines if "reply" in line]
-        prompt, answers = (sum(one[name] for one in usage) for name in ("prompt_tokens", "completion_tokens"))
+        usage = [
+            line["usage"] for lines in records(folder).values() for line in lines if "reply" in line
+        ]
+        prompt, answers = (
+            sum(one[name] for one in usage) for name in ("prompt_tokens", "completion_tokens")
+        )
         return (prices or Prices(1e6, 1e6, 1e6)).cost(prompt, prompt // 2 if prices else 0, answers)
 
     def start(most: float) -> RunSummary:
         return run(work, tmp_path, Connection(server.url, concurrency=3), prices, budget=most)
 
     first = start(budget)
-    assert first.over_budget and not first.complete and "stopped before its budget is passed" in first.sentence
+    assert (
+        first.over_budget
+        and not first.complete
+        and "stopped before its budget is passed" in first.sentence
+    )
     assert len(server.requests) == first.calls and 0.2 * budget < spent(tmp_path) <= budget
     assert start(budget).over_budget and spent(tmp_path) <= budget, "what is on disk counts"
     assert start(100 * budget).complete and len(server.requests) == 60
@@ -118,15 +154,24 @@ def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
     """Under either name; without one nothing bounds a call. The old field is not sent where it is left out."""
     server = serve(good)
     with pytest.raises(InputError, match="a budget needs a longest answer"):
-        run(jobs(settings=Settings("m", max_tokens=None)), tmp_path, Connection(server.url), budget=1e6)
-    refuses("a budget must be above 0, got 0", run, jobs(), tmp_path, Connection(server.url), budget=0)
+        run(
+            jobs(settings=Settings("m", max_tokens=None)),
+            tmp_path,
+            Connection(server.url),
+            budget=1e6,
+        )
+    refuses(
+        "a budget must be above 0, got 0", run, jobs(), tmp_path, Connection(server.url), budget=0
+    )
     settings = Settings("m", None, max_tokens=None, extra_body={"max_completion_tokens": 50})
     run(jobs(rounds=1, settings=settings), tmp_path, Connection(server.url), budget=1e6)
     sent = server.requests[-1]
     assert sent["max_completion_tokens"] == 50 and not {"max_tokens", "temperature"} & sent.keys()
 
 
-def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, tmp_path: Path) -> None:
+def test_an_ignored_response_format_is_noticed_before_any_episode(
+    serve: Serve, tmp_path: Path
+) -> None:
     server = serve(lambda n, body: "hello")
     with pytest.raises(InputError, match=r"ignores response_format 'json_object'.*'hello'"):
         go(server.url, tmp_path, jobs(settings=Settings("m", response_format="json_object")))
@@ -158,12 +203,20 @@ def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Pa
     assert len(server.requests) == 8 + len(trouble)
 
 
-def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(
+    serve: Serve, tmp_path: Path
+) -> None:
     """Retries are bounded; the run says so, and the same call goes on from where it was."""
     down = {"after": 7}
-    server = serve(lambda n, body: raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"]))
+    server = serve(
+        lambda n, body: (
+            raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"])
+        )
+    )
     work = jobs(n=6, rounds=5)
-    with pytest.raises(InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"):
+    with pytest.raises(
+        InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"
+    ):
         go(server.url, tmp_path, work, max_retries=1, concurrency=1)
     assert len(server.requests) <= 7 + 2 * 4
     kept = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
@@ -192,11 +245,17 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path) 
 
 
 @by_cases("body")
-def test_context_overflow_ends_the_episode_with_its_prefix(body: dict[str, Any], serve: Serve, tmp_path: Path) -> None:
+def test_context_overflow_ends_the_episode_with_its_prefix(
+    body: dict[str, Any], serve: Serve, tmp_path: Path
+) -> None:
     """OpenAI's, vLLM's and llama.cpp's words for a full context end that episode only, and are not asked again."""
 
     def answer(number: int, sent: dict[str, Any]) -> Any:
-        return raw.Status(400, body) if len(sent["messages"]) > 8 else AGENTS["counter"](sent["messages"])
+        return (
+            raw.Status(400, body)
+            if len(sent["messages"]) > 8
+            else AGENTS["counter"](sent["messages"])
+        )
 
     server = serve(answer)
     work = jobs(n=2, rounds=5)
@@ -212,9 +271,13 @@ def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path:
     """Too large a max_tokens looks like a full context from the first call on; it must not pass for empty episodes."""
     full = {"error": {"message": "maximum context length is 2048 tokens, you requested 2600"}}
     server = serve(lambda n, body: raw.Status(400, full))
-    with pytest.raises(InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"):
+    with pytest.raises(
+        InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"
+    ):
         go(server.url, tmp_path, jobs(n=3), concurrency=1)
-    assert len(server.requests) == 1 and not any("end" in line for line in records(tmp_path).popitem()[1])
+    assert len(server.requests) == 1 and not any(
+        "end" in line for line in records(tmp_path).popitem()[1]
+    )
 
 
 def test_concurrency_is_bounded(serve: Serve, tmp_path: Path) -> None:
@@ -240,7 +303,11 @@ NEEDED = 3 * 6 * (1 + 2 + 2) * 2
     "kills",
     [
         pytest.param((40, 120), id="two"),
-        pytest.param(tuple(range(8, 8 + 20 * 8, 8)), id="twenty", marks=pytest.mark.slow(reason="20 processes")),
+        pytest.param(
+            tuple(range(8, 8 + 20 * 8, 8)),
+            id="twenty",
+            marks=pytest.mark.slow(reason="20 processes"),
+        ),
     ],
 )
 def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
@@ -295,7 +362,9 @@ def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
     assert read_lines(path)[0][0]["format"] == "interp-llm-trace/2"
 
 
-def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, tmp_path: Path) -> None:
+def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(
+    serve: Serve, tmp_path: Path
+) -> None:
     """A file size limit stands for the full disk (the same error path): whole lines stay, and resuming finishes."""
     server = serve(good)
     work = jobs(2, 8, CONDITIONS)
@@ -303,7 +372,11 @@ def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, t
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
         refuses(
-            r"cannot write the trace .*: File too large; .* run the same command again", go, server.url, tmp_path, work
+            r"cannot write the trace .*: File too large; .* run the same command again",
+            go,
+            server.url,
+            tmp_path,
+            work,
         )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -327,9 +400,21 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     server = serve(good)
     work = jobs(rounds=2, conditions=NOTE_ONLY)
     go(server.url, tmp_path, work)
-    with pytest.raises(InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"):
-        go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)))
-    refuses("has 2 rounds, more than the 1 asked for", go, server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY))
+    with pytest.raises(
+        InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"
+    ):
+        go(
+            server.url,
+            tmp_path,
+            jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)),
+        )
+    refuses(
+        "has 2 rounds, more than the 1 asked for",
+        go,
+        server.url,
+        tmp_path,
+        jobs(rounds=1, conditions=NOTE_ONLY),
+    )
     with pytest.raises(InputError, match=r"begun with another instance\.accuracies"):
         other = instances(("flat",), 1, 2, 4, seed=2)
         go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
@@ -350,9 +435,13 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
 def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
     """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
     every = estimate(jobs(2, 6, CONDITIONS)).frame.set_index("condition")
-    assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * (1 + c.has_note) for c in CONDITIONS]
+    assert [every.calls[c.name] for c in CONDITIONS] == [
+        2 * 6 * (1 + c.has_note) for c in CONDITIONS
+    ]
     long = [c for c in CONDITIONS if c.protocol != "note"]
-    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index("condition")
+    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index(
+        "condition"
+    )
     for name in ("online-no-note", "weather-no-note"):
         assert 0.3e6 <= frame.prompt_tokens_low[name] / 2 <= 0.4e6
     for name in ("online-note-only", "weather-note-only"):
@@ -364,7 +453,9 @@ def test_the_plan_is_balanced_and_complete() -> None:
     work = plan(SETTINGS, built_in_prompts(), instances(("flat", "stratified"), 3, 5), CONDITIONS)
     assert len(work) == len({job.place for job in work}) == 2 * 3 * len(CONDITIONS)
     assert [job.instance.index for job in work] == sorted(job.instance.index for job in work)
-    with pytest.raises(InputError, match="'weather-note' needs the prompt 'weather-note', which was not given"):
+    with pytest.raises(
+        InputError, match="'weather-note' needs the prompt 'weather-note', which was not given"
+    ):
         plan(SETTINGS, {}, instances(("flat",), 1, 5), [Condition("weather", "note")])
 
 
@@ -373,7 +464,9 @@ def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> Non
     few, more = instances(("flat",), 2, 5, 4, seed=5), instances(("flat", "drift"), 3, 9, 4, seed=5)
     for short, long in zip(few, more[:2], strict=True):
         assert short.name == long.name and np.array_equal(short.advice, long.advice[:5])
-        assert np.array_equal(short.labels, long.labels[:5]) and np.array_equal(short.accuracies, long.accuracies)
+        assert np.array_equal(short.labels, long.labels[:5]) and np.array_equal(
+            short.accuracies, long.accuracies
+        )
     assert not np.array_equal(more[0].labels, more[1].labels)
     assert more[3].accuracies.shape == (9, 4), "accuracies that move are cut to the rounds, too"
     episodes = experts.sample(1, 1000, 4, regime="flat", seed=few[0].seed or 0)
@@ -382,8 +475,16 @@ def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> Non
     refuses(r"n_rounds must be in \[1, 1000\], got 1001", instances, ("flat",), 1, 1001)
 
 
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_extra_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """httpx is optional: planning works without it, asking a server says how to get it."""
     monkeypatch.setitem(sys.modules, "httpx", None)
     work = jobs()
-    refuses(r"needs the httpx package; install the extra: pip install", go, "http://127.0.0.1:1/v1", tmp_path, work)
+    refuses(
+        r"needs the httpx package; install the extra: pip install",
+        go,
+        "http://127.0.0.1:1/v1",
+        tmp_path,
+        work,
+    )

@@ -24,7 +24,10 @@ def byte_tokenizer() -> Any:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=inner, eos_token=special[1], pad_token=special[1], additional_special_tokens=special[:1]
+        tokenizer_object=inner,
+        eos_token=special[1],
+        pad_token=special[1],
+        additional_special_tokens=special[:1],
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
@@ -78,7 +81,9 @@ def write_count_reader(folder: Path, count: int, answer: int) -> Path:
     with torch.no_grad():
         for value in model.parameters():
             value.zero_()
-        digits = [tokenizer(str(digit), add_special_tokens=False)["input_ids"][0] for digit in range(10)]
+        digits = [
+            tokenizer(str(digit), add_special_tokens=False)["input_ids"][0] for digit in range(10)
+        ]
         words, places = model.transformer.wte.weight, model.transformer.wpe.weight
         words[digits, 0] = (torch.arange(10.0) - 4.5) / 4.5
         words[digits[:2], 3] = torch.tensor([-1.0, 1.0])

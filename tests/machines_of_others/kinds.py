@@ -47,7 +47,13 @@ def cells(core: nn.Module, **options: Any) -> Any:
 
 def coconut(**options: Any) -> Any:
     """A GPT-2 with the task's vocabulary."""
-    sizes = {"n_positions": 13 * N_ROUNDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
+    sizes = {
+        "n_positions": 13 * N_ROUNDS,
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "initializer_range": 0.5,
+    }
     config = GPT2Config(vocab_size=len(LAYOUT.vocabulary), bos_token_id=0, eos_token_id=0, **sizes)
     model = drawn(lambda: GPT2LMHeadModel(config))
     return machines.thoughts(model, LAYOUT, n_rounds=N_ROUNDS, outcomes=OUTCOMES, **options)
@@ -55,10 +61,17 @@ def coconut(**options: Any) -> Any:
 
 def hrm(n_fast: int = 1, **options: Any) -> Any:
     """HRM-Text in small: two slow cycles of ``n_fast`` fast ones."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_layers_per_stack": 1}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "num_layers_per_stack": 1,
+    }
     loops = {"H_cycles": 2, "L_cycles": n_fast, "pad_token_id": 0, "initializer_range": 0.5}
     config = HrmTextConfig(vocab_size=len(LAYOUT.vocabulary), **sizes, **loops)
-    return machines.hrm(drawn(lambda: HrmTextForCausalLM(config)), LAYOUT, outcomes=OUTCOMES, **options)
+    return machines.hrm(
+        drawn(lambda: HrmTextForCausalLM(config)), LAYOUT, outcomes=OUTCOMES, **options
+    )
 
 
 def observed(actor: Any, fed: Any) -> Tensor:
@@ -72,7 +85,9 @@ def observed(actor: Any, fed: Any) -> Tensor:
 def agent_file(folder: Path, **more: Tensor) -> Path:
     """A file as RecurrentPPO saves it, of the weights in :data:`REAL`."""
     held = np.load(REAL)
-    weights = {name.removeprefix("policy/"): torch.tensor(held[name]) for name in held.files if "/" in name}
+    weights = {
+        name.removeprefix("policy/"): torch.tensor(held[name]) for name in held.files if "/" in name
+    }
     tensors = io.BytesIO()
     torch.save({**weights, **more}, tensors)
     with zipfile.ZipFile(folder / "agent.zip", "w") as archive:
@@ -97,7 +112,9 @@ KINDS = {
     "GRUCell": lambda folder: cells(nn.GRUCell(SAID.n_told, WIDTH)),
     "LSTMCell": lambda folder: cells(nn.LSTMCell(SAID.n_told, WIDTH)),
     "GRU of 2 layers": lambda folder: cells(nn.GRU(SAID.n_told, WIDTH, num_layers=2)),
-    "LSTM of 2 layers": lambda folder: cells(nn.LSTM(SAID.n_told, WIDTH, num_layers=2, batch_first=True)),
+    "LSTM of 2 layers": lambda folder: cells(
+        nn.LSTM(SAID.n_told, WIDTH, num_layers=2, batch_first=True)
+    ),
     "GRU": lambda folder: learner("gru", LAYOUT, width=WIDTH),
     "LSTM": lambda folder: learner("lstm", LAYOUT, width=WIDTH),
     "loop": lambda folder: learner("loop", LAYOUT, width=WIDTH),

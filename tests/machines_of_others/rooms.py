@@ -28,7 +28,9 @@ from tests.machines_of_others.kinds import made, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
-AUDITED = interp.audit.Scope(episodes=8, rounds=3, writes=1, away=0, held=10, jacobians=1, along=1, copies=1)
+AUDITED = interp.audit.Scope(
+    episodes=8, rounds=3, writes=1, away=0, held=10, jacobians=1, along=1, copies=1
+)
 RAN = "ran"
 """What a cell says of a room that ran whole."""
 
@@ -50,18 +52,29 @@ def _patching(machine: Any, folder: Path) -> str:
     task = catalog.of(machine)
     corruption = task.corruption(task.analysis.default_corruption)
     effects = sweep(machine, *corruption.build(pair(machine)[0], 3), 3, read=4).to_frame()
-    assert effects.set_index("site").loc[[f"latent@{machine.channels[0].labels[0]}"], "effect"].notna().all()
+    assert (
+        effects.set_index("site")
+        .loc[[f"latent@{machine.channels[0].labels[0]}"], "effect"]
+        .notna()
+        .all()
+    )
     return RAN
 
 
 def _interchange(machine: Any, folder: Path) -> str:
     algorithm = catalog.of(machine).explains(machine)
-    assert len(interchange(machine, *pair(machine), algorithm, algorithm.memory, "latent").to_frame())
+    assert len(
+        interchange(machine, *pair(machine), algorithm, algorithm.memory, "latent").to_frame()
+    )
     return RAN
 
 
 def _mediation(machine: Any, folder: Path) -> str:
-    through = [key if not part.n_layers else f"{key}[0]" for key, part in machine.points.items() if key != "latent"]
+    through = [
+        key if not part.n_layers else f"{key}[0]"
+        for key, part in machine.points.items()
+        if key != "latent"
+    ]
     found = mediation.mediate(machine, *pair(machine), "latent", through[:1], rounds=[3])
     return found.reason or RAN
 
@@ -71,7 +84,9 @@ def _steps(machine: Any, folder: Path) -> str:
     algorithm = catalog.of(machine).explains(machine)
     state = tuple(variable.key for variable in algorithm.variables if variable.role == "state")
     writer = Writer.fit(machine, interp.rollout(machine, known), algorithm.run(known), state)
-    assert transition(machine, episodes, writer, rounds=[2], horizon=2).under(algorithm).r2().low <= 1
+    assert (
+        transition(machine, episodes, writer, rounds=[2], horizon=2).under(algorithm).r2().low <= 1
+    )
     return RAN
 
 
@@ -81,7 +96,9 @@ def _compare(machine: Any, folder: Path) -> str:
         known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
     found = compare.run(machine, known, effort=TINY)
     lacking = [
-        str(measure).rstrip(".").replace(known.name, "another") for measure in found if measure.word == "not applicable"
+        str(measure).rstrip(".").replace(known.name, "another")
+        for measure in found
+        if measure.word == "not applicable"
     ]
     assert len(lacking) < len(found.measures)
     return "; ".join([RAN, *lacking])
@@ -91,14 +108,22 @@ def _audit(machine: Any, folder: Path) -> str:
     found = interp.audit.audit(machine, effort=AUDITED)
     assert not np.isnan(found["used"].number.estimate)
     moves = found["settles"]  # what other claims lack is what an untrained machine has not learned
-    return RAN if moves.word != "not applicable" else f"{RAN}; dynamics: not applicable ({moves.reason})"
+    return (
+        RAN
+        if moves.word != "not applicable"
+        else f"{RAN}; dynamics: not applicable ({moves.reason})"
+    )
 
 
 def _report(machine: Any, folder: Path) -> str:
-    page = write(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).path.read_text("utf-8")
+    page = write(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).path.read_text(
+        "utf-8"
+    )
     assert "Not computed" not in page
     said = re.sub(r'"data:[^"]*"', "", page)  # the tables that a reader may save say it again
-    lacking = sorted({part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", said)} - {""})
+    lacking = sorted(
+        {part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", said)} - {""}
+    )
     return "; ".join([RAN, *lacking])
 
 

@@ -44,7 +44,11 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
     machine = made(kind)
     episodes, _ = pair(machine)
-    names = [part.hook.format(layer=run) for part in machine.points.values() for run in range(part.n_layers or 1)]
+    names = [
+        part.hook.format(layer=run)
+        for part in machine.points.values()
+        for run in range(part.n_layers or 1)
+    ]
     run = interp.rollout(machine, episodes, commit="target", names_filter=names)
     carried, held = machine.initial(len(episodes)), {}
     hooks = [(name, lambda x, hook: held.update({hook.name: x})) for name in names]
@@ -55,7 +59,9 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
             with machine.hooks(fwd_hooks=hooks):
                 machine.step(carried, run.fed.at(t))
         assert torch.equal(done.prediction, run.predictions[:, t])
-        for name in names:  # replayed with all rounds in one batch, whose sums may be taken in another order
+        for name in (
+            names
+        ):  # replayed with all rounds in one batch, whose sums may be taken in another order
             torch.testing.assert_close(run.cache[name][:, t], held[name], rtol=1e-4, atol=1e-5)
         carried = done.carried
     assert torch.equal(carried, run.latents[:, -1])
@@ -85,8 +91,14 @@ def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     for name, weight in machine.named_parameters():
         if weight.requires_grad and not torch.equal(fresh[name], other[name]):
             assert not torch.equal(weight, fresh[name]), name
-    drawn = [name for name in fresh if fresh[name].ndim == 2 and not torch.equal(fresh[name], other[name])]
-    assert len(drawn) >= sum(weight.ndim == 2 for weight in fresh.values()) - 2 * (kind == "Mamba")  # A_log is a grid
+    drawn = [
+        name
+        for name in fresh
+        if fresh[name].ndim == 2 and not torch.equal(fresh[name], other[name])
+    ]
+    assert len(drawn) >= sum(weight.ndim == 2 for weight in fresh.values()) - 2 * (
+        kind == "Mamba"
+    )  # A_log is a grid
 
 
 # Cells.
@@ -94,7 +106,9 @@ def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
 
 @pytest.mark.parametrize("core", [nn.RNNCell, nn.GRUCell, nn.LSTMCell, nn.RNN, nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("n_layers", [1, 3])
-def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_rounding(core, n_layers):
+def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_rounding(
+    core, n_layers
+):
     if issubclass(core, nn.RNNCellBase) and n_layers > 1:
         return
     layers = {} if issubclass(core, nn.RNNCellBase) else {"num_layers": n_layers}
@@ -103,14 +117,18 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
     plain, opened = cells(fused, show_gates=False), cells(fused)
     episodes, _ = pair(plain)
     run = interp.rollout(plain, episodes)
-    torch.testing.assert_close(interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6
+    )
     state = None
     with torch.no_grad():
         for t in range(episodes.n_rounds):
             x = SAID.after(run.fed.at(t))
             held = fused(x, state) if not layers else fused(x.unsqueeze(0), state)[1]
             parts = held if isinstance(held, tuple) else (held,)
-            rows = torch.cat([part.unsqueeze(0) if not layers else part for part in parts]).transpose(0, 1)
+            rows = torch.cat(
+                [part.unsqueeze(0) if not layers else part for part in parts]
+            ).transpose(0, 1)
             assert torch.equal(run.latents[:, t + 1], rows)
             state = held
 
@@ -140,7 +158,11 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
     layout, said = LAYOUT, SAID
     module = nn.ModuleDict({"core": nn.GRUCell(said.n_asked, 5), "head": nn.Linear(5, 2)})
     begun = torch.ones(1, said.n_asked)
-    told = {"hear": lambda m, fed: said.before(fed), "read": lambda m, h, fed: m["head"](h), "first": lambda m: begun}
+    told = {
+        "hear": lambda m, fed: said.before(fed),
+        "read": lambda m, h, fed: m["head"](h),
+        "first": lambda m: begun,
+    }
     machine = interp.machines.cell(module, layout, **told, hears="before", show_gates=False)
     episodes, _ = pair(machine)
     run = interp.rollout(machine, episodes)
@@ -152,7 +174,11 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
 
 def test_cells_that_cannot_be_machines_are_refused():
     n = SAID.n_told
-    for core in (nn.GRU(n, WIDTH, bidirectional=True), nn.LSTM(n, WIDTH, proj_size=3), nn.Linear(n, WIDTH)):
+    for core in (
+        nn.GRU(n, WIDTH, bidirectional=True),
+        nn.LSTM(n, WIDTH, proj_size=3),
+        nn.Linear(n, WIDTH),
+    ):
         refuses(r"core 'memory' must name an nn\.RNNCell", cells, core)
 
 
@@ -169,7 +195,9 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
             heard = module.hear(SAID.after(run.fed.at(t)))
             for i in range(3):
                 z = module.core(z + heard / 3)
-                torch.testing.assert_close(run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6)
+                torch.testing.assert_close(
+                    run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6
+                )
             assert torch.equal(run.latents[:, t + 1, 0], z)
     refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
 
@@ -214,7 +242,9 @@ def test_thoughts_without_a_part_do_not_read_it():
         machine = coconut(uses=[used])
         episodes, _ = pair(machine)
         plain = interp.rollout(machine, episodes)
-        changed = interp.rollout(machine, episodes, fwd_hooks={3: [(f"points.{dead}", lambda x, hook: x + 1)]})
+        changed = interp.rollout(
+            machine, episodes, fwd_hooks={3: [(f"points.{dead}", lambda x, hook: x + 1)]}
+        )
         assert torch.equal(plain.predictions, changed.predictions)
     for uses in ([], ["memory"]):
         refuses("uses says which of 'thought', 'cache' a round reads", coconut, uses=uses)
@@ -222,8 +252,16 @@ def test_thoughts_without_a_part_do_not_read_it():
 
 def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
     machine = coconut()
-    refuses(f"no round fits after {N_ROUNDS}", interp.rollout, machine, pair(machine, 2, N_ROUNDS + 1)[0])
-    with pytest.raises(InputError, match="13 rounds of 13 take 169 positions, and the model has 156: no more than 12"):
+    refuses(
+        f"no round fits after {N_ROUNDS}",
+        interp.rollout,
+        machine,
+        pair(machine, 2, N_ROUNDS + 1)[0],
+    )
+    with pytest.raises(
+        InputError,
+        match="13 rounds of 13 take 169 positions, and the model has 156: no more than 12",
+    ):
         interp.machines.thoughts(machine.module.model, LAYOUT, n_rounds=13, outcomes=OUTCOMES)
 
 
@@ -236,16 +274,37 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     assert again.config.n_layer == 2 and again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
     assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
-    held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(1, 1, 156, 156)  # a mask that older versions stored
+    held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(
+        1, 1, 156, 156
+    )  # a mask that older versions stored
     torch.save(held, tmp_path / "old")
-    assert interp.machines.read_coconut(tmp_path / "old").config.n_head == 1  # of fewer than 64 dimensions
+    assert (
+        interp.machines.read_coconut(tmp_path / "old").config.n_head == 1
+    )  # of fewer than 64 dimensions
     torch.save({**held, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart")
-    refuses(r"other numbers in embedding\.weight than where", interp.machines.read_coconut, tmp_path / "apart")
+    refuses(
+        r"other numbers in embedding\.weight than where",
+        interp.machines.read_coconut,
+        tmp_path / "apart",
+    )
     torch.save({**held, "lora.weight": torch.zeros(1)}, tmp_path / "more")
-    refuses(r"is no checkpoint of Coconut: .* got lora.weight$", interp.machines.read_coconut, tmp_path / "more")
+    refuses(
+        r"is no checkpoint of Coconut: .* got lora.weight$",
+        interp.machines.read_coconut,
+        tmp_path / "more",
+    )
     torch.save({"weight": torch.zeros(1)}, tmp_path / "other")
-    refuses("is no checkpoint of Coconut: its keys begin with", interp.machines.read_coconut, tmp_path / "other")
-    refuses("does not divide the 16 dimensions", interp.machines.read_coconut, tmp_path / "checkpoint_33", n_head=3)
+    refuses(
+        "is no checkpoint of Coconut: its keys begin with",
+        interp.machines.read_coconut,
+        tmp_path / "other",
+    )
+    refuses(
+        "does not divide the 16 dimensions",
+        interp.machines.read_coconut,
+        tmp_path / "checkpoint_33",
+        n_head=3,
+    )
 
 
 # State spaces.
@@ -255,7 +314,9 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
     from transformers import MambaConfig, MambaModel
 
     torch.manual_seed(0)
-    model = MambaModel(MambaConfig(vocab_size=5, hidden_size=8, state_size=4, num_hidden_layers=2)).eval()
+    model = MambaModel(
+        MambaConfig(vocab_size=5, hidden_size=8, state_size=4, num_hidden_layers=2)
+    ).eval()
     x = torch.randn(3, 9, 8)
     with torch.no_grad():
         whole = model(inputs_embeds=x, use_cache=False).last_hidden_state
@@ -294,8 +355,13 @@ def test_an_agent_plays_in_our_worlds():
 
 
 def test_files_that_hold_no_agent_are_refused(tmp_path):
-    for beside in ("features_extractor.cnn.0.weight", "log_std"):  # the second: actions are numbers, not classes
-        with pytest.raises(InputError, match=re.escape(f"than a policy of discrete actions ({beside})")):
+    for beside in (
+        "features_extractor.cnn.0.weight",
+        "log_std",
+    ):  # the second: actions are numbers, not classes
+        with pytest.raises(
+            InputError, match=re.escape(f"than a policy of discrete actions ({beside})")
+        ):
             interp.machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
     (tmp_path / "text.zip").write_text("nothing")
     refuses("give the file that model", interp.machines.read_agent, tmp_path / "text.zip")
@@ -305,13 +371,34 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
 def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp_path):
     other = Mine(nn.GRU(5, WIDTH))
     given = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
-    with pytest.raises(InputError, match="core 'memory' must name a MambaModel of transformers, got GRU"):
+    with pytest.raises(
+        InputError, match="core 'memory' must name a MambaModel of transformers, got GRU"
+    ):
         interp.machines.state_space(other, LAYOUT, core="memory", **given)
-    with pytest.raises(InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"):
+    with pytest.raises(
+        InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"
+    ):
         interp.machines.thoughts(other, LAYOUT, n_rounds=2, **given)
     beyond = {**given, "embedded": Embedded(lambda m, fed: None, 2, 0, 2)}
-    refuses("slot of embedded must be an integer >= 0 and <= 1", thoughts, other, LAYOUT, n_rounds=2, **beyond)
-    with pytest.raises(InputError, match="block 'body' must name a submodule; there are memory, head"):
-        interp.machines.loop(other, LAYOUT, cycles=2, shape=(3,), hear=given["read"], read=given["read"], block="body")
+    refuses(
+        "slot of embedded must be an integer >= 0 and <= 1",
+        thoughts,
+        other,
+        LAYOUT,
+        n_rounds=2,
+        **beyond,
+    )
+    with pytest.raises(
+        InputError, match="block 'body' must name a submodule; there are memory, head"
+    ):
+        interp.machines.loop(
+            other,
+            LAYOUT,
+            cycles=2,
+            shape=(3,),
+            hear=given["read"],
+            read=given["read"],
+            block="body",
+        )
     refuses("expected an HrmTextForCausalLM", interp.machines.hrm, other, LAYOUT, outcomes=[0, 1])
     refuses("layout must be a RoundLayout", Said, "experts")

@@ -10,7 +10,15 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import interp
-from tests.machines_of_others.test_nothing_assumed import EPISODES, _Partly, _Table, adapted, body, drawn, predicted
+from tests.machines_of_others.test_nothing_assumed import (
+    EPISODES,
+    _Partly,
+    _Table,
+    adapted,
+    body,
+    drawn,
+    predicted,
+)
 from tests.refusals import refuses
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-model.md").read_text("utf-8")
@@ -65,7 +73,9 @@ def _seen(module, machine):
 def _untrained(module, machine):
     """No matrix of the copy is one of the machine's."""
     fresh, own = machine.fresh(1).module, dict(module.named_parameters())
-    assert not any(torch.equal(one, own[name]) for name, one in fresh.named_parameters() if one.ndim == 2)
+    assert not any(
+        torch.equal(one, own[name]) for name, one in fresh.named_parameters() if one.ndim == 2
+    )
 
 
 def _copied(module, machine):
@@ -85,7 +95,9 @@ def test_what_is_done_with_a_kind_of_module_is_what_the_page_says(kind):
     module = body(*copy.deepcopy(layers))
     change(module)
     flags, machine = [part.training for part in module.modules()], adapted(module)
-    for done, cell in zip((_seen, _untrained, _copied, _half), ON_PAGE[kind].split(" | "), strict=True):
+    for done, cell in zip(
+        (_seen, _untrained, _copied, _half), ON_PAGE[kind].split(" | "), strict=True
+    ):
         if cell == "works":
             done(module, machine)
         else:

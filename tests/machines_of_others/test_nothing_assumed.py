@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import FalconMambaConfig, FalconMambaModel, Mamba2Config, Mamba2Model, MambaConfig, MambaModel
+from transformers import (
+    FalconMambaConfig,
+    FalconMambaModel,
+    Mamba2Config,
+    Mamba2Model,
+    MambaConfig,
+    MambaModel,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 import interp
@@ -41,7 +48,9 @@ def step(m, carried, fed, scale=1.0):
 
 def adapted(module=None, step=step, channels=(("h", (16,)),), **options):
     channels = [interp.Channel(*one) for one in channels]
-    return interp.adapt(module or body(), LAYOUT, step=step, channels=channels, **{"name": "mine", **options})
+    return interp.adapt(
+        module or body(), LAYOUT, step=step, channels=channels, **{"name": "mine", **options}
+    )
 
 
 unchecked = functools.partial(adapted, check=False)
@@ -74,7 +83,11 @@ class _Table(nn.Module):
 
 @pytest.mark.parametrize(
     ("layer", "left"),
-    [(lambda: _Partly(16, 16), "read.1.weight"), (lambda: _Table(3), "read.1.table"), (lambda: nn.BatchNorm1d(16), "")],
+    [
+        (lambda: _Partly(16, 16), "read.1.weight"),
+        (lambda: _Table(3), "read.1.table"),
+        (lambda: nn.BatchNorm1d(16), ""),
+    ],
 )
 def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, left):
     module = body(layer())
@@ -102,7 +115,10 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
     for reset, sentence in (
         (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
         (lambda m: m.cell, "draw cell.weight"),
-        (lambda m: setattr(m, "read", trained.read) or m.cell.reset_parameters(), "takes the trained weights"),
+        (
+            lambda m: setattr(m, "read", trained.read) or m.cell.reset_parameters(),
+            "takes the trained weights",
+        ),
     ):
         refuses(sentence, unchecked(trained, reset=reset).fresh, 0)
     with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
@@ -114,9 +130,19 @@ def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
     module, other, lean = body(), nn.Linear(16, 2), drawn(lambda: torch.randn(16, 2))
     module.bag, module.table, module.last = [nn.Linear(16, 2)], lean, lean @ torch.ones(2, 2)
     for beside in (lambda m, h: other(h), lambda m, h: m.bag[0](h), lambda m, h: h @ m.table):
-        machine = unchecked(module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1]))
-        refuses("rounds of 'mine' read weights of shape .* that none of its modules holds", machine.fresh, 0)
-    refuses("read weights of shape", unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh, 0)
+        machine = unchecked(
+            module, lambda m, c, f, on=beside: (step(m, c, f)[0] + on(m, c["h"]), step(m, c, f)[1])
+        )
+        refuses(
+            "rounds of 'mine' read weights of shape .* that none of its modules holds",
+            machine.fresh,
+            0,
+        )
+    refuses(
+        "read weights of shape",
+        unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh,
+        0,
+    )
     assert unchecked(module).fresh(0).digest() != unchecked(module).digest()
     module.lean = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
     refuses("keeps lean as no dense tensors of real numbers", adapted, module)
@@ -135,7 +161,9 @@ def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
     made = machine.module.read(torch.ones(1, 20))
     machine.module.bag, machine.module.table = [None, (made,)], {"last": {"scores": made}}
     again = copy.deepcopy(machine)
-    assert again.module.bag[1][0].grad_fn is None and torch.equal(again.module.table["last"]["scores"], made)
+    assert again.module.bag[1][0].grad_fn is None and torch.equal(
+        again.module.table["last"]["scores"], made
+    )
     assert machine.fresh(0).digest() == machine.fresh(0).digest()
 
 
@@ -148,7 +176,12 @@ class _Reader(nn.Module):
         self.core, self.read = core, nn.Linear(8, 2)
 
 
-SIZES = {"vocab_size": len(LAYOUT.vocabulary), "hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}
+SIZES = {
+    "vocab_size": len(LAYOUT.vocabulary),
+    "hidden_size": 8,
+    "state_size": 4,
+    "num_hidden_layers": 2,
+}
 
 
 class _Scaled(MambaModel):
@@ -161,8 +194,14 @@ class _Scaled(MambaModel):
 @pytest.mark.parametrize(
     ("core", "sentence"),
     [
-        (lambda: FalconMambaModel(FalconMambaConfig(**SIZES)), "FalconMambaModel gives other numbers"),
-        (lambda: Mamba2Model(Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1)), "are no Mamba mixers"),
+        (
+            lambda: FalconMambaModel(FalconMambaConfig(**SIZES)),
+            "FalconMambaModel gives other numbers",
+        ),
+        (
+            lambda: Mamba2Model(Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1)),
+            "are no Mamba mixers",
+        ),
         (lambda: _Scaled(MambaConfig(**SIZES)), "_Scaled gives other numbers"),
         (lambda: MambaModel(MambaConfig(**SIZES)), ""),
     ],
@@ -170,7 +209,9 @@ class _Scaled(MambaModel):
 def test_a_relative_that_computes_otherwise_is_refused(core, sentence):
     def make():
         rounds = Embedded.tokens(LAYOUT, "core.embeddings")
-        return state_space(drawn(lambda: _Reader(core())), LAYOUT, read=lambda m, y, f: m.read(y), embedded=rounds)
+        return state_space(
+            drawn(lambda: _Reader(core())), LAYOUT, read=lambda m, y, f: m.read(y), embedded=rounds
+        )
 
     if not sentence:
         assert make().digest()
@@ -184,7 +225,9 @@ def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkey
 
     name = {hrm: "_refined", coconut: "_run"}[make]
     true = getattr(sequences, name)
-    monkeypatch.setattr(sequences, name, lambda *given: tuple(1.001 * part for part in true(*given)))
+    monkeypatch.setattr(
+        sequences, name, lambda *given: tuple(1.001 * part for part in true(*given))
+    )
     refuses("gives other numbers than this adapter's form of it", make)
 
 
@@ -198,7 +241,9 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
     machine = adapted(module)
     flags = [part.training for part in module.modules()]
     one, other = predicted(machine), predicted(machine.eval())
-    patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
+    patching.sweep(
+        machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
+    )
     assert torch.equal(one, other) and [part.training for part in module.modules()] == flags
     assert machine.train().module.read[0].training
 
@@ -207,12 +252,18 @@ def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
 def test_every_precision_gives_numbers(dtype):
     """Numbers that a step makes of tokens are of the machine's dtype; a step that insists on float32 is told so."""
     machine = unchecked().to(dtype)
-    effects = patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
+    effects = patching.sweep(
+        machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",)
+    )
     assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
-    assert np.isfinite(probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]).all()
+    assert np.isfinite(
+        probes.sweep(machine, EPISODES, ["label"], n_untrained=0).to_frame()["number"]
+    ).all()
     # What a cell hears first is a number of a user's, too.
     said = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
-    first = interp.machines.cell(body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said)
+    first = interp.machines.cell(
+        body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said
+    )
     interp.check_machine(first, only=["it_runs_in_every_precision"])
     halves = unchecked(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
     refuses(r"it_runs_in_every_precision: .*\.to\(fed\.values\)", interp.check_machine, halves)
@@ -256,7 +307,10 @@ KEPT = {
     "namedtuple": (lambda advice, made: _Pair(advice, (made, made)), ("made", 1)),
     "dataclass": (lambda advice, made: _Record(advice, made), "made"),
     "dict": (lambda advice, made: {"advice": advice, "made": made}, "made"),
-    "ModelOutput": (lambda advice, made: BaseModelOutput(advice, hidden_states=(made,)), ("hidden_states", 0)),
+    "ModelOutput": (
+        lambda advice, made: BaseModelOutput(advice, hidden_states=(made,)),
+        ("hidden_states", 0),
+    ),
 }
 """What a module gives, and where in it the tensor is."""
 
@@ -281,7 +335,11 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
         given = m.keeps(advice=read_round(fed)[0], state=carried["h"])
         assert type(given) is type(make(None, torch.zeros(1)))
         for key in point.path:
-            given = given[key] if isinstance(key, int) or isinstance(given, dict) else getattr(given, key)
+            given = (
+                given[key]
+                if isinstance(key, int) or isinstance(given, dict)
+                else getattr(given, key)
+            )
         return step(m, {"h": given}, fed)
 
     points = {"given": interp.Point("keeps", of="input", item="state"), "made": point}
@@ -291,10 +349,21 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     again = module.keeps.linear(run.cache["points.given"])
     torch.testing.assert_close(run.cache["points.made"], again.detach())
     for name in ("points.given", "points.made"):
-        moved = interp.rollout(machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]).predictions
+        moved = interp.rollout(
+            machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]
+        ).predictions
         assert (moved - run.predictions).abs().max() > 1e-3
-    refuses("names nothing: there is", adapted, module, kept, points={"made": interp.Point("keeps", item="nothing")})
-    assert machine.digest() != unchecked(module, kept, points={"made": interp.Point("keeps", item=0)}).digest()
+    refuses(
+        "names nothing: there is",
+        adapted,
+        module,
+        kept,
+        points={"made": interp.Point("keeps", item="nothing")},
+    )
+    assert (
+        machine.digest()
+        != unchecked(module, kept, points={"made": interp.Point("keeps", item=0)}).digest()
+    )
 
 
 def test_a_machine_is_held_against_the_models_own_forward_pass():
@@ -321,7 +390,10 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
 
 def test_a_digest_holds_what_a_machine_does():
     module = body()
-    factors = {scale: unchecked(module, functools.partial(step, scale=scale)).digest() for scale in (1.0, 1.02, 2.0)}
+    factors = {
+        scale: unchecked(module, functools.partial(step, scale=scale)).digest()
+        for scale in (1.0, 1.02, 2.0)
+    }
     assert len(set(factors.values())) == 3
     assert unchecked(module, functools.partial(step, scale=2.0)).digest() == factors[2.0]
     module.register_buffer("scale", torch.ones(1), persistent=False)
@@ -332,13 +404,26 @@ def test_a_digest_holds_what_a_machine_does():
     scales, module = [1.0], body()
     module.plain, module.cell.name = torch.ones(1), "its own"
     machine = unchecked(module, lambda m, c, f: step(m, c, f, scales[0] * m.plain))
-    seen = [machine.digest(), scales.append(scales.pop() * 2), machine.digest(), module.plain.mul_(3), machine.digest()]
+    seen = [
+        machine.digest(),
+        scales.append(scales.pop() * 2),
+        machine.digest(),
+        module.plain.mul_(3),
+        machine.digest(),
+    ]
     assert len({seen[0], seen[2], seen[4]}) == 3
     with machine.hooks(fwd_hooks=[("hook_latents", lambda x, hook: 1 / 0)]):
         assert machine.digest() == seen[4] and machine.train().digest() == seen[4]
-    late = [lambda scores, h, fed, late, by=by: (scores + by * late * torch.arange(2), h) for by in (0, 1)]
-    assert len({unchecked(body(), **_counting(then)).digest() for then in late}) == 2  # round 5 is looked at
-    assert "\x1b" not in repr(interp.rollout(odd := unchecked(body(), name="\x1b[31m"), EPISODES)) + repr(odd)
+    late = [
+        lambda scores, h, fed, late, by=by: (scores + by * late * torch.arange(2), h)
+        for by in (0, 1)
+    ]
+    assert (
+        len({unchecked(body(), **_counting(then)).digest() for then in late}) == 2
+    )  # round 5 is looked at
+    assert "\x1b" not in repr(
+        interp.rollout(odd := unchecked(body(), name="\x1b[31m"), EPISODES)
+    ) + repr(odd)
     assert (module.cell.name, hasattr(module.read, "name")) == ("its own", False)
 
 
@@ -373,7 +458,10 @@ def _truth(scores, h, fed, late):
 
 @pytest.mark.parametrize(
     ("then", "where"),
-    [(_no_state, "'mine' (predicts|carries) .* from round [56] on, in episode 2 .in 1 of 6"), (_no_prediction, "5 on")],
+    [
+        (_no_state, "'mine' (predicts|carries) .* from round [56] on, in episode 2 .in 1 of 6"),
+        (_no_prediction, "5 on"),
+    ],
 )
 @pytest.mark.parametrize("analysis", ["rollout", "sweep"])
 def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis):
@@ -382,7 +470,13 @@ def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis
         if analysis == "rollout":
             interp.rollout(machine, EPISODES)
         else:
-            patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=7, sites=("latent",))
+            patching.sweep(
+                machine,
+                EPISODES,
+                experts.sample(6, 10, N_EXPERTS, seed=1),
+                round=7,
+                sites=("latent",),
+            )
 
 
 test_faults_of_late_rounds_are_found = refused(
@@ -395,9 +489,16 @@ test_faults_of_late_rounds_are_found = refused(
 @pytest.mark.parametrize("share", [(0.5, 0.65), (-0.1, 1.1)])
 def test_probabilities_add_up_to_one(share):
     machine = adapted(
-        step=lambda m, c, f: (torch.tensor(share).expand(len(c["h"]), 2), c), output="probability", check=False
+        step=lambda m, c, f: (torch.tensor(share).expand(len(c["h"]), 2), c),
+        output="probability",
+        check=False,
     )
-    refuses(rf"no probabilities.* the least is {min(share):.4g} and a sum is", interp.rollout, machine, EPISODES)
+    refuses(
+        rf"no probabilities.* the least is {min(share):.4g} and a sum is",
+        interp.rollout,
+        machine,
+        EPISODES,
+    )
 
 
 def _seeds(m, c, f):
@@ -454,26 +555,43 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
     refuses(sentence, adapted, **given)
 
 
-of_cell = functools.partial(interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len)
+of_cell = functools.partial(
+    interp.machines.cell, body(), task=LAYOUT, core="cell", hear=len, read=len
+)
 test_arguments_that_were_ignored_are_refused = refused(
-    *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
+    *(
+        (lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'")
+        for of in ("out", None)
+    ),
     *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
     (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
     (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
     *((lambda n=n: interp.Channel("h", (8, 2), n), "grow") for n in (1.5, True, 9)),
-    (lambda: unchecked(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
-    (lambda: unchecked(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
+    (
+        lambda: unchecked(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)),
+        "read= .* a tensor, got",
+    ),
+    (
+        lambda: unchecked(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)),
+        "read= raised ZeroDivision",
+    ),
     (lambda: of_cell(task="experts", sizes={"n_states": 4}), "n_st"),
     (lambda: of_cell(channels=()), "option of an adapter, beside its own 'channels'"),
     (lambda: of_cell(name=3), "name must be a text, got 3"),
-    (lambda: of_cell(hear=lambda m, f: f.values.numpy(), hears="before"), r"'cell' hears \[batch, 5\].* an ndarray"),
+    (
+        lambda: of_cell(hear=lambda m, f: f.values.numpy(), hears="before"),
+        r"'cell' hears \[batch, 5\].* an ndarray",
+    ),
     (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
     (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
     (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
     (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
     *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
     (lambda: Workload(fits=-1), "fits must be an integer >= 1, got -1"),
-    (lambda: interp.Channel("h", torch.ones(2, device="meta").long()), "shape must be a list of which each is an int"),
+    (
+        lambda: interp.Channel("h", torch.ones(2, device="meta").long()),
+        "shape must be a list of which each is an int",
+    ),
 )
 
 
@@ -481,7 +599,12 @@ def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
     shared = nn.Linear(16, 16)
     module = body(shared, nn.ReLU(), shared)
     for name in ("read.1", "read.3"):
-        assert unchecked(module, points={"shared": interp.Point(name, times=2)}).points["shared"].n_layers == 2
+        assert (
+            unchecked(module, points={"shared": interp.Point(name, times=2)})
+            .points["shared"]
+            .n_layers
+            == 2
+        )
 
     class Steps:
         def __call__(self, m, carried, fed):
@@ -491,7 +614,8 @@ def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
 
 
 @pytest.mark.parametrize(
-    ("hook", "sentence"), [(lambda x, hook: x.double(), "in torch.float64"), (lambda x: x, "must take")]
+    ("hook", "sentence"),
+    [(lambda x, hook: x.double(), "in torch.float64"), (lambda x: x, "must take")],
 )
 def test_a_hook_of_another_precision_or_signature_is_told(hook, sentence):
     machine = unchecked(points={"cell": "cell"})

@@ -19,7 +19,12 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
     """All that is carried comes from another episode: its whole effect passes one channel, and nothing the other."""
     machine = coconut(uses=uses)
     found = mediation.mediate(
-        machine, *pair(machine, 16, 6), "latent", [through, beside], rounds=[2, 5], split=mediation.Split(n_random=0)
+        machine,
+        *pair(machine, 16, 6),
+        "latent",
+        [through, beside],
+        rounds=[2, 5],
+        split=mediation.Split(n_random=0),
     )
     assert found.reason == ""
     for share in (found.blocked, found.carried):
@@ -32,7 +37,12 @@ def test_a_model_that_uses_both_shows_both():
     """Of random weights: how much each carries is the draw's; that both together carry all is not."""
     machine = coconut().fresh(2)
     found = mediation.mediate(
-        machine, *pair(machine, 32, 6), "latent", ["thought", "cache"], rounds=[2, 5], split=mediation.Split(n_random=0)
+        machine,
+        *pair(machine, 32, 6),
+        "latent",
+        ["thought", "cache"],
+        rounds=[2, 5],
+        split=mediation.Split(n_random=0),
     )
     thought, cache = found.carried("thought"), found.carried("cache")
     assert 0 < thought.low < thought.high < 1 and 0 < cache.low < cache.high < 1
@@ -57,7 +67,9 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
 @pytest.mark.slow(reason="a comparison with all its controls: 10 seconds of one core")
 def test_what_fades_is_another_update_of_a_state_that_is_as_good():
     """By 5 % a round (.974 stitched); ``tests/compare/test_machines.py`` has the machine that does not fade."""
-    effort = replace(compare.QUICK, test=64)  # so many that its memory, of .013 nats a round, is surely worth .01
+    effort = replace(
+        compare.QUICK, test=64
+    )  # so many that its memory, of .013 nats a round, is surely worth .01
     found = compare.run(handmade.majority(decay=0.95), "wma-handwired", effort=effort)
     words = {measure.key: measure.word for measure in found}
     assert [words[key] for key in ("state", "update", "circuit")] == ["yes", "no", "not applicable"]

@@ -27,9 +27,21 @@ def test_every_kind_trains_and_loads_again(tmp_path, monkeypatch):
                 eval_rounds=5, machine=machine,
             )  # fmt: skip
             learned = interp.load(str(train(config, tmp_path / kind, name=kind)))
-            blank = dict(interp.load(f"{kind}-experts", **arguments).fresh(config.seed).named_parameters())
-            weights = [(name, weight) for name, weight in learned.named_parameters() if weight.requires_grad]
-            assert weights and [name for name, weight in weights if torch.equal(weight, blank[name])] == []
+            blank = dict(
+                interp.load(f"{kind}-experts", **arguments).fresh(config.seed).named_parameters()
+            )
+            weights = [
+                (name, weight)
+                for name, weight in learned.named_parameters()
+                if weight.requires_grad
+            ]
+            assert (
+                weights
+                and [name for name, weight in weights if torch.equal(weight, blank[name])] == []
+            )
             assert learned.origin["training"]["machine"] == machine and learned.name == kind
         records = [record for record in interp.models() if record.name == "lstm-qlearning"]
-        assert records[0].task == "qlearning" and interp.load("lstm-qlearning", width=8).layout.task == "qlearning"
+        assert (
+            records[0].task == "qlearning"
+            and interp.load("lstm-qlearning", width=8).layout.task == "qlearning"
+        )

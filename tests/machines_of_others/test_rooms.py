@@ -24,7 +24,12 @@ def test_the_page_says_of_every_check_when_it_fails_and_of_every_kind_what_ran()
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(interp.MACHINE_CHECKS)
     assert TABLE.keys() == set(SHOWN) and all(len(cells) == len(ROOMS) for cells in TABLE.values())
     assert all(cell.startswith(RAN) for cells in TABLE.values() for cell in cells)
-    cited = {number for row in PAGE.splitlines() if row[:1] == "|" for number in re.findall(r" \((\d)\) ", row)}
+    cited = {
+        number
+        for row in PAGE.splitlines()
+        if row[:1] == "|"
+        for number in re.findall(r" \((\d)\) ", row)
+    }
     assert cited == NOTES.keys()
 
 
@@ -41,7 +46,9 @@ def test_a_room_says_of_a_kind_what_the_page_says(kind, room, tmp_path):
     _holds(kind, room, tmp_path)
 
 
-@pytest.mark.slow(reason="a comparison and a report of seven kinds of machines: three minutes of one core")
+@pytest.mark.slow(
+    reason="a comparison and a report of seven kinds of machines: three minutes of one core"
+)
 @pytest.mark.parametrize("room", ["compare", "report"])
 @pytest.mark.parametrize("kind", SHOWN)
 def test_a_comparison_and_a_report_say_of_a_kind_what_the_page_says(kind, room, tmp_path):

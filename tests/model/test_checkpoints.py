@@ -55,7 +55,12 @@ def test_float64_and_state_maps_survive(tmp_path):
     assert loaded.read_state(torch.ones(2, 2, 16, dtype=torch.float64)).shape == (2, 3, 2)
 
 
-OTHERS = ({"act_fn": "relu"}, {"latent_update": "replace"}, {"output": "probability"}, {"normalization_type": None})
+OTHERS = (
+    {"act_fn": "relu"},
+    {"latent_update": "replace"},
+    {"output": "probability"},
+    {"normalization_type": None},
+)
 
 
 @pytest.mark.parametrize("change", [*OTHERS, "weights"])
@@ -94,7 +99,9 @@ def test_an_edited_configuration_is_refused(saved, change):
     path = folder / "config.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "config": {**about["config"], **change}}))
-    refuses(r"config\.json' was edited: its digest is not that of its contents", load_checkpoint, folder)
+    refuses(
+        r"config\.json' was edited: its digest is not that of its contents", load_checkpoint, folder
+    )
     path.write_text(json.dumps(about))
     assert load_checkpoint(folder).digest() == model.digest()
 
@@ -108,11 +115,21 @@ def test_weights_that_are_not_finite_are_refused(saved, tmp_path):
     model, folder = saved
     tensors = model.state_dict()
     tensors["embed.W_E"][0, 0] = torch.nan
-    with pytest.raises(interp.InputError, match=r"'small' cannot be saved: weights that are not finite at embed\.W_E"):
+    with pytest.raises(
+        interp.InputError,
+        match=r"'small' cannot be saved: weights that are not finite at embed\.W_E",
+    ):
         save_checkpoint(model, tmp_path / "other")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+    )
     rewrite(folder, {})
-    refuses(r"model\.safetensors' is damaged: weights that are not finite at embed\.W_E", load_checkpoint, folder)
+    refuses(
+        r"model\.safetensors' is damaged: weights that are not finite at embed\.W_E",
+        load_checkpoint,
+        folder,
+    )
 
 
 def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
@@ -121,7 +138,9 @@ def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
     for damaged in (b"", b"\xff" * 64, weights.read_bytes()[:100]):
         weights.write_bytes(damaged)
         rewrite(folder, {})
-        with pytest.raises(interp.InputError, match=r"model\.safetensors' is damaged \(SafetensorError") as raised:
+        with pytest.raises(
+            interp.InputError, match=r"model\.safetensors' is damaged \(SafetensorError"
+        ) as raised:
             load_checkpoint(folder)
         assert raised.value.__cause__ is not None
 
@@ -131,15 +150,31 @@ def test_weights_that_are_no_real_numbers_are_refused(dtype, saved, tmp_path):
     """In a file, where one of them was cast silently; and in a model, that runs or is saved."""
     model, folder = saved
     weights = load_file(folder / "model.safetensors")
-    save_file({**weights, "unembed.W_U": weights["unembed.W_U"].to(dtype)}, folder / "model.safetensors")
+    save_file(
+        {**weights, "unembed.W_U": weights["unembed.W_U"].to(dtype)}, folder / "model.safetensors"
+    )
     rewrite(folder, {})
-    refuses(f"unembed.W_U is stored as {dtype}, where the model has torch.float32", load_checkpoint, folder)
+    refuses(
+        f"unembed.W_U is stored as {dtype}, where the model has torch.float32",
+        load_checkpoint,
+        folder,
+    )
     episodes = interp.tasks.experts.sample(2, 3, 3, seed=0)
     for weight in (model.unembed.W_U, model.W_E):
         weight.requires_grad_(False)
         weight.data = weight.data.to(dtype)
-        refuses(rf"the weights of 'small' are of .*{dtype}.*a model computes in real", interp.rollout, model, episodes)
-    refuses(rf"'small' (are of .*|cannot be saved in ){dtype}", save_checkpoint, model, tmp_path / "again")
+        refuses(
+            rf"the weights of 'small' are of .*{dtype}.*a model computes in real",
+            interp.rollout,
+            model,
+            episodes,
+        )
+    refuses(
+        rf"'small' (are of .*|cannot be saved in ){dtype}",
+        save_checkpoint,
+        model,
+        tmp_path / "again",
+    )
 
 
 def test_nothing_is_left_behind_when_the_folder_exists(saved):
@@ -165,7 +200,10 @@ class ForeignEpisodes(ExpertEpisodes):
 def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
     model = transformer(ForeignRound(3), **SIZES)
-    with pytest.raises(interp.InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
+    with pytest.raises(
+        interp.InputError,
+        match="a model of the unregistered task 'foreign' could not be loaded again",
+    ):
         save_checkpoint(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     sizes = tasks.get("experts").sizes
@@ -175,11 +213,15 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, registry):
         drawn = known.sample(*sizes, **how)
         return ForeignEpisodes(**{one.name: getattr(drawn, one.name) for one in fields(drawn)})
 
-    tasks.register(tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, sample, known.losses, sizes)))
+    tasks.register(
+        tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, sample, known.losses, sizes))
+    )
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
     del catalog._REGISTERED["foreign"]
-    refuses("of the task 'foreign', which is not registered; give its record", load_checkpoint, folder)
+    refuses(
+        "of the task 'foreign', which is not registered; give its record", load_checkpoint, folder
+    )
 
 
 SHIPPED = [*(record.name for record in interp.models() if record.kind == "learned"), *lab.names()]
@@ -200,7 +242,10 @@ def test_another_seed_of_a_model_was_trained_as_it_was(name):
     first, seed = name.rsplit("-", 1)
     one, other = (lab.load(each).origin["training"] for each in (first, name))
     assert (one["seed"], other["seed"]) == (0, int(seed))
-    plans = [[(stage["n_rounds"], stage["steps"]) for stage in training.get("stages", [])] for training in (one, other)]
+    plans = [
+        [(stage["n_rounds"], stage["steps"]) for stage in training.get("stages", [])]
+        for training in (one, other)
+    ]
     assert plans[0] == plans[1]
     shared = one.keys() & other.keys() - {"seed", "stages", "task", "precision"}
     assert {key for key in shared if one[key] != other[key]} == set()

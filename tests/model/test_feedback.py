@@ -53,7 +53,10 @@ class ThreeAnswers:
 
 def sample(n_episodes: int, n_rounds: int, *, seed: int = 0) -> ThreeAnswers:
     rng = np.random.default_rng(seed)
-    return ThreeAnswers(rng.integers(2, size=(n_episodes, n_rounds)), rng.integers(2, size=(n_episodes, n_rounds, 3)))
+    return ThreeAnswers(
+        rng.integers(2, size=(n_episodes, n_rounds)),
+        rng.integers(2, size=(n_episodes, n_rounds, 3)),
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ class AnswersLast(RoundLayout):
         tokens[..., 2] = torch.from_numpy(episodes.items) + ids["item_1"]
         first = self.position("l_1")
         tokens[..., first : first + 3] = torch.from_numpy(episodes.answers) + ids["no"]
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))
+        return EncodedRounds(
+            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
+        )
 
 
 class UpdateInside(AnswersLast):
@@ -99,7 +104,9 @@ class Committed(UpdateInside):
         rounds = super().encode(replace(episodes, answers=np.zeros_like(episodes.answers)))
         tokens = rounds.tokens.clone()
         for i in range(3):
-            tokens[..., self.position(f"l_{i + 1}")] = torch.from_numpy(episodes.answers[..., i]) + self.token_ids["no"]
+            tokens[..., self.position(f"l_{i + 1}")] = (
+                torch.from_numpy(episodes.answers[..., i]) + self.token_ids["no"]
+            )
         tokens[..., self.choice_position] = self.token_ids["a*"]
         return replace(rounds, tokens=tokens)
 
@@ -145,7 +152,10 @@ def made(layout: RoundLayout) -> Any:
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])
 def test_a_round_is_read_at_its_label_before_the_truth(layout):
     """The last position but two of the first of these is l_2: read there, the prediction moves with the truth."""
-    assert layout.labels[layout.predict_position] == "p?" and layout.labels[layout.update_position] == "w?"
+    assert (
+        layout.labels[layout.predict_position] == "p?"
+        and layout.labels[layout.update_position] == "w?"
+    )
     model, episodes = made(layout), sample(5, 4, seed=1)
     plain = interp.rollout(model, episodes)
     others = replace(episodes, answers=1 - episodes.answers)
@@ -162,13 +172,22 @@ class ReadAfter(AnswersLast):
 
 
 def test_a_layout_that_is_read_after_its_label_leaks_and_is_found():
-    with pytest.raises(InputError, match="the prediction of round 0 changes with 'l_1', which comes after 'p\\?'"):
+    with pytest.raises(
+        InputError, match="the prediction of round 0 changes with 'l_1', which comes after 'p\\?'"
+    ):
         interp.check_machine(made(ReadAfter()), only=["predictions_do_not_see_the_truth"])
 
 
 def test_shipped_layouts_are_read_where_they_were():
-    for layout in (ExpertRound(3), ExpertRound(1), QLearningRound(4, 2), ReachabilityRound(5, 4, marks=True)):
-        assert layout.predict_position == layout.n_positions - 3 == layout.n_positions - layout.n_read
+    for layout in (
+        ExpertRound(3),
+        ExpertRound(1),
+        QLearningRound(4, 2),
+        ReachabilityRound(5, 4, marks=True),
+    ):
+        assert (
+            layout.predict_position == layout.n_positions - 3 == layout.n_positions - layout.n_read
+        )
         assert layout.update_position == layout.n_positions - 1 and layout.n_after == 1
     assert QLearningRound(2, 2).predict_label == "Select"
 
@@ -189,9 +208,15 @@ test_rounds_that_do_not_say_where_they_are_read_are_refused = refused(
         lambda: variant(update_label="item"),
         r"update_label of a round of 'three_answers' must come after 'p\?', where it",
     ),
-    (lambda: variant(choice_label="item"), r"choice_label of a round of 'three_answers' must come after 'p\?'"),
+    (
+        lambda: variant(choice_label="item"),
+        r"choice_label of a round of 'three_answers' must come after 'p\?'",
+    ),
     (lambda: variant(kind="classses"), "unknown kind of prediction of 'three_answers' 'classses'"),
-    (lambda: variant(kind="mean", choice_label="l_1"), r"predicts a real number \('mean'\), which no token stands for"),
+    (
+        lambda: variant(kind="mean", choice_label="l_1"),
+        r"predicts a real number \('mean'\), which no token stands for",
+    ),
 )
 
 
@@ -207,7 +232,9 @@ def test_each_token_of_feedback_is_patched_by_itself(layout):
     assert found.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
     now = sweep(model, clean, corrupted, 2, sites=at, metric="state")
     assert now.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
-    assert (sweep(model, clean, corrupted, 2, sites=at).values == 0).all()  # the prediction came before
+    assert (
+        sweep(model, clean, corrupted, 2, sites=at).values == 0
+    ).all()  # the prediction came before
 
 
 def test_feedback_is_interchanged_and_shows_in_the_state_alone():
@@ -216,7 +243,15 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
     told = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
     assert (told.effect == 0).all() and told.wanted.max() == 0
     decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
-    kept = interchange(model, base, source, second_answers(), "answers", "embed@l_2", outcome=Outcome("state", decode))
+    kept = interchange(
+        model,
+        base,
+        source,
+        second_answers(),
+        "answers",
+        "embed@l_2",
+        outcome=Outcome("state", decode),
+    )
     differs = base.answers[..., 1] != source.answers[..., 1]
     assert (np.abs(kept.wanted[..., 0]) == differs).all()
     assert ((np.abs(kept.effect[..., 0]) > 1e-9) == differs).all()
@@ -236,7 +271,16 @@ def test_the_loss_of_training_is_that_of_the_rollout(layout, commit):
 
 
 def test_such_a_task_is_trained(tmp_path):
-    sizes = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4}
-    config = TrainingConfig(task="three_answers", stages=(Stage(n_rounds=3, steps=2),), eval_rounds=3, **sizes)
+    sizes = {
+        "d_model": 8,
+        "n_layers": 1,
+        "n_heads": 2,
+        "d_mlp": 8,
+        "batch_size": 4,
+        "eval_episodes": 4,
+    }
+    config = TrainingConfig(
+        task="three_answers", stages=(Stage(n_rounds=3, steps=2),), eval_rounds=3, **sizes
+    )
     model = interp.load(str(train(config, tmp_path / "run", name="three")))
     interp.check_machine(model)

@@ -15,7 +15,11 @@ from tests.refusals import refused
 def test_the_expert_round_is_the_papers():
     layout = ExpertRound(2)
     assert layout.labels == ("<w>", "<z>", "e_1", "p_1", "e_2", "p_2", "p?", "y", "w?")
-    assert (layout.latent_positions, layout.predict_position, layout.update_position) == ((1,), 6, 8)
+    assert (layout.latent_positions, layout.predict_position, layout.update_position) == (
+        (1,),
+        6,
+        8,
+    )
     assert len(layout.vocabulary) == 2 + 5
     assert layout.choice_position is None
 
@@ -39,7 +43,9 @@ def test_expert_episodes_become_the_tokens_they_name():
     rounds = layout.encode(episodes)
     words = np.array(layout.vocabulary)[rounds.tokens.numpy()]
     assert (words[..., layout.position("e_2")] == "e_2").all()
-    np.testing.assert_array_equal(words[..., layout.position("p_2")] == "q1", episodes.advice[..., 1] == 1)
+    np.testing.assert_array_equal(
+        words[..., layout.position("p_2")] == "q1", episodes.advice[..., 1] == 1
+    )
     np.testing.assert_array_equal(words[..., layout.position("y")] == "q1", episodes.labels == 1)
     assert (words[..., layout.position("w?")] == "w?").all()
     assert not rounds.slots.any()
@@ -52,9 +58,15 @@ def test_mdp_episodes_become_the_tokens_they_name():
     tokens = rounds.tokens.numpy()
     first_state, first_action = layout.token_ids["s_1"], layout.token_ids["a_1"]
     np.testing.assert_array_equal(tokens[..., layout.position("s")], first_state + episodes.states)
-    np.testing.assert_array_equal(tokens[..., layout.position("s'_2")], first_state + episodes.next_states)
-    np.testing.assert_array_equal(tokens[..., layout.position("a")], first_action + episodes.actions)
-    np.testing.assert_array_equal(tokens[..., layout.position("a*")], first_action + episodes.greedy)
+    np.testing.assert_array_equal(
+        tokens[..., layout.position("s'_2")], first_state + episodes.next_states
+    )
+    np.testing.assert_array_equal(
+        tokens[..., layout.position("a")], first_action + episodes.actions
+    )
+    np.testing.assert_array_equal(
+        tokens[..., layout.position("a*")], first_action + episodes.greedy
+    )
     assert (tokens[..., layout.position("a_2")] == first_action + 1).all()
     np.testing.assert_array_equal(rounds.values[..., layout.position("r")], episodes.rewards)
     assert rounds.values.count_nonzero() == np.count_nonzero(episodes.rewards)
@@ -66,7 +78,9 @@ def test_one_vocabulary_serves_a_range_of_sizes():
     fitted = layout.fit(experts.sample(1, 2, 5, seed=0))
     assert fitted.n_experts == 5
     assert fitted.vocabulary == layout.vocabulary
-    with pytest.raises(InputError, match="episodes have 6 experts but this model's layout serves 2 to 5"):
+    with pytest.raises(
+        InputError, match="episodes have 6 experts but this model's layout serves 2 to 5"
+    ):
         layout.fit(experts.sample(1, 2, 6, seed=0))
 
 
@@ -82,9 +96,18 @@ def test_layouts_survive_json(layout):
 
 
 test_refusals_name_the_value_and_the_nearest = refused(
-    (lambda: QLearningRound(2, 2).position("Selct"), "unknown position label 'Selct'; did you mean 'Select'"),
+    (
+        lambda: QLearningRound(2, 2).position("Selct"),
+        "unknown position label 'Selct'; did you mean 'Select'",
+    ),
     (lambda: ExpertRound(0), "n_experts must be an integer >= 1, got 0"),
     (lambda: ExpertRound(9, (2, 8)), r"n_experts 9 is outside n_experts_range \(2, 8\)"),
-    (lambda: layout_from_dict({"task": "bandits"}), "this is a model of the task 'bandits', which is not registered"),
-    (lambda: ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0)), "this model reads expert episodes, got MDPEpisodes"),
+    (
+        lambda: layout_from_dict({"task": "bandits"}),
+        "this is a model of the task 'bandits', which is not registered",
+    ),
+    (
+        lambda: ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0)),
+        "this model reads expert episodes, got MDPEpisodes",
+    ),
 )

@@ -31,7 +31,8 @@ def test_a_cell_two_channels_and_a_loop_keep_the_contract(make):
 
 
 LARGE = pytest.param(
-    "qlearning-learned", marks=pytest.mark.slow(reason="two seconds, of the same class as wma-learned")
+    "qlearning-learned",
+    marks=pytest.mark.slow(reason="two seconds, of the same class as wma-learned"),
 )
 
 
@@ -59,13 +60,17 @@ def _keeps_in_an_attribute(m, carried, fed):
 def _mixes_the_batch(m, carried, fed):
     advice, truth = read_round(fed)
     h = carried["h"] - carried["h"].mean(0) + advice.mean()
-    return m.read(torch.cat([h, advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+    return m.read(torch.cat([h, advice], 1)), {
+        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
+    }
 
 
 def _drops_out(m, carried, fed):
     advice, truth = read_round(fed)
     h = nn.functional.dropout(carried["h"] + 1, 0.5, training=True)
-    return m.read(torch.cat([h, advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+    return m.read(torch.cat([h, advice], 1)), {
+        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
+    }
 
 
 def _writes_in_place(m, carried, fed):
@@ -109,7 +114,9 @@ def _counts_calls(m, carried, fed):
 
 def _good(m, carried, fed):
     advice, truth = read_round(fed)
-    return m.read(torch.cat([carried["h"], advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+    return m.read(torch.cat([carried["h"], advice], 1)), {
+        "h": m.cell(torch.cat([advice, truth], 1), carried["h"])
+    }
 
 
 class _Passes(nn.Module):
@@ -134,7 +141,9 @@ def cell(step=_good, **options):
 def _silent_point():
     def step(m, carried, fed):
         advice, truth = read_round(fed)
-        h = m.cell.forward(torch.cat([advice, truth], 1), carried["h"])  # past the module's own call, and so its hooks
+        h = m.cell.forward(
+            torch.cat([advice, truth], 1), carried["h"]
+        )  # past the module's own call, and so its hooks
         return m.read(torch.cat([carried["h"], advice], 1)), {"h": h}
 
     return cell(step, points={"cell": "cell"})
@@ -220,7 +229,9 @@ def _runs_otherwise(part):
 def _predicts_as(shape):
     def change(machine):
         step = machine.step
-        machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(prediction=torch.ones(shape))
+        machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(
+            prediction=torch.ones(shape)
+        )
 
     return change
 
@@ -250,8 +261,12 @@ class _Rounds(EncodedRounds):
 
 def _sees_what_comes_later(machine):
     step, prepare = machine.step, machine.prepare
-    machine.prepare = lambda fed: _Rounds(**prepare(fed).tensors(), truth=fed.tokens[..., -2].float())
-    machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(prediction=fed.truth.sigmoid())
+    machine.prepare = lambda fed: _Rounds(
+        **prepare(fed).tensors(), truth=fed.tokens[..., -2].float()
+    )
+    machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(
+        prediction=fed.truth.sigmoid()
+    )
 
 
 def _fails(m, carried, fed):
@@ -260,44 +275,86 @@ def _fails(m, carried, fed):
 
 FAULTS = {
     "a step that fails": (lambda: cell(_fails), "a round raised IndexError: no such advice"),
-    "it sees the truth": (lambda: cell(_sees_the_truth), r"changes with 'y', which comes after 'p\?'"),
-    "a state in an attribute": (lambda: cell(_keeps_in_an_attribute), "gives another result the second time"),
+    "it sees the truth": (
+        lambda: cell(_sees_the_truth),
+        r"changes with 'y', which comes after 'p\?'",
+    ),
+    "a state in an attribute": (
+        lambda: cell(_keeps_in_an_attribute),
+        "gives another result the second time",
+    ),
     "a count of calls": (lambda: cell(_counts_calls), "gives another result the second time"),
     "it mixes the batch": (lambda: cell(_mixes_the_batch), "depends on the others in the batch"),
     "dropout left on": (lambda: cell(_drops_out), "something is drawn at random"),
     "it writes in place": (lambda: cell(_writes_in_place), "writes into what it was given"),
-    "more is carried than declared": (lambda: cell(_carries_more), "'count' is carried but in no channel"),
+    "more is carried than declared": (
+        lambda: cell(_carries_more),
+        "'count' is carried but in no channel",
+    ),
     "a channel of another shape": (
         lambda: cell(_another_shape),
         re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
     ),
-    "a channel of another dtype": (lambda: cell(_changes_the_dtype), "return every channel in its own shape and dtype"),
+    "a channel of another dtype": (
+        lambda: cell(_changes_the_dtype),
+        "return every channel in its own shape and dtype",
+    ),
     "what is no number": (lambda: cell(_no_number), "is not finite"),
     "a point that does not fire": (_silent_point, "'points.cell' fires 0 times in a round"),
     "a point that fires twice": (_twice, "'read' runs more than 1 times in a round; say how often"),
     "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
-    "copies that are not of their seed": (_copies_move_the_generator, "must give the same copy for the same seed"),
-    "a digest of some weights": (_digest_of_some_weights, "does not move with the weight 'module.cell.weight_hh'"),
+    "copies that are not of their seed": (
+        _copies_move_the_generator,
+        "must give the same copy for the same seed",
+    ),
+    "a digest of some weights": (
+        _digest_of_some_weights,
+        "does not move with the weight 'module.cell.weight_hh'",
+    ),
     "probabilities below 0": (lambda: _wrong_numbers(-0.5), "predictions are no probabilities"),
     "probabilities above 1": (lambda: _wrong_numbers(1.5), "predictions are no probabilities"),
-    "it writes into the round": (lambda: cell(_writes_into_the_round), "writes into what it was given"),
-    "a start of another width": (lambda: _given(_starts_as((1, 9))), "what round 0 reads has shape"),
+    "it writes into the round": (
+        lambda: cell(_writes_into_the_round),
+        "writes into what it was given",
+    ),
+    "a start of another width": (
+        lambda: _given(_starts_as((1, 9))),
+        "what round 0 reads has shape",
+    ),
     "a start without rows": (lambda: _given(_starts_as((16,))), "what round 0 reads has shape"),
     "a start with more rows": (lambda: _given(_starts_as((2, 16))), "what round 0 reads has shape"),
     "a start by the number of episodes": (
         lambda: _given(_starts_by_the_number_of_episodes),
         "what round 0 reads differs",
     ),
-    "other predictions in a run": (lambda: _given(_runs_otherwise("prediction")), "apart from interp.rollout"),
-    "another state in a run": (lambda: _given(_runs_otherwise("carried")), "apart from interp.rollout"),
-    "a prediction of another shape": (lambda: _given(_predicts_as((4, 5))), "not that of its layout's outcomes"),
-    "fewer predictions than episodes": (lambda: _given(_predicts_as((3,))), "not that of its layout's outcomes"),
+    "other predictions in a run": (
+        lambda: _given(_runs_otherwise("prediction")),
+        "apart from interp.rollout",
+    ),
+    "another state in a run": (
+        lambda: _given(_runs_otherwise("carried")),
+        "apart from interp.rollout",
+    ),
+    "a prediction of another shape": (
+        lambda: _given(_predicts_as((4, 5))),
+        "not that of its layout's outcomes",
+    ),
+    "fewer predictions than episodes": (
+        lambda: _given(_predicts_as((3,))),
+        "not that of its layout's outcomes",
+    ),
     "a point with other axes": (
         lambda: cell(points={"cell": interp.Point("cell", axes="pos")}),
         r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
     ),
-    "looking changes the prediction": (lambda: _given(_looking_changes("prediction")), "changes nothing moves"),
-    "looking changes the state": (lambda: _given(_looking_changes("carried")), "changes nothing moves"),
+    "looking changes the prediction": (
+        lambda: _given(_looking_changes("prediction")),
+        "changes nothing moves",
+    ),
+    "looking changes the state": (
+        lambda: _given(_looking_changes("carried")),
+        "changes nothing moves",
+    ),
     "it sees a tensor that comes later": (
         lambda: _given(_sees_what_comes_later),
         "changes with 'truth', which comes after it",
@@ -327,10 +384,17 @@ def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_ep
         fresh = carried["h"].abs().sum(1, keepdim=True) == 0
         m.hidden = truth if fresh.all() else m.hidden
         scores = m.read(torch.cat([carried["h"], advice], 1)) + 5 * m.hidden[: len(advice)]
-        return scores * torch.tensor([1.0, 0.0]), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3}
+        return scores * torch.tensor([1.0, 0.0]), {
+            "h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3
+        }
 
     only = ["channels_are_all_that_passes"]
-    refuses("the channels are not all that passes between rounds", interp.check_machine, cell(step), only=only)
+    refuses(
+        "the channels are not all that passes between rounds",
+        interp.check_machine,
+        cell(step),
+        only=only,
+    )
 
 
 def test_hostile_arguments_are_refused():
@@ -341,35 +405,67 @@ def test_hostile_arguments_are_refused():
     adapt = partial(interp.adapt, RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good)
     refuses("at least one Channel", adapt, channels=[])
     refuses("names of their own, got h, h", adapt, channels=[interp.Channel("h", (16,))] * 2)
-    for name, shape in (("h", ()), ("h", (0,)), ("h", (2.5,)), ("h", (3, 0)), ("h", 3), ("h t", (3,)), (None, (3,))):
-        refuses("an identifier and sizes from 1 on|each is an integer|a text", interp.Channel, name, shape)
+    for name, shape in (
+        ("h", ()),
+        ("h", (0,)),
+        ("h", (2.5,)),
+        ("h", (3, 0)),
+        ("h", 3),
+        ("h t", (3,)),
+        (None, (3,)),
+    ):
+        refuses(
+            "an identifier and sizes from 1 on|each is an integer|a text",
+            interp.Channel,
+            name,
+            shape,
+        )
     refuses("has no exact state readout", machine.read_state, machine.initial(2))
 
 
 def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
     module = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()}
+    before = {
+        name: (tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()
+    }
     machine = adapted(module, _good, points={"reset": "cell.reset", "cell": "cell"})
     interp.rollout(machine, experts.sample(3, 4, N_EXPERTS), names_filter="points.reset")
     after = module.state_dict()
-    assert all(after[name].data_ptr() == at and torch.equal(after[name], kept) for name, (at, kept) in before.items())
-    assert "forward" not in vars(module.cell) and not module.cell._forward_hooks and not module.cell._forward_pre_hooks
+    assert all(
+        after[name].data_ptr() == at and torch.equal(after[name], kept)
+        for name, (at, kept) in before.items()
+    )
+    assert (
+        "forward" not in vars(module.cell)
+        and not module.cell._forward_hooks
+        and not module.cell._forward_pre_hooks
+    )
 
 
 def test_packing_is_undone_by_unpacking_whatever_the_shapes():
-    channels = [interp.Channel("h", (5,)), interp.Channel("cache", (3, 2, 4), grows=1), interp.Channel("c", (2,))]
+    channels = [
+        interp.Channel("h", (5,)),
+        interp.Channel("cache", (3, 2, 4), grows=1),
+        interp.Channel("c", (2,)),
+    ]
     tree = {channel.name: torch.randn(7, *channel.shape) for channel in channels}
     packed = _pack(channels, tree)
     assert packed.shape == (7, 8, 5)
     again = _unpack(channels, packed.unflatten(0, (7, 1)))
     assert all(torch.equal(again[name][:, 0], value) for name, value in tree.items())
-    assert [label for c in channels for label in c.labels] == ["h", *(f"cache_{i}" for i in range(1, 7)), "c"]
+    assert [label for c in channels for label in c.labels] == [
+        "h",
+        *(f"cache_{i}" for i in range(1, 7)),
+        "c",
+    ]
 
 
 def test_a_gate_can_be_set_by_a_hook():
     """With the update gate at 1 a GRU keeps its state, whatever it is told."""
     machine, episodes = gru(), experts.sample(3, 5, N_EXPERTS, seed=0)
-    run = interp.rollout(machine, episodes, fwd_hooks=[("points.update", lambda z, hook: torch.ones_like(z))])
+    run = interp.rollout(
+        machine, episodes, fwd_hooks=[("points.update", lambda z, hook: torch.ones_like(z))]
+    )
     assert torch.equal(run.latents, torch.zeros_like(run.latents))
     assert interp.rollout(machine, episodes).latents.abs().max() > 0.01
 
@@ -385,16 +481,25 @@ def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone
         def __init__(self):
             super().__init__()
             self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-            self.cell, self.read, self.bias = self.inner.cell, self.inner.read, nn.Parameter(torch.zeros(1))
+            self.cell, self.read, self.bias = (
+                self.inner.cell,
+                self.inner.read,
+                nn.Parameter(torch.zeros(1)),
+            )
 
-    refuses("nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").fresh, 0)
+    refuses(
+        "nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").fresh, 0
+    )
 
 
 def test_a_machine_in_another_dtype_is_one():
     machine = gru().double()
     interp.check_machine(machine)
     run = interp.rollout(machine, experts.sample(2, 4, N_EXPERTS))
-    assert run.latents.dtype == run.predictions.dtype == torch.float64 and run.settings["dtype"] == "float64"
+    assert (
+        run.latents.dtype == run.predictions.dtype == torch.float64
+        and run.settings["dtype"] == "float64"
+    )
 
 
 def test_rounds_may_hold_more_than_tokens():
@@ -402,7 +507,10 @@ def test_rounds_may_hold_more_than_tokens():
     machine = gru()
     fed = machine.layout.encode(experts.sample(2, 3, N_EXPERTS))
     same = fed.each(lambda part: part)
-    assert all(torch.equal(a, b) for a, b in zip(fed.tensors().values(), same.tensors().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(fed.tensors().values(), same.tensors().values(), strict=True)
+    )
     assert torch.equal(torch.stack([fed.at(t).tokens for t in range(3)], 1), fed.tokens)
     assert torch.equal(fed.rows([2, 0]).tokens, fed.tokens[:, [2, 0]].flatten(0, 1))
     assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots
@@ -411,7 +519,10 @@ def test_rounds_may_hold_more_than_tokens():
 def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
     machine, episodes = cached(), experts.sample(3, 6, N_EXPERTS, seed=0)
     run = interp.rollout(machine, episodes)
-    assert [label for c in machine.channels for label in c.labels][-2:] == ["cache_6", "cache_length"]
+    assert [label for c in machine.channels for label in c.labels][-2:] == [
+        "cache_6",
+        "cache_length",
+    ]
     assert run.latents[:, :, -1, 0].tolist() == [[float(t) for t in range(7)]] * 3
     said = torch.cat(read_round(run.fed.at(2)), 1)
     torch.testing.assert_close(run.latents[:, 6, 2], machine.module.write(said).detach())
@@ -424,8 +535,16 @@ def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
     full = "room for 6 rows and a round writes 1: no round fits after 6"
     refuses(full, interp.rollout, cached(), experts.sample(2, 7, N_EXPERTS))
     machine, episodes = cached(), experts.sample(2, 3, N_EXPERTS)
-    machine.one_step = lambda m, carried, fed: (m.read(torch.zeros(len(fed.tokens), 12)), {"cache": carried["cache"]})
-    refuses(r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got", interp.rollout, machine, episodes)
+    machine.one_step = lambda m, carried, fed: (
+        m.read(torch.zeros(len(fed.tokens), 12)),
+        {"cache": carried["cache"]},
+    )
+    refuses(
+        r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got",
+        interp.rollout,
+        machine,
+        episodes,
+    )
     refuses("cannot grow by 7", interp.Channel, "cache", (6, 8), grows=7)
 
 

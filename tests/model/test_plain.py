@@ -43,8 +43,14 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
         block.attn.b_O.data[::3] += bias
     generator, layout = torch.Generator().manual_seed(seed), model.layout
     tokens = torch.randint(model.config.d_vocab, (n, layout.n_positions), generator=generator)
-    latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(model.W_E.dtype)
-    values = torch.rand(n, layout.n_positions, generator=generator).to(model.W_E.dtype) if payload else None
+    latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(
+        model.W_E.dtype
+    )
+    values = (
+        torch.rand(n, layout.n_positions, generator=generator).to(model.W_E.dtype)
+        if payload
+        else None
+    )
     parts = data.draw(cuts(model))
     calls = [model, model.predict, lambda *round_: in_parts(model, round_, *parts)]
     with torch.no_grad():
@@ -53,7 +59,11 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
         plain = [call(tokens, latents, values) for call in calls]
     for call, gave in zip(calls, plain, strict=True):
         expected = hooked(model, call, tokens, latents, values)
-        pairs = [(gave, expected)] if isinstance(gave, torch.Tensor) else zip(gave, expected, strict=True)
+        pairs = (
+            [(gave, expected)]
+            if isinstance(gave, torch.Tensor)
+            else zip(gave, expected, strict=True)
+        )
         # Weights that are stored as sparse are added up in another order.
         same = torch.allclose if any(block.q[0].is_sparse for block in blocks) else torch.equal
         assert all(same(a, b) for a, b in pairs)
@@ -64,7 +74,11 @@ def cuts(draw, model):
     """A layer to stop and go on at, the position that a second pass starts from, and how many it reads."""
     n = model.layout.n_positions
     start = draw(st.integers(1, n - 1))
-    return draw(st.integers(0, model.config.n_layers)), start, draw(st.none() | st.integers(1, n - start))
+    return (
+        draw(st.integers(0, model.config.n_layers)),
+        start,
+        draw(st.none() | st.integers(1, n - start)),
+    )
 
 
 def in_parts(model, round_, layer, start, n_read):
@@ -91,11 +105,19 @@ def test_scores_that_overflow_at_a_later_position_are_masked(model):
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     model.float()
     task = interp.tasks.of(model)
-    episodes = task.sample(3, 6, seed=0, **{size.name: getattr(model.layout, size.name) for size in task.sizes})
+    episodes = task.sample(
+        3, 6, seed=0, **{size.name: getattr(model.layout, size.name) for size in task.sizes}
+    )
     plain = interp.rollout(model, episodes)
-    watched = interp.rollout(model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)])
+    watched = interp.rollout(
+        model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)]
+    )
     # A round in which the model chose otherwise goes on from its choice, in matrices of another shape.
-    same = torch.equal if model.layout.choice_position is None else partial(torch.allclose, rtol=1e-5, atol=1e-5)
+    same = (
+        torch.equal
+        if model.layout.choice_position is None
+        else partial(torch.allclose, rtol=1e-5, atol=1e-5)
+    )
     assert same(plain.predictions, watched.predictions) and same(plain.latents, watched.latents)
     assert torch.equal(plain.tokens, watched.tokens)
 
@@ -123,7 +145,9 @@ def test_whatever_looks_at_a_module_is_run(small):
         handle = model.blocks[0].attn.register_forward_hook(lambda *_: seen.append("torch"))
         model(tokens, latents)
         handle.remove()
-        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]):
+        with model.hooks(
+            fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]
+        ):
             model.predict(tokens, latents)
         model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
         assert _plain_blocks(model) is None

@@ -15,7 +15,9 @@ PATTERN = "blocks.1.attn.hook_pattern"
 
 
 def expert_case():
-    return transformer(ExpertRound(3), d_mlp=32).double(), experts.sample(n_episodes=4, n_rounds=6, n_experts=3, seed=1)
+    return transformer(ExpertRound(3), d_mlp=32).double(), experts.sample(
+        n_episodes=4, n_rounds=6, n_experts=3, seed=1
+    )
 
 
 def q_case():
@@ -51,8 +53,15 @@ def test_a_hooked_replay_in_chunks_is_the_whole_one():
     model, episodes = expert_case()
     run = interp.rollout(model, episodes)
     halved = [("blocks.0.hook_resid_post", lambda x, hook: x * 0.5)]
-    whole, parts = (interp.replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n) for n in (None, 7))
-    for one, other in ((whole[0], parts[0]), (whole[1], parts[1]), (whole[2][PATTERN], parts[2][PATTERN])):
+    whole, parts = (
+        interp.replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n)
+        for n in (None, 7)
+    )
+    for one, other in (
+        (whole[0], parts[0]),
+        (whole[1], parts[1]),
+        (whole[2][PATTERN], parts[2][PATTERN]),
+    ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     assert (whole[0] - run.predictions).abs().max() > 1e-6
     refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
@@ -112,15 +121,21 @@ def test_reusing_a_clean_rollout_changes_nothing(propagate):
 def test_hooked_rounds_are_cached_with_their_hooks():
     model, episodes = expert_case()
     hooks = {2: [(PATTERN, lambda pattern, hook: torch.zeros_like(pattern))]}
-    run = interp.rollout(model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2])
+    run = interp.rollout(
+        model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2]
+    )
     bias = model.blocks[1].attn.b_O
-    assert torch.equal(run.cache["blocks.1.hook_attn_out"][:, 1], bias.expand(4, run.layout.n_positions, -1))
+    assert torch.equal(
+        run.cache["blocks.1.hook_attn_out"][:, 1], bias.expand(4, run.layout.n_positions, -1)
+    )
     assert not torch.allclose(run.cache["blocks.1.hook_attn_out"][:, 0], bias)
 
 
 def test_bad_selections_are_errors():
     model, episodes = expert_case()
-    with pytest.raises(interp.InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"):
+    with pytest.raises(
+        interp.InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"
+    ):
         interp.rollout(model, episodes, names_filter=PATTERN, rounds=6)
     refuses("unknown commit 'oracle'", interp.rollout, model, episodes, commit="oracle")
     assert select_rounds(slice(1, None, 2), 6) == [1, 3, 5]
@@ -143,7 +158,9 @@ def test_exploration_wraps_the_model():
     model, _ = q_case()
     mdps = mdp.sample_mdps(50, 4, 3, seed=2)
     episodes, run = interp.play(model, mdps, n_rounds=20, seed=3, epsilon=1.0)
-    followed = (torch.from_numpy(episodes.actions[:, 1:]).long() == run.choices[:, :-1]).double().mean()
+    followed = (
+        (torch.from_numpy(episodes.actions[:, 1:]).long() == run.choices[:, :-1]).double().mean()
+    )
     assert 0.28 < followed < 0.39
     refuses("epsilon must lie in", interp.play, model, mdps, n_rounds=2, seed=0, epsilon=1.5)
 
@@ -153,7 +170,9 @@ def test_long_rounds_run_in_smaller_batches() -> None:
     model = interp.load("reachability-learned").double()
     episodes = interp.tasks.of(model).sample_for(model, 45, 1, seed=0)
     assert 1 < model.prepare(model.layout.encode(episodes)).at_once(256) < 45
-    parts = [interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)]
+    parts = [
+        interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)
+    ]
     whole = interp.rollout(model, episodes)
     for of in ("predictions", "latents"):
         joined = torch.cat([getattr(part, of) for part in parts])

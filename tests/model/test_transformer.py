@@ -25,7 +25,9 @@ def make(layout=None, **changes):
 def inputs(model, batch=5):
     generator = torch.Generator().manual_seed(1)
     layout = model.layout
-    tokens = torch.randint(0, model.config.d_vocab, (batch, layout.n_positions), generator=generator)
+    tokens = torch.randint(
+        0, model.config.d_vocab, (batch, layout.n_positions), generator=generator
+    )
     latents = torch.randn(batch, layout.n_latents, model.config.d_model, generator=generator)
     return tokens, latents
 
@@ -71,7 +73,10 @@ def test_rules_are_what_they_say(rule):
     model = make(attention_rules=((rule, "softmax"), ("softmax", rule)))
     tokens, latents = inputs(model)
     _, cache = model.run_with_cache(tokens, latents)
-    scores, pattern = cache["blocks.0.attn.hook_attn_scores"][:, 0], cache["blocks.0.attn.hook_pattern"][:, 0]
+    scores, pattern = (
+        cache["blocks.0.attn.hook_attn_scores"][:, 0],
+        cache["blocks.0.attn.hook_pattern"][:, 0],
+    )
     visible = torch.ones_like(scores, dtype=torch.bool).tril()
     assert torch.equal(pattern[~visible], torch.zeros_like(pattern[~visible]))
     if rule == "linear":
@@ -96,7 +101,9 @@ def test_softmax_is_softmax_at_every_width_and_precision(n_experts, dtype, toler
     _, cache = model.run_with_cache(tokens, latents.to(dtype))
     scores, pattern = cache["blocks.0.attn.hook_attn_scores"], cache["blocks.0.attn.hook_pattern"]
     assert pattern.dtype == dtype and pattern.shape == scores.shape
-    torch.testing.assert_close(pattern.double(), scores.double().softmax(-1), rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        pattern.double(), scores.double().softmax(-1), rtol=0, atol=tolerance
+    )
 
 
 def test_hard_attention_averages_over_exact_ties():
@@ -154,8 +161,17 @@ def test_unknown_and_empty_hook_filters_are_errors():
     tokens, latents = inputs(model)
     with pytest.raises(InputError, match=r"hook_patern.*did you mean.*hook_pattern"):
         model.run_with_cache(tokens, latents, names_filter="blocks.1.attn.hook_patern")
-    refuses("selects none", model.run_with_cache, tokens, latents, names_filter=lambda name: "nothing" in name)
-    with pytest.raises(InputError, match="unknown hook point"), model.hooks([("blocks.9.hook_resid_pre", print)]):
+    refuses(
+        "selects none",
+        model.run_with_cache,
+        tokens,
+        latents,
+        names_filter=lambda name: "nothing" in name,
+    )
+    with (
+        pytest.raises(InputError, match="unknown hook point"),
+        model.hooks([("blocks.9.hook_resid_pre", print)]),
+    ):
         pass
 
 
@@ -190,7 +206,9 @@ def test_the_write_map_decides_what_is_written_and_nothing_else():
     plain, mapped = make(), make(write_map=True)
     tokens, latents = inputs(plain)
     plain_round = plain(tokens, latents)
-    torch.testing.assert_close(plain_round.update.norm(dim=-1), torch.full((5,), 16**0.5), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        plain_round.update.norm(dim=-1), torch.full((5,), 16**0.5), rtol=1e-3, atol=0
+    )
     mapped.load_state_dict(plain.state_dict(), strict=False)
     mapped_round = mapped(tokens, latents)
     torch.testing.assert_close(mapped_round.logits, plain_round.logits)
@@ -231,9 +249,16 @@ def test_an_exact_model_run_coarsely_says_so(dtype):
         coarse = interp.rollout(model.float(), episodes)
     assert (exact.settings["dtype"], coarse.settings["dtype"]) == ("float64", "float32")
     assert coarse.settings["rounding"] == 2.0**-24
-    with pytest.warns(UserWarning, match=rf"'wma-handwired' is exact in float64.*{str(dtype)[6:]} rounds every number"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"'wma-handwired' is exact in float64.*{str(dtype)[6:]} rounds every number",
+    ):
         run = interp.rollout(model.to(dtype), episodes)
-    assert (run.latents.double() - exact.latents).abs().max() > 1e-3 > (coarse.latents - exact.latents).abs().max()
+    assert (
+        (run.latents.double() - exact.latents).abs().max()
+        > 1e-3
+        > (coarse.latents - exact.latents).abs().max()
+    )
 
 
 @pytest.mark.parametrize("name", ["wma-handwired", "qlearning-learned"])
@@ -245,5 +270,12 @@ def test_the_control_is_transformer_lens_own(name):
     expected = dict(interchange.reinitialized(model, 3).named_parameters())
     for key, weight in control.named_parameters():
         assert torch.equal(weight, expected[key]), key
-        assert weight.numel() == 0 or not weight.any() or not torch.equal(weight, model.get_parameter(key)), key
-    assert not (control.training or control.is_handwired) and control.config.name == f"{name}-untrained"
+        assert (
+            weight.numel() == 0
+            or not weight.any()
+            or not torch.equal(weight, model.get_parameter(key))
+        ), key
+    assert (
+        not (control.training or control.is_handwired)
+        and control.config.name == f"{name}-untrained"
+    )

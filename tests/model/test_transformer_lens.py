@@ -9,7 +9,12 @@ import torch
 from transformer_lens import FactoredMatrix, patching
 from transformer_lens.head_detector import detect_head
 from transformer_lens.SVDInterpreter import SVDInterpreter
-from transformer_lens.tools.analysis import attribution_patching, direct_logit_attribution, interchange, logit_lens
+from transformer_lens.tools.analysis import (
+    attribution_patching,
+    direct_logit_attribution,
+    interchange,
+    logit_lens,
+)
 
 import interp
 from interp.model.bound import bind
@@ -42,7 +47,9 @@ def cached(bound):
 
 
 def _metric(bound):
-    return lambda logits: (logits[:, bound.predict_position, 1] - logits[:, bound.predict_position, 0]).mean()
+    return lambda logits: (
+        logits[:, bound.predict_position, 1] - logits[:, bound.predict_position, 0]
+    ).mean()
 
 
 def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
@@ -55,7 +62,9 @@ def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
 
 def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
     seen: list[str] = []
-    with bound.hooks(fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: seen.append(hook.name))]):
+    with bound.hooks(
+        fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: seen.append(hook.name))]
+    ):
         bound(bound.tokens[0])
     assert seen == ["blocks.0.hook_attn_out"]
     assert not any(point.fwd_hooks for point in model.hook_points())
@@ -77,7 +86,9 @@ def test_bound_view_refuses_tokens_that_are_no_rows(bound, change, message):
 
 def test_activation_cache_accumulated_resid_ends_in_the_logits(model, cached):
     logits, cache = cached
-    stack, labels = cache.accumulated_resid(layer=-1, incl_mid=True, apply_ln=True, return_labels=True)
+    stack, labels = cache.accumulated_resid(
+        layer=-1, incl_mid=True, apply_ln=True, return_labels=True
+    )
     assert labels[-1] == "final_post"
     torch.testing.assert_close(stack[-1] @ model.W_U + model.b_U, logits, rtol=0, atol=1e-5)
 
@@ -93,12 +104,20 @@ def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, 
     logits, cache = cached
     parts = cache.get_full_resid_decomposition(pos_slice=bound.predict_position)
     answers = torch.ones(len(logits), dtype=torch.long)
-    attributed = cache.logit_attrs(parts, answers, incorrect_tokens=1 - answers, pos_slice=bound.predict_position)
+    attributed = cache.logit_attrs(
+        parts, answers, incorrect_tokens=1 - answers, pos_slice=bound.predict_position
+    )
     at = logits[:, bound.predict_position]
-    torch.testing.assert_close(attributed.sum(0), (at - model.b_U)[:, 1] - (at - model.b_U)[:, 0], rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        attributed.sum(0), (at - model.b_U)[:, 1] - (at - model.b_U)[:, 0], rtol=0, atol=1e-4
+    )
 
 
-_TOOLS = [name for name in dir(patching) if name.startswith("get_act_patch_") and "direct_path" not in name]
+_TOOLS = [
+    name
+    for name in dir(patching)
+    if name.startswith("get_act_patch_") and "direct_path" not in name
+]
 
 
 @pytest.mark.parametrize("tool", _TOOLS)
@@ -135,7 +154,14 @@ def test_direct_path_patching(bound, component):
     clean, corrupted = bound.tokens
     caches = [bound.run_with_cache(ids)[1] for ids in (clean, corrupted)]
     values = patching.get_act_patch_direct_path(
-        bound, corrupted, *caches, _metric(bound), src_layer=0, src_head=0, component=component, verbose=False
+        bound,
+        corrupted,
+        *caches,
+        _metric(bound),
+        src_layer=0,
+        src_head=0,
+        component=component,
+        verbose=False,
     )
     assert (values[1] - _metric(bound)(bound(corrupted))).abs().min() > 0
     assert not bound.cfg.use_split_qkv_input
@@ -161,7 +187,9 @@ def test_attribution_patching_faithfulness(bound):
     clean, corrupted = (ids[:1] for ids in bound.tokens)
     config = attribution_patching.EdgeAttributionConfig(granularity="edge")
     result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
-    kept = attribution_patching.faithfulness(bound, clean, corrupted, _metric(bound), set(result.edge_scores))
+    kept = attribution_patching.faithfulness(
+        bound, clean, corrupted, _metric(bound), set(result.edge_scores)
+    )
     assert kept.recovered == pytest.approx(1, abs=1e-4)
 
 
@@ -220,7 +248,9 @@ def test_tools_run_on_q_learning_rounds():
     _, cache = bound.run_with_cache(clean)
     values = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
     at_select = values[:, bound.predict_position]
-    assert values.shape == (2, 16) and (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
+    assert (
+        values.shape == (2, 16) and (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
+    )
 
 
 # Models without an MLP: their blocks have the points of an MLP that writes zeros.
@@ -229,7 +259,11 @@ def test_tools_run_on_q_learning_rounds():
 @pytest.fixture(scope="module", params=["untrained", "wma-handwired"])
 def attention_only(request):
     """The view of an attention-only model, and logits and cache of its first rollout's rounds."""
-    model = _model(ExpertRound(2), d_mlp=0) if request.param == "untrained" else interp.load(request.param, n_experts=2)
+    model = (
+        _model(ExpertRound(2), d_mlp=0)
+        if request.param == "untrained"
+        else interp.load(request.param, n_experts=2)
+    )
     assert model.cfg.attn_only
     runs = [interp.rollout(model, experts.sample(4, 5, 2, seed=seed)) for seed in (0, 1)]
     bound = bind(model, *runs, rounds=[2, 4])
@@ -246,7 +280,9 @@ def test_without_an_mlp_accumulated_resid_repeats_the_stream_after_attention(att
     torch.testing.assert_close(final @ bound.model.W_U + bound.model.b_U, logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("tool", ["get_act_patch_mlp_out", "get_act_patch_resid_mid", "get_act_patch_block_every"])
+@pytest.mark.parametrize(
+    "tool", ["get_act_patch_mlp_out", "get_act_patch_resid_mid", "get_act_patch_block_every"]
+)
 def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
     bound, _, cache = attention_only
     corrupted = bound.tokens[1]
@@ -257,13 +293,16 @@ def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
         torch.testing.assert_close(values[:-1], after[1:])
     else:
         mlp = values if tool == "get_act_patch_mlp_out" else values[2]
-        torch.testing.assert_close(mlp, torch.full_like(mlp, float(unpatched.detach())), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            mlp, torch.full_like(mlp, float(unpatched.detach())), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("granularity", ["node", "edge"])
 def test_without_an_mlp_attribution_gives_it_zero(granularity):
     bound = bind(
-        _model(ExpertRound(2), d_mlp=0), interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2))
+        _model(ExpertRound(2), d_mlp=0),
+        interp.rollout(_model(ExpertRound(2), d_mlp=0), experts.sample(2, 3, 2)),
     )
     clean, corrupted = bound.tokens[0][1:2], bound.tokens[0][2:3]
     config = attribution_patching.EdgeAttributionConfig(granularity=granularity)

@@ -39,7 +39,9 @@ def score(level, spread=0.0, n=N):
 def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
     values = np.arange(4.0 * N).reshape(N, 4, 1)
     about = {"mask": mask, "inputs": inputs, "types": types, "implied_by": implied_by}
-    return TargetValues(key, values, ("count",), **about, noun=f"the {key.partition(':')[0].replace('_', ' ')}")
+    return TargetValues(
+        key, values, ("count",), **about, noun=f"the {key.partition(':')[0].replace('_', ' ')}"
+    )
 
 
 def problem(targets, levels, seed=5):
@@ -55,7 +57,8 @@ def problem(targets, levels, seed=5):
 
 
 @pytest.mark.parametrize(
-    ("seed", "groups", "order"), [(0, None, [3, 2, 0, 1]), (1, None, [2, 0, 3, 1]), (0, [0, 0, 1, 1], [2, 3, 0, 1])]
+    ("seed", "groups", "order"),
+    [(0, None, [3, 2, 0, 1]), (1, None, [2, 0, 3, 1]), (0, [0, 0, 1, 1], [2, 3, 0, 1])],
 )
 def test_each_episode_gets_the_target_of_an_episode_of_another_group(seed, groups, order):
     """Two seeds and two groups, as they were drawn when results were first kept."""
@@ -68,7 +71,9 @@ def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
     values = np.arange(16).reshape(2, 4, 2)
     types = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
     task = _control_task(values, types, seed)
-    assert task.tolist() == [[values.reshape(8, 2)[kinds[kind]].tolist() for kind in row] for row in types]
+    assert task.tolist() == [
+        [values.reshape(8, 2)[kinds[kind]].tolist() for kind in row] for row in types
+    ]
 
 
 def test_each_control_is_fitted_to_what_it_says():
@@ -79,14 +84,36 @@ def test_each_control_is_fitted_to_what_it_says():
     kinds = np.resize([0, 1, 1, 0, 1], (N, 4))
     one, two = target(forms, kinds, mask=rng.random((N, 4, 1)) < 0.5), target(forms, key="other")
     two = replace(two, values=-two.values)
-    levels = [0.1, 0.2, 0.3, 0.7, 0.6, 0.5, 0.7, 0.4]  # the round index and three forms, of two targets
-    levels += [0.9, 0.8, 0.15, 0.25, 0.35, 0.65, 0.45, 0.55, 0.75]  # both, both shuffled, a control task; two copies
+    levels = [
+        0.1,
+        0.2,
+        0.3,
+        0.7,
+        0.6,
+        0.5,
+        0.7,
+        0.4,
+    ]  # the round index and three forms, of two targets
+    levels += [
+        0.9,
+        0.8,
+        0.15,
+        0.25,
+        0.35,
+        0.65,
+        0.45,
+        0.55,
+        0.75,
+    ]  # both, both shuffled, a control task; two copies
     made, asked = problem([one, two], levels)
     made = made.with_baselines()
     more = GroupedTargets([one, two], np.arange(N), seed=7)
     (own, first), (other, second) = made.fit(x, [(blanks[0], made.sample), (blanks[1], more)])
     assert (own.score.estimate, other.score.estimate) == pytest.approx((0.9, 0.8))
-    scores = [{name: round(control.score.estimate, 6) for name, control in of.items()} for of in (first, second)]
+    scores = [
+        {name: round(control.score.estimate, 6) for name, control in of.items()}
+        for of in (first, second)
+    ]
     assert scores[0] == {
         "shuffled": 0.15,
         "untrained": 0.65,
@@ -111,13 +138,22 @@ def test_each_control_is_fitted_to_what_it_says():
     assert parts[4].mask is one.mask and parts[3].mask is None
     for (given, targets, folds, _), blank in zip(asked[5:], blanks, strict=True):
         np.testing.assert_array_equal(given, blank)
-        assert [each.key for each in targets] == ["count", "other"] and sorted(folds.tolist()) == [0, 0, 1, 2, 3, 4]
+        assert [each.key for each in targets] == ["count", "other"] and sorted(folds.tolist()) == [
+            0,
+            0,
+            1,
+            2,
+            3,
+            4,
+        ]
 
 
 def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_does_not_count():
     made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
     ((_, controls),) = made.with_baselines().fit(np.zeros((N, 4, 2)))
-    assert list(controls) == ["shuffled", "round"] and [one.counts for one in controls.values()] == [True, False]
+    assert list(controls) == ["shuffled", "round"] and [
+        one.counts for one in controls.values()
+    ] == [True, False]
     assert controls["shuffled"].difference.estimate == pytest.approx(0.55)
     assert str(controls["round"]).endswith("(holds the target by construction)")
     assert "holds" not in str(controls["shuffled"])
@@ -155,7 +191,9 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
     shown = "class" if of_classes else "real"
     assert [one.kind for one in Problem.of(sample, kind).sample.targets] == [shown] * 3
     for one, i in zip(sample.fit(kind, x), lacking, strict=True):
-        np.testing.assert_array_equal(one.details()["predictions"], np.where(gone[i][..., None], np.nan, x))
+        np.testing.assert_array_equal(
+            one.details()["predictions"], np.where(gone[i][..., None], np.nan, x)
+        )
     counted = [np.repeat(np.arange(N), (~gone[i]).sum(1)).tolist() for i in (0, 1)]
     assert asked == [(23, [shown] * 2, counted[0]), (20, [shown], counted[1])]
 
@@ -163,16 +201,32 @@ def test_rounds_that_did_not_take_place_are_neither_fitted_nor_predicted(of_clas
 EVERY = {"shuffled": 0.0, "untrained": 0.2, "inputs": 0.1, "round": 0.1}
 
 
-def judged(level, spread=0.0, implied_by=(), key="count", site="latents", without=(), n_features=0, **changes):
+def judged(
+    level,
+    spread=0.0,
+    implied_by=(),
+    key="count",
+    site="latents",
+    without=(),
+    n_features=0,
+    **changes,
+):
     """The measure of a probe of ``level`` beside the controls of EVERY, but for those changed or left out."""
     own = score(level, spread)
     levels = {name: score(of) for name, of in {**EVERY, **changes}.items() if name not in without}
-    controls = {name: ControlScore(name, of, own.minus(of), name not in implied_by) for name, of in levels.items()}
-    return measure_of(target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features)
+    controls = {
+        name: ControlScore(name, of, own.minus(of), name not in implied_by)
+        for name, of in levels.items()
+    }
+    return measure_of(
+        target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features
+    )
 
 
 @by_cases("level, changes, word, reason")
-def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(level, changes, word, reason):
+def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
+    level, changes, word, reason
+):
     found = judged(level, **changes)
     assert (found.word, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
 
@@ -185,7 +239,9 @@ def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
 def test_without_a_control_that_counts_nothing_is_held():
     """The reason says how to run it; a target that is an input needs no inputs control; a "no" stands without them."""
     bare = judged(0.9, without=("untrained", "inputs"))
-    assert bare.word == "undecided" and bare.reason.startswith("a control was not run: no untrained model")
+    assert bare.word == "undecided" and bare.reason.startswith(
+        "a control was not run: no untrained model"
+    )
     inputs = judged(0.9, without=("inputs",))
     assert inputs.word == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
     assert judged(0.9, without=("inputs",), implied_by=("inputs",)).word == "yes"
@@ -203,7 +259,9 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     )
     assert judged(-0.5, 0.01).word == "no" and judged(0.9, 0.08).word == "yes"
     leaning = judged(0.0, n_features=16)
-    assert leaning.word == "undecided" and "about 32 would do, two for each feature" in leaning.reason
+    assert (
+        leaning.word == "undecided" and "about 32 would do, two for each feature" in leaning.reason
+    )
     assert judged(0.9, n_features=16).word == "yes"
 
 
@@ -217,4 +275,6 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
 def test_a_claim_names_the_site_and_the_target(key, site, claim, phrase):
     found = judged(0.9, key=key, site=site)
     assert (found.key, found.claim, found.phrase) == (key, claim, phrase)
-    assert judged(0.0, key=key, site=site).phrase == f"does not {phrase.replace('holds', 'hold', 1)}"
+    assert (
+        judged(0.0, key=key, site=site).phrase == f"does not {phrase.replace('holds', 'hold', 1)}"
+    )

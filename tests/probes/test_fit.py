@@ -50,12 +50,18 @@ def learned():
 def test_the_contract(run, episodes):
     """The lines of the README and DESIGN.md."""
     result = probes.fit(run, probes.targets.log_weights(episodes))
-    assert result.r2 > 1 - 1e-9 and result.word == "yes" and result.measure.phrase == "holds the log-weights"
+    assert (
+        result.r2 > 1 - 1e-9
+        and result.word == "yes"
+        and result.measure.phrase == "holds the log-weights"
+    )
     assert result.number.low <= result.r2 <= result.number.high and not result.missing
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round", "control_task"}
     bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
     assert bare.missing == ("untrained",) and "not run: an untrained copy" in str(bare)
-    assert bare.word == "undecided" and bare.reason.startswith("a control was not run: no untrained model")
+    assert bare.word == "undecided" and bare.reason.startswith(
+        "a control was not run: no untrained model"
+    )
 
 
 def test_untrained_copies_get_the_episodes_that_they_need(learned):
@@ -66,14 +72,24 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
     found = probes.fit(run, target, **given)
     many = experts.sample(n_episodes=PLATEAU, n_rounds=5, n_experts=3, seed=5)
     plateau = [
-        probes.fit(interp.rollout(learned.fresh(seed), many), probes.targets.log_weights_centred(many)).r2
+        probes.fit(
+            interp.rollout(learned.fresh(seed), many), probes.targets.log_weights_centred(many)
+        ).r2
         for seed in (3, 4)
     ]
     assert found.controls["untrained"].score.estimate == pytest.approx(max(plateau), abs=0.05)
-    assert len(found.controls["untrained"].score.losses) == found.settings["untrained_episodes"] == PLATEAU
+    assert (
+        len(found.controls["untrained"].score.losses)
+        == found.settings["untrained_episodes"]
+        == PLATEAU
+    )
     for other in (target.values, replace(target, values=-target.values)):
         alone = probes.fit(run, other, **given)
-        assert len(alone.controls["untrained"].score.losses) == alone.settings["untrained_episodes"] == 20
+        assert (
+            len(alone.controls["untrained"].score.losses)
+            == alone.settings["untrained_episodes"]
+            == 20
+        )
         assert {"inputs", "control_task"} <= set(alone.controls)  # the rollout knows its episodes
     (same,) = probes.probe(learned, few, ["log_weights_centred"], **given)
     assert same.measure == found.measure
@@ -92,7 +108,9 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     other = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
     assert len(ran) == 4 and again.measure == first.measure and "untrained" in other.controls
     probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=12)
-    assert len(ran) == 7, "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
+    assert len(ran) == 7, (
+        "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
+    )
 
 
 def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, episodes, tmp_path):
@@ -101,7 +119,10 @@ def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, 
     loaded = saved.load(saved.save(interp.rollout(model, episodes), tmp_path / "run.safetensors"))
     assert loaded.model is loaded.episodes is None
     assert "untrained" not in probes.fit(loaded, target).controls
-    assert "untrained" in probes.fit(loaded, target, model=model, episodes=episodes, n_untrained=1).controls
+    assert (
+        "untrained"
+        in probes.fit(loaded, target, model=model, episodes=episodes, n_untrained=1).controls
+    )
     hook = ("hook_embed", lambda embedded, hook: embedded)
     hooked = interp.rollout(model, episodes, fwd_hooks=[hook])
     result = probes.fit(hooked, target, model=model, episodes=episodes)
@@ -130,9 +151,15 @@ def test_what_is_not_there_is_not_held(kind, run, episodes):
             order = rng.permuted(np.tile(np.arange(3), (len(episodes), 1)), axis=1)
             values = np.take_along_axis(counts.values, order[:, None], axis=-1)
         else:
-            values = np.broadcast_to(rng.normal(size=(len(episodes), 1, 1)), (*counts.values.shape[:2], 1))
-        target = TargetValues("absent", values, ("x",) * values.shape[-1], inputs=counts.inputs, types=counts.types)
-        result = probes.fit(run.latents[:, 1:], target, untrained=run.latents[:, 1:].flip(0), seed=seed)
+            values = np.broadcast_to(
+                rng.normal(size=(len(episodes), 1, 1)), (*counts.values.shape[:2], 1)
+            )
+        target = TargetValues(
+            "absent", values, ("x",) * values.shape[-1], inputs=counts.inputs, types=counts.types
+        )
+        result = probes.fit(
+            run.latents[:, 1:], target, untrained=run.latents[:, 1:].flip(0), seed=seed
+        )
         words.append(result.word)
     assert words.count("yes") <= 1
 
@@ -150,10 +177,15 @@ def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
     """A vote is one of the round's inputs: that control is shown but not asked to be beaten."""
     target = probes.targets.votes(episodes)
     result = probes.fit(
-        episodes.advice.astype(float), target, method="ridge", untrained=episodes.advice[::-1].astype(float)
+        episodes.advice.astype(float),
+        target,
+        method="ridge",
+        untrained=episodes.advice[::-1].astype(float),
     )
     assert result.r2 > 1 - 1e-9 and result.word == "yes"
-    assert not result.controls["inputs"].counts and result.controls["inputs"].score.estimate > 1 - 1e-9
+    assert (
+        not result.controls["inputs"].counts and result.controls["inputs"].score.estimate > 1 - 1e-9
+    )
 
 
 def test_memorising_shows_in_the_control_task(episodes):
@@ -182,11 +214,17 @@ def test_groups_of_episodes_stay_together():
     x = np.concatenate([np.eye(20)[groups][:, None] + 0.01 * rng.normal(size=(80, 6, 20))], axis=-1)
     target = np.broadcast_to(shared, (80, 6, 1))
     nothing = {"inputs": np.zeros((80, 6, 1)), "untrained": np.zeros(x.shape)}
-    leaking, grouped = probes.fit(x, target, **nothing), probes.fit(x, target, groups=groups, **nothing)
+    leaking, grouped = (
+        probes.fit(x, target, **nothing),
+        probes.fit(x, target, groups=groups, **nothing),
+    )
     assert leaking.r2 > 0.9 and leaking.word == "yes"
     assert grouped.r2 < 0.1 and grouped.word != "yes"
     assert grouped.settings["n_groups"] == 20
-    assert probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number == leaking.number
+    assert (
+        probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number
+        == leaking.number
+    )
     moved = _shuffled(groups, 0, groups)
     assert (moved != groups).all() and (np.bincount(moved) == 4).all()
 
@@ -214,7 +252,10 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     chosen = estimators._cross_validate(x, folds, [(y, 2)])[0].chosen
     rows = [folds != k for k in range(5)]
     left = [np.unique(folds[of], return_inverse=True)[1] for of in rows]
-    fits = [estimators._cross_validate(x[of], k, [(y[of], 2)])[0] for of, k in zip(rows, left, strict=True)]
+    fits = [
+        estimators._cross_validate(x[of], k, [(y[of], 2)])[0]
+        for of, k in zip(rows, left, strict=True)
+    ]
     alone = [one.refit[2][-1] for one in fits]
     assert list(chosen) == alone and len(set(chosen)) > 1
 
@@ -224,30 +265,49 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 5, 3))
-    y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), _assign_folds(20, 5, 0)
+    y, folds = (
+        (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1),
+        _assign_folds(20, 5, 0),
+    )
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
-    alone, beside = (estimators._cross_validate(each, folds, [(y, n_classes)])[0] for each in (x, wide))
+    alone, beside = (
+        estimators._cross_validate(each, folds, [(y, n_classes)])[0] for each in (x, wide)
+    )
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
     assert not beside.refit[0][1].any()
-    assert not estimators._cross_validate(np.ones_like(x), folds, [(y, n_classes)])[0].refit[0].any()
+    assert (
+        not estimators._cross_validate(np.ones_like(x), folds, [(y, n_classes)])[0].refit[0].any()
+    )
 
 
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     rng = np.random.default_rng(0)
     x = probes.targets.votes(episodes).values + rng.normal(size=(40, 20, 3))
-    target = TargetValues("vote", episodes.advice[..., :1], ("p_1",), kind="class", implied_by=("inputs",))
+    target = TargetValues(
+        "vote", episodes.advice[..., :1], ("p_1",), kind="class", implied_by=("inputs",)
+    )
     result = probes.fit(x, target, untrained=rng.normal(size=x.shape))
     assert (result.method, result.metric, result.columns) == ("logistic", "accuracy", ("p_1",))
-    assert 0.6 < result.score.estimate < 0.8 and result.word == "yes" and result.measure.unit == "skill"
+    assert (
+        0.6 < result.score.estimate < 0.8
+        and result.word == "yes"
+        and result.measure.unit == "skill"
+    )
     truth = episodes.advice[..., 0].reshape(-1)
     assert result.metrics["log_loss"].estimate < log_loss(truth, np.full(len(truth), 0.5))
-    assert result.score.estimate == pytest.approx((result.predictions[..., 0].reshape(-1) == truth).mean())
+    assert result.score.estimate == pytest.approx(
+        (result.predictions[..., 0].reshape(-1) == truth).mean()
+    )
     with pytest.raises(InputError, match="the probe of 'vote' is logistic and has no R2"):
         _ = result.r2
     odds = result.decode(x).values[..., 0]
-    np.testing.assert_allclose(result.decode(x + result.direction()).values[..., 0], odds + 1, atol=1e-9)
-    assert ((odds > 0) == (truth.reshape(40, 20) == 1)).mean() == pytest.approx(result.score.estimate, abs=0.02)
+    np.testing.assert_allclose(
+        result.decode(x + result.direction()).values[..., 0], odds + 1, atol=1e-9
+    )
+    assert ((odds > 0) == (truth.reshape(40, 20) == 1)).mean() == pytest.approx(
+        result.score.estimate, abs=0.02
+    )
 
 
 def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
@@ -261,7 +321,9 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
         assert direction.shape == run.latents.shape[2:]
         moved = result.decode(x + 0.7 * direction).values - result.decode(x).values
         np.testing.assert_allclose(moved, np.broadcast_to(change, moved.shape), atol=1e-6)
-    refuses(r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3", result.direction, "e_9")
+    refuses(
+        r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3", result.direction, "e_9"
+    )
     refuses("choose an output: e_1, e_2, e_3", result.direction)
 
 
@@ -281,7 +343,11 @@ def test_decoding_another_run(model, run, learned, episodes):
     assert decoded.plot(episode=2).axes
     with pytest.raises(InputError, match=r"fitted on model 'wma-handwired'.*the run is of 'toy'"):
         result.decode(interp.rollout(learned, others), others)
-    refuses("fitted on an array", probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes)).decode, run)
+    refuses(
+        "fitted on an array",
+        probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes)).decode,
+        run,
+    )
     refuses("no true values", result.decode(run).plot)
 
 
@@ -290,11 +356,18 @@ def test_sites_of_a_rollout(learned, episodes):
     run = interp.rollout(learned, episodes, names_filter=hooks)
     read = probes.read
     assert (read(run, "latents", "before") == run.latents[:, :-1]).all()
-    np.testing.assert_allclose(read(run, "change"), read(run, "update"), atol=1e-4)  # This model adds its update.
+    np.testing.assert_allclose(
+        read(run, "change"), read(run, "update"), atol=1e-4
+    )  # This model adds its update.
     assert read(run, "written").shape == (40, 20, 32)
     assert (read(run, "z[1.0]@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
     assert (read(run, "resid_post[1]@w?") == run.cache[hooks[2]][:, :, -1]).all()
-    refuses(r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre", read, run, "resid_pre[0]@w?")
+    refuses(
+        r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre",
+        read,
+        run,
+        "resid_pre[0]@w?",
+    )
     refuses("latents, written, change, update", read, run, "layer 3")
 
 
@@ -305,13 +378,25 @@ def ones(*shape):
 BAD = [
     ((ones(4, 6, 2), ones(4, 6, 1)), "5 folds of episodes need at least 5 episodes, got 4"),
     ((ones(9, 6, 2), np.full((9, 6, 1), 3.0)), "target 'target' is constant"),
-    ((ones(9, 6, 2), np.where(ones(9, 6, 1) > 1, np.nan, 1.0)), r"target 'target' hold .* NaN or infinite"),
-    ((np.where(ones(9, 6, 2) > 2, np.inf, 1.0), ones(9, 6, 1)), r"the activations hold \d values that are NaN or inf"),
-    ((ones(9, 7, 2), ones(9, 6, 1)), r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]"),
+    (
+        (ones(9, 6, 2), np.where(ones(9, 6, 1) > 1, np.nan, 1.0)),
+        r"target 'target' hold .* NaN or infinite",
+    ),
+    (
+        (np.where(ones(9, 6, 2) > 2, np.inf, 1.0), ones(9, 6, 1)),
+        r"the activations hold \d values that are NaN or inf",
+    ),
+    (
+        (ones(9, 7, 2), ones(9, 6, 1)),
+        r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]",
+    ),
     ((ones(9, 6, 2), ones(8, 6, 1)), "9 episodes of 6 rounds but target 'target' has 8 of 6$"),
     ((ones(9, 6), ones(9, 6, 1)), "activations are"),
     ((ones(9, 6, 0), ones(9, 6, 1)), r"activations are .*got shape \(9, 6, 0\)"),
-    ((ones(9, 6, 2), TargetValues("t", ones(9, 6, 1), ("a", "b"))), "a name for each of its 1 outputs, got 2"),
+    (
+        (ones(9, 6, 2), TargetValues("t", ones(9, 6, 1), ("a", "b"))),
+        "a name for each of its 1 outputs, got 2",
+    ),
     ((ones(9, 6, 2), ones(9)), "a target is an array"),
 ]
 
@@ -326,7 +411,10 @@ PARTS = {
     r"the mask of target 't' .* shape \(9, 6, 1\), got \(9, 5, 1\)": {"mask": ones(9, 5, 1) > 0},
     r"the kinds of rounds of .* shape \(9, 6\), got \(9, 5\)": {"types": np.zeros((9, 5), int)},
     r"the round's inputs of .* \(9, 6, 3\), got \(9, 5, 3\)": {"inputs": (ones(9, 5, 3),)},
-    "indicators of 4611686018427387905 classes": {"values": np.full((9, 6, 1), 2**62), "kind": "class"},
+    "indicators of 4611686018427387905 classes": {
+        "values": np.full((9, 6, 1), 2**62),
+        "kind": "class",
+    },
 }
 
 
@@ -335,13 +423,19 @@ def test_a_target_whose_parts_do_not_fit_is_refused(message):
     """Outside the tests nothing checks shapes."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        target = TargetValues(**{"key": "t", "values": ones(9, 6, 1), "outputs": ("a",), **PARTS[message]})
+        target = TargetValues(
+            **{"key": "t", "values": ones(9, 6, 1), "outputs": ("a",), **PARTS[message]}
+        )
         refuses(message, probes.fit, ones(9, 6, 2), target)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
 
-SCALED = {"activations": "the activations", "target": "target 'target'", "inputs": "the round's inputs"}
+SCALED = {
+    "activations": "the activations",
+    "target": "target 'target'",
+    "inputs": "the round's inputs",
+}
 
 
 @pytest.mark.parametrize("scale", [1e300, 1e-300])
@@ -352,24 +446,42 @@ def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
     x, y = np.random.default_rng(0).normal(size=(2, 20, 6, 1))
     given = {"activations": x, "target": y, "inputs": x}
     given[part] = given[part] * scale
-    refuses(f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares", probes.fit, **given, method=method)
+    refuses(
+        f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares",
+        probes.fit,
+        **given,
+        method=method,
+    )
 
 
 def test_activations_that_no_probe_can_hold_are_refused_with_what_they_would_take():
     """A cache of 302 rows is 19,328 numbers a round: a whole page of such a machine was once killed for its memory."""
-    with pytest.raises(InputError, match=r"a probe of 200,000 numbers a round .* would take about 2\.88e\+03 GB"):
+    with pytest.raises(
+        InputError, match=r"a probe of 200,000 numbers a round .* would take about 2\.88e\+03 GB"
+    ):
         probes.fit(np.zeros((6, 2, 1, 200_000), np.float32), np.zeros((6, 2, 1)))
 
 
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
     one_class = np.stack([np.arange(54) % 2, np.ones(54, int)], axis=-1).reshape(9, 6, 2)
     target = TargetValues("match", one_class, ("a", "b"), kind="class")
-    refuses("output 'b' of target 'match' is one class in all 54 rounds", probes.fit, ones(9, 6, 2), target)
+    refuses(
+        "output 'b' of target 'match' is one class in all 54 rounds",
+        probes.fit,
+        ones(9, 6, 2),
+        target,
+    )
 
 
 def test_other_bad_input_is_told(run, learned, episodes):
     x, y = ones(9, 6, 2), ones(9, 6, 1)
-    refuses("groups must be 'episode' or an array of one group id per episode, got 'rou", probes.fit, x, y, "round")
+    refuses(
+        "groups must be 'episode' or an array of one group id per episode, got 'rou",
+        probes.fit,
+        x,
+        y,
+        "round",
+    )
     refuses(
         r"groups must be 9 names, or whole numbers, got range\(0, 8\)",
         probes.fit,
@@ -377,11 +489,24 @@ def test_other_bad_input_is_told(run, learned, episodes):
         y,
         groups=range(8),
     )
-    refuses("5 folds of groups need at least 5 groups, got 3", probes.fit, x, y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    refuses(
+        "5 folds of groups need at least 5 groups, got 3",
+        probes.fit,
+        x,
+        y,
+        groups=[0, 0, 0, 1, 1, 1, 2, 2, 2],
+    )
     refuses("one group holds 5 of 9 episodes", probes.fit, x, y, groups=[0, 0, 0, 0, 0, 1, 2, 3, 4])
     refuses(r"untrained model have shape \(9, 6, 3\)", probes.fit, x, y, untrained=ones(9, 6, 3))
     refuses("no targets were given", probes.probe, learned, episodes, [])
-    refuses("a rollout of another model, 'wma-handwired'", probes.probe, learned, episodes, ["label"], run=run)
+    refuses(
+        "a rollout of another model, 'wma-handwired'",
+        probes.probe,
+        learned,
+        episodes,
+        ["label"],
+        run=run,
+    )
 
 
 @pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
@@ -391,12 +516,21 @@ def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, m
     x, blank = ones(20, 6, 2), ones(20, 6, 2)
     y = (x[..., :1] > 0).astype(int)
     blank[3, 4, 1] = value
-    with pytest.warns(UserWarning, match="untrained model overflow or are NaN, so that it is no control"):
+    with pytest.warns(
+        UserWarning, match="untrained model overflow or are NaN, so that it is no control"
+    ):
         result = probes.fit(x, y, untrained=blank, method=method)
     bare = probes.fit(x, y, method=method)
     assert "untrained" in result.missing and "so that it is no control" in str(result)
-    assert result.score.estimate == bare.score.estimate and result.controls.keys() == bare.controls.keys()
-    assert result.word == "undecided" and "overflow" in result.reason and "overflow" not in (bare.warning or "")
+    assert (
+        result.score.estimate == bare.score.estimate
+        and result.controls.keys() == bare.controls.keys()
+    )
+    assert (
+        result.word == "undecided"
+        and "overflow" in result.reason
+        and "overflow" not in (bare.warning or "")
+    )
 
 
 def test_what_is_below_rounding_is_not_read(model, episodes):
@@ -414,11 +548,21 @@ def test_a_no_is_not_said_of_features_that_were_not_read():
     """Beside an activation of 1e29 two features of size 1 are below its rounding; alone they say all of the target."""
     x = np.random.default_rng(0).normal(size=(16, 6, 3))
     wide, target = x * [1, 1, 1e29], x[..., :1]
-    with pytest.warns(UserWarning, match="2 of 3 features vary by less than the rounding of the largest activation"):
+    with pytest.warns(
+        UserWarning,
+        match="2 of 3 features vary by less than the rounding of the largest activation",
+    ):
         found = probes.fit(wide, target)
-    assert found.word == "undecided" and "2 of 3 features" in found.reason and "2 of 3 features" in found.warning
+    assert (
+        found.word == "undecided"
+        and "2 of 3 features" in found.reason
+        and "2 of 3 features" in found.warning
+    )
     assert probes.fit(wide / [1, 1, 1e29], target).r2 > 1 - 1e-9
-    assert probes.fit(wide[..., 1:], target).word == "undecided" and probes.fit(x[..., 1:], target).word == "no"
+    assert (
+        probes.fit(wide[..., 1:], target).word == "undecided"
+        and probes.fit(x[..., 1:], target).word == "no"
+    )
 
 
 def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
@@ -427,4 +571,10 @@ def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     x = np.random.default_rng(0).normal(size=(20, 6, 4))
     result = probes.fit(x, x[..., :1], method="mine")
     assert result.method == "mine" and result.r2 > 1 - 1e-9
-    refuses(r"unknown method 'yours'.* Valid: logistic, mine, ridge", probes.fit, x, x[..., :1], method="yours")
+    refuses(
+        r"unknown method 'yours'.* Valid: logistic, mine, ridge",
+        probes.fit,
+        x,
+        x[..., :1],
+        method="yours",
+    )

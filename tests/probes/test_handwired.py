@@ -30,7 +30,9 @@ def ran(case):
     name, arguments = CASES[case]
     circuit, model = circuits.build(name, **arguments), interp.load(name, **arguments)
     if case.startswith("wma"):
-        episodes = experts.sample(n_episodes=24, n_rounds=10, seed=3, n_experts=arguments["n_experts"])
+        episodes = experts.sample(
+            n_episodes=24, n_rounds=10, seed=3, n_experts=arguments["n_experts"]
+        )
     else:
         episodes = mdp.sample(n_episodes=24, n_rounds=10, seed=3, n_states=3, n_actions=2)
     hooks = {location.hook for locations in circuit.sites.values() for location in locations}
@@ -97,8 +99,14 @@ ABSENT += [
         for variant in ("mlp", "softmlp", "lin")
         for name in ("column", "action", "td_error", "next_column", "reward")
     ),
-    *((f"q {variant}", "maximum", "Select", "blocks.2.hook_resid_pre") for variant in ("mlp", "softmlp")),
-    *((f"q {variant}", "policy", "Select", "blocks.1.hook_resid_pre") for variant in ("mlp", "softmlp", "lin")),
+    *(
+        (f"q {variant}", "maximum", "Select", "blocks.2.hook_resid_pre")
+        for variant in ("mlp", "softmlp")
+    ),
+    *(
+        (f"q {variant}", "policy", "Select", "blocks.1.hook_resid_pre")
+        for variant in ("mlp", "softmlp", "lin")
+    ),
     ("q mlp", "table", "Select", "blocks.2.hook_resid_pre"),
     # Later than the position can see (causal), or never written there.
     ("wma R", "label", "p?", "blocks.1.hook_resid_pre"),
@@ -121,7 +129,9 @@ def test_the_model_sets_the_parameters_of_its_targets():
     """The circuit's log gamma makes weighted majority's own prediction: nothing is fitted to another rate."""
     episodes = experts.sample(n_episodes=40, n_rounds=20, seed=3, n_experts=3)
     model = interp.load("wma-handwired", n_experts=3, log_gamma=0.3)
-    (result,) = probes.probe(model, episodes, ["prediction"], site="resid_post[2]@p?", n_untrained=0)
+    (result,) = probes.probe(
+        model, episodes, ["prediction"], site="resid_post[2]@p?", n_untrained=0
+    )
     assert result.r2 >= 1 - 1e-9
     with_other = probes.fit(
         interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),

@@ -29,7 +29,11 @@ def _data(seed=0, n=20, t=12, d=9, k=3):
 
 def _sklearn(x, targets, folds, estimator, grid, scoring, predict="predict"):
     """Out-of-fold predictions of Pipeline(StandardScaler, estimator) in GridSearchCV, both splits by GroupKFold."""
-    n_folds, groups, rows = folds.max() + 1, np.repeat(folds, x.shape[1]), x.reshape(-1, x.shape[-1])
+    n_folds, groups, rows = (
+        folds.max() + 1,
+        np.repeat(folds, x.shape[1]),
+        x.reshape(-1, x.shape[-1]),
+    )
     predictions, chosen = {}, {}
     for train, test in GroupKFold(n_folds).split(rows, groups=groups):
         pipeline = make_pipeline(StandardScaler(), estimator)
@@ -45,17 +49,24 @@ def test_equals_sklearn_nested_cross_validation(seed):
     x, y = _data(seed)
     folds = _assign_folds(len(x), 5, seed)
     ours = cross_validate(x, y, folds, np.zeros(3, int))
-    theirs, alphas = _sklearn(x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error")
+    theirs, alphas = _sklearn(
+        x, y.reshape(-1, 3), folds, Ridge(), {"ridge__alpha": ALPHAS}, "neg_mean_squared_error"
+    )
     assert ours.alphas[:, 0].tolist() == alphas
     np.testing.assert_allclose(ours.predictions.reshape(theirs.shape), theirs, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("d", "apart"), [(4, 1e-9), (150, 2e-3)])  # more features than rows: where L-BFGS stops
+@pytest.mark.parametrize(
+    ("d", "apart"), [(4, 1e-9), (150, 2e-3)]
+)  # more features than rows: where L-BFGS stops
 def test_logistic_probabilities_equal_sklearns(d, apart):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(15, 6, d))
     y = (x @ rng.normal(size=(d, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
-    (ours,), grid = _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]), {"logisticregression__C": _PENALTIES}
+    (ours,), grid = (
+        _cross_validate(x, _assign_folds(15, 5, 0), [(y, 3)]),
+        {"logisticregression__C": _PENALTIES},
+    )
     given = LogisticRegression(max_iter=1000), grid, "neg_log_loss", "predict_proba"
     theirs, _ = _sklearn(x, y.reshape(-1), _assign_folds(15, 5, 0), *given)
     np.testing.assert_allclose(ours.probabilities.reshape(theirs.shape), theirs, atol=apart)
@@ -73,8 +84,13 @@ def test_each_target_chooses_its_own_penalty():
     y[..., 2] = np.random.default_rng(0).normal(size=y.shape[:2])
     folds = _assign_folds(len(x), 5, 0)
     together = cross_validate(x, y, folds, np.array([0, 0, 1]))
-    alone = [cross_validate(x, part, folds, np.zeros(part.shape[-1], int)) for part in (y[..., :2], y[..., 2:])]
-    np.testing.assert_allclose(together.predictions, np.concatenate([a.predictions for a in alone], -1), atol=1e-9)
+    alone = [
+        cross_validate(x, part, folds, np.zeros(part.shape[-1], int))
+        for part in (y[..., :2], y[..., 2:])
+    ]
+    np.testing.assert_allclose(
+        together.predictions, np.concatenate([a.predictions for a in alone], -1), atol=1e-9
+    )
     assert (together.alphas[:, 1] > together.alphas[:, 0]).all()
 
 
@@ -83,8 +99,12 @@ def test_refit_is_ridge_on_raw_inputs():
     x, y = _data(2)
     ours = cross_validate(x, y, _assign_folds(len(x), 5, 0), np.zeros(3, int))
     rows = x.reshape(-1, x.shape[-1])
-    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0])).fit(rows, y.reshape(-1, 3))
-    np.testing.assert_allclose(rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6)
+    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0])).fit(
+        rows, y.reshape(-1, 3)
+    )
+    np.testing.assert_allclose(
+        rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6
+    )
 
 
 def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
@@ -95,13 +115,17 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     probe = fitted(TargetValues.of(y), predictions, np.arange(6), dict)
     each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
     metrics = probe.details()["metrics"]
-    assert set(metrics) == {"r2", "mae"} and metrics["mae"].estimate == pytest.approx(np.abs(y - predictions).mean())
+    assert set(metrics) == {"r2", "mae"} and metrics["mae"].estimate == pytest.approx(
+        np.abs(y - predictions).mean()
+    )
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
     assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
     each = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
     np.testing.assert_allclose(each_r2, each)
-    overall = 1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
+    overall = (
+        1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
+    )
     np.testing.assert_allclose(probe.score.estimate, overall)
 
 
@@ -110,8 +134,12 @@ def test_groups_of_episodes_are_one_long_episode():
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
     groups = np.array([2, 0, 0, 1, 2, 0, 3, 4])
-    scores = fitted(TargetValues.of(y), np.zeros_like(y), groups, dict).details()["by_output"].values()
-    errors, total = (np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True))
+    scores = (
+        fitted(TargetValues.of(y), np.zeros_like(y), groups, dict).details()["by_output"].values()
+    )
+    errors, total = (
+        np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True)
+    )
     for group in range(5):
         rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
         others = 24 - len(rows)
@@ -126,7 +154,10 @@ def test_masked_entries_count_nowhere():
     mask = rng.random(y.shape) < 0.5
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
     targets = [replace(TargetValues.of(true), mask=mask) for true in (y, y_other)]
-    probed = [fitted(*of, np.arange(6), dict) for of in zip(targets, (predictions, predictions_other), strict=True)]
+    probed = [
+        fitted(*of, np.arange(6), dict)
+        for of in zip(targets, (predictions, predictions_other), strict=True)
+    ]
     a, b = ([score.estimate for score in probe.details()["by_output"].values()] for probe in probed)
     np.testing.assert_allclose(a, b)
     plain = r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]])

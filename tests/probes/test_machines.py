@@ -79,7 +79,9 @@ def test_the_channels_of_an_lstm_are_read_apart(episodes):
     assert torch.equal(probes.read(run, "latents@h", model=machine), h)
     assert torch.equal(probes.read(run, "latents@c", "before", machine), run.latents[:, :-1, 1])
     scores = {
-        channel: probes.fit(run, c[..., :4], episodes=episodes, site=f"latents@{channel}", model=machine).r2
+        channel: probes.fit(
+            run, c[..., :4], episodes=episodes, site=f"latents@{channel}", model=machine
+        ).r2
         for channel in ("h", "c")
     }
     assert scores["c"] > 0.999 > scores["h"] + 0.01
@@ -97,7 +99,12 @@ def test_every_site_of_a_machine_can_be_probed(make):
     for site in sites:
         with pytest.warns(UserWarning, match="few"):
             (result,) = probes.probe(machine, few, ["counts"], site=site, n_untrained=1)
-        assert result.site == site and set(result.controls) >= {"untrained", "inputs", "shuffled", "round"}
+        assert result.site == site and set(result.controls) >= {
+            "untrained",
+            "inputs",
+            "shuffled",
+            "round",
+        }
         assert np.isfinite(result.score.estimate)
 
 
@@ -107,7 +114,10 @@ def test_a_cache_is_read_whole_and_row_by_row():
     whole = probes.read(run, "latents@cache", model=machine)
     assert whole.shape == (3, 4, 6, 8)
     assert torch.equal(probes.read(run, "latents@cache_2", model=machine), whole[:, :, 1])
-    assert probes.read(run, "latents@cache_length", model=machine).flatten(1).tolist() == [[1, 2, 3, 4]] * 3
+    assert (
+        probes.read(run, "latents@cache_length", model=machine).flatten(1).tolist()
+        == [[1, 2, 3, 4]] * 3
+    )
 
 
 def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
@@ -116,7 +126,9 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     (result,) = probes.probe(machine, episodes, ["counts"], site="latents@h")
     decoded = result.decode(interp.rollout(machine, others), others)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
-    refuses("fitted on model 'leaky'", result.decode, interp.rollout(counter(gain=2.0).fresh(0), others))
+    refuses(
+        "fitted on model 'leaky'", result.decode, interp.rollout(counter(gain=2.0).fresh(0), others)
+    )
     site = resolve("hits", machine, machine.layout)
     run = interp.rollout(machine, episodes, names_filter=site.hook)
     assert torch.equal(probes.read(run, site), probes.read(run, "hits", model=machine))
@@ -126,23 +138,45 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     ("make", "site", "message"),
     [
         (gru, "latents@c", r"unknown channel of 'gru': 'c'. Valid: h"),
-        (gru, "rest", r"unknown component 'rest'.*cell, latent, new, reset, update; or one of: latents, written"),
+        (
+            gru,
+            "rest",
+            r"unknown component 'rest'.*cell, latent, new, reset, update; or one of: latents, written",
+        ),
         (gru, "reset@p\\?", r"takes no position"),
-        (lstm, "written", r"a round of 'lstm' writes all that it carries, h, c; read latents, or one channel"),
+        (
+            lstm,
+            "written",
+            r"a round of 'lstm' writes all that it carries, h, c; read latents, or one channel",
+        ),
         (lstm, "change@c", r"takes no @"),
-        (lstm, "update", r"'lstm' writes no update vector.*latents@h, latents@c, or one of its points, latent, forget"),
+        (
+            lstm,
+            "update",
+            r"'lstm' writes no update vector.*latents@h, latents@c, or one of its points, latent, forget",
+        ),
         (loop, "block[3]", r"has layers 0 to 2"),
     ],
 )
-def test_sites_that_a_machine_does_not_have_are_refused_with_those_that_it_has(episodes, make, site, message):
+def test_sites_that_a_machine_does_not_have_are_refused_with_those_that_it_has(
+    episodes, make, site, message
+):
     refuses(message, probes.probe, make(), episodes, ["counts"], site=site)
 
 
 def test_without_its_machine_a_run_has_the_names_of_every_transformer(episodes):
     run = interp.rollout(lstm(), episodes)
-    for site, message in (("latents@h", "which nobody named; give model="), ("forget", "give model=")):
+    for site, message in (
+        ("latents@h", "which nobody named; give model="),
+        ("forget", "give model="),
+    ):
         refuses(message, probes.read, run, site)
-    refuses("'change' is the one latent that a round writes, but a round of 'lstm' writes", probes.read, run, "change")
+    refuses(
+        "'change' is the one latent that a round writes, but a round of 'lstm' writes",
+        probes.read,
+        run,
+        "change",
+    )
 
 
 def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
@@ -150,7 +184,9 @@ def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
     machine = gru(seed=3)
     run = interp.rollout(machine, episodes, names_filter=["points.update"])
     assert torch.equal(probes.read(run, "update", model=machine), run.cache["points.update"])
-    assert torch.equal(probes.read(run, "change"), (run.latents[:, 1:] - run.latents[:, :-1])[:, :, 0])
+    assert torch.equal(
+        probes.read(run, "change"), (run.latents[:, 1:] - run.latents[:, :-1])[:, :, 0]
+    )
     assert torch.equal(probes.read(run, "written", model=machine), run.latents[:, 1:, 0])
 
 
@@ -159,27 +195,41 @@ def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
 
 @pytest.fixture(scope="module")
 def looped(episodes):
-    return probes.sweep(loop(seed=3), episodes, ["match", "counts"], windows=[(0, 4), (4, 8)], n_jobs=1)
+    return probes.sweep(
+        loop(seed=3), episodes, ["match", "counts"], windows=[(0, 4), (4, 8)], n_jobs=1
+    )
 
 
 def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
     """Cycles stand where layers do; a cell equals the probe at that cycle, with the control by a fresh copy."""
     frame = looped.to_frame()
     cycles = frame.query("component == 'block' and target == 'match' and start == 0")
-    assert cycles["layer"].tolist() == [0, 1, 2] and cycles["site"].tolist() == ["block[0]", "block[1]", "block[2]"]
+    assert cycles["layer"].tolist() == [0, 1, 2] and cycles["site"].tolist() == [
+        "block[0]",
+        "block[1]",
+        "block[2]",
+    ]
     assert len(frame) == 2 * 2 * (1 + 3) and frame["position"].isna().sum() == 2 * 2 * 3
     assert cycles["number"].nunique() == 3 and frame["untrained"].notna().all()
-    whole = probes.sweep(loop(seed=3), episodes, ["match"], components="block", layers=[2], n_jobs=1).to_frame()
-    (result,) = probes.probe(loop(seed=3), episodes, ["match"], site="block[2]", method="ridge", n_untrained=1)
+    whole = probes.sweep(
+        loop(seed=3), episodes, ["match"], components="block", layers=[2], n_jobs=1
+    ).to_frame()
+    (result,) = probes.probe(
+        loop(seed=3), episodes, ["match"], site="block[2]", method="ridge", n_untrained=1
+    )
     assert whole["number"].tolist() == pytest.approx([result.r2], abs=1e-9)
-    assert whole["untrained"].item() == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-6)
+    assert whole["untrained"].item() == pytest.approx(
+        result.controls["untrained"].score.estimate, abs=1e-6
+    )
 
 
 def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episodes):
     """In the order in which a round computes them; what is exactly there is found there and nowhere else."""
     frame = probes.sweep(counter(), episodes, ["counts:before", "match"], n_jobs=1).to_frame()
     assert frame["site"].unique().tolist() == ["latent@clock", "latent@h", "hits"]
-    exact = set(frame[frame["number"] > 0.999][["target", "site"]].itertuples(index=False, name=None))
+    exact = set(
+        frame[frame["number"] > 0.999][["target", "site"]].itertuples(index=False, name=None)
+    )
     assert exact == {("counts:before", "latent@h"), ("match", "hits")}
     assert frame.set_index(["target", "site"])["word"]["counts:before", "latent@h"] == "yes"
 
@@ -206,10 +256,16 @@ def test_workers_without_this_memory_run_the_round_again(episodes, looped):
 def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
     figure = looped.heatmap("match", window=(4, 8))
     latent, block = figure.axes[:2]
-    assert [label.get_text() for label in block.get_yticklabels()] == ["layer 0", "layer 1", "layer 2"]
+    assert [label.get_text() for label in block.get_yticklabels()] == [
+        "layer 0",
+        "layer 1",
+        "layer 2",
+    ]
     assert [label.get_text() for label in latent.get_yticklabels()] == [""]
     assert [label.get_text() for label in block.get_xticklabels()] == ["h", ""]
-    expected = looped.to_frame().query("component == 'block' and target == 'match' and start == 4")["number"]
+    expected = looped.to_frame().query("component == 'block' and target == 'match' and start == 4")[
+        "number"
+    ]
     np.testing.assert_allclose(block.images[0].get_array()[:, 1], expected)
 
 
@@ -223,8 +279,12 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
 
     machine.reset = explode
     frame = probes.sweep(machine, episodes, ["match"], components="hits", n_jobs=1).to_frame()
-    latents = probes.sweep(machine, episodes, ["counts:before"], components="latent", n_jobs=1).to_frame()
-    assert frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["h"]
+    latents = probes.sweep(
+        machine, episodes, ["counts:before"], components="latent", n_jobs=1
+    ).to_frame()
+    assert (
+        frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["h"]
+    )
     assert latents.set_index("position")["number"]["h"] > 0.999
 
 
@@ -236,17 +296,31 @@ def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
     folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
     words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
-    assert "The channel c holds the counts" in printed("probe", "own-lstm", *words, "--site", "latents@c")
+    assert "The channel c holds the counts" in printed(
+        "probe", "own-lstm", *words, "--site", "latents@c"
+    )
     printed("probe", folder, *words, "--sweep", "--jobs", "1")
     sites = pd.read_csv(tmp_path / "saved" / "sweep.csv")["site"].tolist()
     assert sites == ["latent@h", "latent@c", "forget", "output"]
 
 
-SMALL = ["--experts", "1", "--episodes", "20", "--rounds", "8", "--targets", "log_weights", "counts"]
+SMALL = [
+    "--experts",
+    "1",
+    "--episodes",
+    "20",
+    "--rounds",
+    "8",
+    "--targets",
+    "log_weights",
+    "counts",
+]
 
 
 def test_probes_at_a_site(tmp_path):
-    result = printed("probe", "wma-handwired", *SMALL, "--site", "resid_post[1]@w?", "--out", tmp_path)
+    result = printed(
+        "probe", "wma-handwired", *SMALL, "--site", "resid_post[1]@w?", "--out", tmp_path
+    )
     assert "The activations at resid_post[1]@w? hold the log-weights" in result
     folder = tmp_path / "wma-handwired"
     frame = pd.read_csv(folder / "probes.csv")
@@ -268,6 +342,8 @@ def test_what_a_task_names_is_probed_by_default(tmp_path):
 def test_the_help_lists_what_the_registries_hold():
     result = printed("probe", "--help", env={"COLUMNS": "10000"})
     for task in interp.tasks.every():
-        assert all(target.key in result for target in probes.targets.every(task) if "." not in target.key)
+        assert all(
+            target.key in result for target in probes.targets.every(task) if "." not in target.key
+        )
         assert all(f"--{size.option}" in result for size in task.sizes)
     assert all(f" {component}" in result for component in COMPONENTS)

@@ -55,15 +55,28 @@ def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
 
 def test_a_result_says_what_it_is_about(data):
     result = probes.fit(data["x"], data["held"], **controls(data))
-    assert (result.word, result.reason, result["target"], list(result)) == ("yes", "", result.measure, [result.measure])
+    assert (result.word, result.reason, result["target"], list(result)) == (
+        "yes",
+        "",
+        result.measure,
+        [result.measure],
+    )
     assert f": R2 on new episodes of this probe, refitted on all {N} episodes" in str(result)
     assert str(result).startswith("The model holds the target.\n")
     frame = result.to_frame()
-    assert list(frame["word"]) == ["yes"] and frame["claim"].item() == "The activations hold the target"
+    assert (
+        list(frame["word"]) == ["yes"]
+        and frame["claim"].item() == "The activations hold the target"
+    )
     scores = result.scores()
-    assert 0 < scores["detectable"].iloc[0] < 1 and set(scores["fitted"]) == {"probe", *result.controls}
+    assert 0 < scores["detectable"].iloc[0] < 1 and set(scores["fitted"]) == {
+        "probe",
+        *result.controls,
+    }
     assert scores.query("fitted != 'probe'")["difference_low"].notna().all()
-    assert json.loads(json.dumps(result.measure.to_dict()))["controls"]["an untrained copy"]["counts"]
+    assert json.loads(json.dumps(result.measure.to_dict()))["controls"]["an untrained copy"][
+        "counts"
+    ]
     # The interval is the one of interp.refit.
     lost = ((data["held"] - result.predictions) ** 2).sum((1, 2))
     expected = refit.interval(lost, refit.totals(data["held"])[:, 0], 5)
@@ -92,7 +105,9 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     missed = sum(((p - of) ** 2)[counts].sum() for p, of, counts in each)
     totals = refit.totals(np.concatenate(shown, -1), np.repeat(mask, 3, -1)).sum()
     assert target.is_rare and probe.score.skill.estimate == pytest.approx(1 - missed / totals)
-    common = replace(target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]).as_numbers()
+    common = replace(
+        target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]
+    ).as_numbers()
     score = fitted(common, said[..., 1:], np.arange(N), dict, [given[1]]).score
     assert not common.is_rare and score.graded is None and score.estimate == pytest.approx(right[1])
 
@@ -110,10 +125,13 @@ def test_few_episodes_are_warned_of(data):
 def test_a_target_that_is_an_input_gives_itself_away(data):
     bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
     assert bare.word == "undecided" and bare.reason in str(bare)
-    copied = probes.fit(data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"])
+    copied = probes.fit(
+        data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"]
+    )
     assert copied.word == "undecided" and copied.controls["inputs"].score.estimate > 0.99
     with pytest.raises(
-        InputError, match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)"
+        InputError,
+        match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)",
     ):
         probes.fit(data["x"], data["held"], inputs=np.zeros((N, 7, 1)))
 
@@ -122,12 +140,16 @@ def test_episodes_give_a_bare_target_its_inputs():
     from interp.tasks import experts
 
     episodes = experts.sample(n_episodes=20, n_rounds=8, n_experts=2, seed=0)
-    x = episodes.advice.astype(float) + 0.1 * np.random.default_rng(0).normal(size=episodes.advice.shape)
+    x = episodes.advice.astype(float) + 0.1 * np.random.default_rng(0).normal(
+        size=episodes.advice.shape
+    )
     votes = episodes.advice[..., :1]
     assert probes.fit(x, votes, untrained=-x[::-1]).word == "undecided"
     known = probes.fit(x, votes, episodes=episodes)
     assert known.word != "yes" and {"inputs", "control_task"} <= set(known.controls)
-    refuses("give episodes= or inputs=, not both", probes.fit, x, votes, episodes=episodes, inputs=x)
+    refuses(
+        "give episodes= or inputs=, not both", probes.fit, x, votes, episodes=episodes, inputs=x
+    )
 
 
 def test_numbers_of_any_make(data):
@@ -155,15 +177,27 @@ def test_numbers_of_any_make(data):
     for name, (activations, target) in given.items():
         result = probes.fit(activations, target, inputs=np.zeros((N, T, 1), bool))
         assert result.r2 == pytest.approx(plain.r2, abs=1e-6), name
-        assert result.measure == plain.measure or abs(result.number.low - plain.number.low) < 1e-6, name
+        assert (
+            result.measure == plain.measure or abs(result.number.low - plain.number.low) < 1e-6
+        ), name
         assert result.shape == (3,)
     assert probes.fit(x > 0, y).r2 > 0.3  # activations that are truth values
     class_target = TargetValues("class", y, ("y",), kind="class", mask=np.ones((N, T, 1), bool))
     assert probes.fit(x, class_target).metric == "accuracy"
     assert probes.fit(x, y, groups=pd.Series(names), method="logistic").metric == "accuracy"
     refuses("a target must be real numbers", probes.fit, x, y.astype(complex))
-    refuses(r"activations must be numbers.*'left'", probes.fit, np.full((N, T, 1), "left", dtype=object), y)
-    refuses("every round of every episode once; this one has 191 rows", probes.fit, frame.iloc[1:], series)
+    refuses(
+        r"activations must be numbers.*'left'",
+        probes.fit,
+        np.full((N, T, 1), "left", dtype=object),
+        y,
+    )
+    refuses(
+        "every round of every episode once; this one has 191 rows",
+        probes.fit,
+        frame.iloc[1:],
+        series,
+    )
 
 
 def test_estimators_of_scikit_learn(data):
@@ -172,18 +206,32 @@ def test_estimators_of_scikit_learn(data):
     given = LinearRegression()
     result = probes.fit(x, y, **controls(data), method=given)
     assert not hasattr(given, "coef_") and result.method == "LinearRegression"
-    assert probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0  # it would know what it had seen
+    assert (
+        probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0
+    )  # it would know what it had seen
     assert result.word == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
     by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
-    np.testing.assert_allclose(result.decode(x).values.reshape(-1), by_hand.predict(x.reshape(-1, 4)))
+    np.testing.assert_allclose(
+        result.decode(x).values.reshape(-1), by_hand.predict(x.reshape(-1, 4))
+    )
     refuses("a probe by LinearRegression has no direction", result.direction)
-    curved = probes.fit(x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"])
+    curved = probes.fit(
+        x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"]
+    )
     assert curved.r2 > probes.fit(x, y**2).r2
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     classes = probes.fit(x, y > 0, method=pipeline, **controls(data))
-    assert classes.metric == "accuracy" and classes.word == "yes" and 0.75 < classes.score.estimate < 1
-    refuses("is a number, not a class; fit it with method='ridge' or a regressor", probes.fit, x, y, method=pipeline)
+    assert (
+        classes.metric == "accuracy" and classes.word == "yes" and 0.75 < classes.score.estimate < 1
+    )
+    refuses(
+        "is a number, not a class; fit it with method='ridge' or a regressor",
+        probes.fit,
+        x,
+        y,
+        method=pipeline,
+    )
     refuses("a regressor or classifier of scikit-learn, got <class", probes.fit, x, y, method=Ridge)
 
 
@@ -203,7 +251,9 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
     constant = of(np.zeros_like(y))
     assert constant.estimate == 3 / 4 and constant.skill.estimate == 0 and constant.detectable == 0
     perfect = of(y)
-    assert perfect.skill.estimate == 1 > perfect.skill.low  # no miss in few episodes is no proof of none
+    assert (
+        perfect.skill.estimate == 1 > perfect.skill.low
+    )  # no miss in few episodes is no proof of none
     assert perfect.skill == refit.interval(np.zeros(N), np.full(N, 2.0), 5, smallest=0.5)
     mask = np.ones((N, T, 1), bool)
     mask[:, 2:5] = False  # the classes that are scored are 2 to 3

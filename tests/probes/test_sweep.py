@@ -40,7 +40,9 @@ def test_one_row_per_target_site_and_window(swept):
     assert len(frame) == 3 * 8 * 2
     assert not frame.duplicated(["target", "site", "start"]).any()
     assert (
-        frame[["number", "low", "high", "control_number", "shuffled", "untrained", "inputs", "round"]]
+        frame[
+            ["number", "low", "high", "control_number", "shuffled", "untrained", "inputs", "round"]
+        ]
         .notna()
         .all()
         .all()
@@ -56,9 +58,15 @@ def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     ).frame.itertuples()
     assert (alone.word, alone.claim) == (result.word, result.measure.claim)
     assert alone.untrained == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-9)
-    x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[:, 6:12]
+    x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[
+        :, 6:12
+    ]
     (result,) = fit_targets(x, [probes.targets.get(key)(episodes, gain=0.5).rounds(6, 12)])
-    row = swept.to_frame().query("target == 'log_weights_centred' and site == @site and start == 6").iloc[0]
+    row = (
+        swept.to_frame()
+        .query("target == 'log_weights_centred' and site == @site and start == 6")
+        .iloc[0]
+    )
     assert (row.number, row.low) == pytest.approx((result.r2, result.number.low), abs=1e-9)
     for name, control in result.controls.items():
         assert row[name] == pytest.approx(control.score.estimate, abs=1e-6)
@@ -67,15 +75,24 @@ def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
 def test_the_map_is_the_circuits(swept):
     """Log-weights before the round at <z> from the start; after the round at w? only where head 3.2 has written."""
     frame = (
-        swept.to_frame().query("component == 'resid_post' and start == 6").set_index(["target", "layer", "position"])
+        swept.to_frame()
+        .query("component == 'resid_post' and start == 6")
+        .set_index(["target", "layer", "position"])
     )
     assert frame.number["log_weights_centred:before", 1, "<z>"] > 1 - 1e-9
     assert frame.number["log_weights_centred", 2, "w?"] > 1 - 1e-9
-    assert frame.number["log_weights_centred", 1, "w?"] < frame.number["log_weights_centred", 2, "w?"] - 0.005
-    assert frame.word["log_weights_centred", 2, "w?"] == "yes" and frame.word["label", 2, "<z>"] == "no"
+    assert (
+        frame.number["log_weights_centred", 1, "w?"]
+        < frame.number["log_weights_centred", 2, "w?"] - 0.005
+    )
+    assert (
+        frame.word["log_weights_centred", 2, "w?"] == "yes"
+        and frame.word["label", 2, "<z>"] == "no"
+    )
     # An untrained model carries the label to w? as well: its score there says nothing about these weights.
     assert (
-        frame.number["label", 1, "w?"] > 1 - 1e-9 and frame.reason["label", 1, "w?"] == "an untrained copy does as well"
+        frame.number["label", 1, "w?"] > 1 - 1e-9
+        and frame.reason["label", 1, "w?"] == "an untrained copy does as well"
     )
     assert frame.detectable.between(0, 1).all()
 
@@ -88,8 +105,12 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     given = {**SITES, "positions": ["w?"], "windows": [(0, 6), (6, 12)], "n_jobs": 2}
     expected = swept.to_frame().query("position == 'w?'")
     if on_a_cluster:
-        with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-            again = probes.sweep(model, episodes, TARGETS, **given, scheduler=cluster.scheduler_address)
+        with LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster:
+            again = probes.sweep(
+                model, episodes, TARGETS, **given, scheduler=cluster.scheduler_address
+            )
     else:
         again = probes.sweep(model, episodes, TARGETS, **given)
     numbers = expected.select_dtypes("number").columns
@@ -104,7 +125,9 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     module = sys.modules["probes.sweeping"]
     cells = []
     real = module._of_cell
-    monkeypatch.setattr(module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one))
+    monkeypatch.setattr(
+        module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one)
+    )
     sites, expected = {**SITES, "positions": ["w?"]}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
@@ -128,42 +151,69 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["word"].tolist() == expected["word"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
-    assert all(isinstance(json.loads(path.read_text())["part"], list) for path in tmp_path.glob("*"))
+    assert all(
+        isinstance(json.loads(path.read_text())["part"], list) for path in tmp_path.glob("*")
+    )
 
 
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
     from probes.sweeping import _of_windows
 
-    other, whole = interp.load("wma-handwired", n_experts=2, log_gamma=0.7), [(0, episodes.n_rounds)]
+    other, whole = (
+        interp.load("wma-handwired", n_experts=2, log_gamma=0.7),
+        [(0, episodes.n_rounds)],
+    )
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
     cases = [(model, labels, 0), (model, labels, 1), (other, labels, 0), (model, votes, 0)]
     digests = [_of_windows(m, episodes, values, whole, seed)[0].digest for m, values, seed in cases]
-    assert len(set(digests)) == 4 and _of_windows(model, episodes, labels, whole, 0)[0].digest == digests[0]
+    assert (
+        len(set(digests)) == 4
+        and _of_windows(model, episodes, labels, whole, 0)[0].digest == digests[0]
+    )
 
 
 def test_heads_and_the_latent_can_be_swept(episodes):
     model = transformer(ExpertRound(2))
     sweep = probes.sweep(
-        model, episodes, ["votes"], components=["latent", "embed", "head"], positions=["<z>", "p?"], n_jobs=1
+        model,
+        episodes,
+        ["votes"],
+        components=["latent", "embed", "head"],
+        positions=["<z>", "p?"],
+        n_jobs=1,
     )
     frame = sweep.to_frame()
     assert set(frame["site"]) == {
         *("latent@<z>", "embed@<z>", "embed@p?"),
-        *(f"z[{layer}.{head}]@{p}" for layer in range(2) for head in range(2) for p in ("<z>", "p?")),
+        *(
+            f"z[{layer}.{head}]@{p}"
+            for layer in range(2)
+            for head in range(2)
+            for p in ("<z>", "p?")
+        ),
     }
 
 
 def test_figures(swept):
     figure = swept.heatmap("label", window=(6, 12))
     panels = [axis for axis in figure.axes if axis.get_images()]
-    assert [axis.get_title(loc="left") for axis in panels] == ["attn_out", "resid_post"] or len(panels) == 2
+    assert [axis.get_title(loc="left") for axis in panels] == ["attn_out", "resid_post"] or len(
+        panels
+    ) == 2
     assert [text.get_text() for text in panels[-1].get_xticklabels()] == ["<z>", "w?"]
 
 
 def test_every_variable_that_varies_is_swept_by_default(episodes):
     keys = {value.key for value in compute(None, episodes)}
-    assert {"log_weights", "log_weights:before", "counts", "evidence", "votes", "round_index"} <= keys
+    assert {
+        "log_weights",
+        "log_weights:before",
+        "counts",
+        "evidence",
+        "votes",
+        "round_index",
+    } <= keys
     assert not {"votes:before", "binding", "bayes.prediction"} & keys
 
 
@@ -171,20 +221,33 @@ def test_bad_input_is_told(model, episodes, swept):
     def sweep(**given):
         return probes.sweep(model, episodes, TARGETS, **{**SITES, **given})
 
-    refuses(r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12", sweep, windows=[(3, 40)])
+    refuses(
+        r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12",
+        sweep,
+        windows=[(3, 40)],
+    )
     refuses("no windows were given", sweep, windows=[])
     refuses(r"unknown position label 'w'; did you mean", sweep, positions=["w"])
     refuses("has no MLP", sweep, components="mlp_out")
     refuses("unknown component 'resid'", sweep, components="resid")
     refuses("layers 0 to 2", sweep, layers=[3])
     refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
-    with pytest.raises(interp.InputError, match="4 experts but this model's layout serves 2 experts"):
+    with pytest.raises(
+        interp.InputError, match="4 experts but this model's layout serves 2 experts"
+    ):
         probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
     refuses("unknown swept target 'votes'", swept.heatmap, "votes")
-    refuses(r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)", swept.heatmap, "label", window=(0, 12))
+    refuses(
+        r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)",
+        swept.heatmap,
+        "label",
+        window=(0, 12),
+    )
 
 
-SLOW = pytest.mark.slow(reason="256 episodes of 100 rounds of the learned models: minutes on a laptop")
+SLOW = pytest.mark.slow(
+    reason="256 episodes of 100 rounds of the learned models: minutes on a laptop"
+)
 
 
 @SLOW
@@ -193,13 +256,17 @@ def test_wma_learned_holds_centred_log_weights():
     model = interp.load("wma-learned")
     episodes = experts.sample(n_episodes=256, n_rounds=100, n_experts=4, seed=11)
     target = probes.targets.log_weights_centred(episodes)
-    run, blank = (interp.rollout(m, episodes).latents[:, 1:] for m in (model, probes.untrained(model)))
+    run, blank = (
+        interp.rollout(m, episodes).latents[:, 1:] for m in (model, probes.untrained(model))
+    )
     (overall,) = fit_targets(run, [target], copies=[(blank, None)])
     (last,) = fit_targets(run[:, 99:], [target.rounds(99, 100)], copies=[(blank[:, 99:], None)])
     for result in (overall, last):
         print(result)  # noqa: T201
         assert result.r2 >= 0.97 and result.number.low >= 0.96
-        assert all(result.controls[name].score.estimate < 0.2 for name in ("shuffled", "round", "inputs"))
+        assert all(
+            result.controls[name].score.estimate < 0.2 for name in ("shuffled", "round", "inputs")
+        )
 
 
 @SLOW
@@ -209,7 +276,10 @@ def test_qlearning_learned_holds_columns_and_td_components():
     episodes = mdp.sample(n_episodes=256, n_rounds=50, n_states=4, n_actions=3, seed=11)
     columns = probes.probe(model, episodes, ["column", "column_visited"], site="written")
     components = probes.probe(
-        model, episodes, ["reward", "current_value", "bootstrapped_value", "td_error", "change"], site="change"
+        model,
+        episodes,
+        ["reward", "current_value", "bootstrapped_value", "td_error", "change"],
+        site="change",
     )
     for result in (*columns, *components):
         print(result)  # noqa: T201

@@ -42,7 +42,9 @@ def sampled():
 def of_the_carried_state_alone(algorithm, key):
     """A table is; its column of the round's action is not, though it has a value before and after the round."""
     variable = algorithm.variable(key)
-    computed = bool(variable.parents) and all(of_the_carried_state_alone(algorithm, k) for k in variable.parents)
+    computed = bool(variable.parents) and all(
+        of_the_carried_state_alone(algorithm, k) for k in variable.parents
+    )
     return variable.role == "state" or computed
 
 
@@ -52,16 +54,22 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     target, n = get(key, task), (5, 15)
     values = {moment: target(sampled[task], moment) for moment in target.moments}
     for moment, value in values.items():
-        assert value.values.shape == (*n, len(value.outputs)) and len(set(value.outputs)) == len(value.outputs)
+        assert value.values.shape == (*n, len(value.outputs)) and len(set(value.outputs)) == len(
+            value.outputs
+        )
         assert np.isfinite(value.values).all()
-        assert value.mask is None or (value.mask.shape == value.values.shape and value.mask.dtype == bool)
+        assert value.mask is None or (
+            value.mask.shape == value.values.shape and value.mask.dtype == bool
+        )
         assert (value.when, value.kind) == (moment, target.variable.kind)
         assert parse(value.key, task) == (target, moment)
         assert value.kind == "real" or (value.values >= 0).all()
     assert target.variable.meaning and target.variable.symbol and target.variable.units
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
-        np.testing.assert_array_equal(values["after"].values[:, :-1], values["before"].values[:, 1:])
+        np.testing.assert_array_equal(
+            values["after"].values[:, :-1], values["before"].values[:, 1:]
+        )
         masks = [value.mask for value in values.values()]
         assert masks[0] is None or (masks[0][:, :-1] == masks[1][:, 1:]).all()
 
@@ -81,7 +89,11 @@ def test_every_variable_of_every_algorithm_is_a_target(sampled):
             for key in algorithm.keys:
                 base = key.removeprefix("next_")
                 after = key != base and base in algorithm.of_the_state
-                name, when = (base, "after") if after else (key, "before" if key in algorithm.of_the_state else "round")
+                name, when = (
+                    (base, "after")
+                    if after
+                    else (key, "before" if key in algorithm.of_the_state else "round")
+                )
                 values = get(f"{record.key}.{name}", task)(sampled[task.key], when=when).values
                 np.testing.assert_array_equal(values, run[key].reshape(values.shape))
 
@@ -93,22 +105,35 @@ def test_a_shared_key_means_the_first_algorithms(advice):
     assert get("bayes.votes") == get("votes")
     assert np.abs(first(advice).values - other(advice).values).max() > 0.01
     keys = [target.key for target in every("experts")]
-    assert len(set(keys)) == len(keys) and "bayes.votes" not in keys and "next_log_weights" not in keys
+    assert (
+        len(set(keys)) == len(keys) and "bayes.votes" not in keys and "next_log_weights" not in keys
+    )
 
 
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
     from interp.algorithm import Algorithm
 
     made, carried = [], Algorithm.carried
-    monkeypatch.setattr(Algorithm, "carried", lambda self, episodes: made.append(self.key) or carried(self, episodes))
-    compute(["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"], replace(advice))
+    monkeypatch.setattr(
+        Algorithm,
+        "carried",
+        lambda self, episodes: made.append(self.key) or carried(self, episodes),
+    )
+    compute(
+        ["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"],
+        replace(advice),
+    )
     assert made == ["weighted_majority", "bayes"]
 
 
 def test_targets_are_attributes_of_their_module():
     assert targets.log_weights == get("log_weights")
-    assert {"log_weights", "td_error", "get", "every"} <= set(dir(targets)) and "bayes.prediction" not in dir(targets)
-    with pytest.raises(AttributeError, match=r"unknown target 'log_weight'; did you mean 'log_weights'"):
+    assert {"log_weights", "td_error", "get", "every"} <= set(
+        dir(targets)
+    ) and "bayes.prediction" not in dir(targets)
+    with pytest.raises(
+        AttributeError, match=r"unknown target 'log_weight'; did you mean 'log_weights'"
+    ):
         _ = targets.log_weight
     assert not hasattr(targets, "__path_to_nowhere__")
 
@@ -127,10 +152,14 @@ def test_bayes_targets_are_the_predictors_own(advice):
     from interp.tasks.experts import predictors
 
     prediction = 1 / (1 + np.exp(-targets.evidence(advice).values[..., 0]))
-    np.testing.assert_allclose(prediction, predictors.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9)
+    np.testing.assert_allclose(
+        prediction, predictors.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9
+    )
     t = np.arange(1, advice.n_rounds + 1)[:, None]
     flat = (targets.counts(advice).values + 1) / (t + 2)
-    np.testing.assert_allclose(targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9)
+    np.testing.assert_allclose(
+        targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9
+    )
 
 
 def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
@@ -146,13 +175,20 @@ def test_td_components_add_up_to_the_recorded_change(walks):
     """The tables change by alpha times reward plus bootstrapped value less current value, at the visited pair only."""
     r, now, later, error = (
         target(walks).values[..., 0]
-        for target in (targets.reward, targets.current_value, targets.bootstrapped_value, targets.td_error)
+        for target in (
+            targets.reward,
+            targets.current_value,
+            targets.bootstrapped_value,
+            targets.td_error,
+        )
     )
     np.testing.assert_allclose(error, r + later - now)
     change = targets.change(walks).values
     expected = np.eye(walks.n_states)[walks.states] * walks.alpha * error[..., None]
     np.testing.assert_allclose(change, expected, atol=1e-12)
-    recorded = np.take_along_axis(np.diff(walks.q_tables, axis=1), walks.actions[..., None, None], axis=-1)[..., 0]
+    recorded = np.take_along_axis(
+        np.diff(walks.q_tables, axis=1), walks.actions[..., None, None], axis=-1
+    )[..., 0]
     np.testing.assert_allclose(change, recorded, atol=1e-12)
 
 
@@ -166,7 +202,9 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
         np.testing.assert_array_equal(column[e, t], table[e, t].reshape(4, 3)[:, a])
         np.testing.assert_array_equal(seen[e, t], visits[e, t].reshape(4, 3)[:, a] > 0)
     assert (targets.table_visited(walks).values[~targets.table_visited(walks).mask] == 0).all()
-    assert targets.table_visited(walks).mask.sum() > targets.table_visited(walks, "before").mask.sum()
+    assert (
+        targets.table_visited(walks).mask.sum() > targets.table_visited(walks, "before").mask.sum()
+    )
 
 
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
@@ -189,8 +227,15 @@ def test_controls_that_hold_a_target_by_construction(advice, walks):
     """The round's inputs hold what they alone determine; the round index holds what is alike in every episode."""
     for target in (targets.votes, targets.label, targets.match, get("majority_vote.prediction")):
         assert target(advice).implied_by == ("inputs",)
-    assert all(getattr(targets, key)(walks).implied_by == ("inputs",) for key in ("state", "reward", "next_state"))
-    assert targets.round_index(walks).implied_by == targets.elapsed(advice).implied_by == ("round", "shuffled")
+    assert all(
+        getattr(targets, key)(walks).implied_by == ("inputs",)
+        for key in ("state", "reward", "next_state")
+    )
+    assert (
+        targets.round_index(walks).implied_by
+        == targets.elapsed(advice).implied_by
+        == ("round", "shuffled")
+    )
     assert targets.prediction(advice).implied_by == targets.table(walks).implied_by == ()
 
 
@@ -202,18 +247,35 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(changed_ta
     (result,) = probes.probe(model, episodes, ["log_weights"])
     assert result.missing == ("inputs", "control_task")
     assert "not run: a probe of the round's inputs" in str(result)
-    row = probes.sweep(model, episodes, ["log_weights"], components="resid_post", positions=["w?"], n_jobs=1).to_frame()
+    row = probes.sweep(
+        model, episodes, ["log_weights"], components="resid_post", positions=["w?"], n_jobs=1
+    ).to_frame()
     assert row["inputs"].isna().all() and row["round"].notna().all()
 
 
 def test_a_task_without_algorithms_has_the_round_index_alone(changed_task, advice):
     changed_task("experts", algorithms=interp.tasks.Algorithms())
     assert [value.key for value in compute(None, advice)] == ["round_index"]
-    refuses(r"task 'experts' registers none; give its record algorithms=", compute, ["log_weights"], advice)
+    refuses(
+        r"task 'experts' registers none; give its record algorithms=",
+        compute,
+        ["log_weights"],
+        advice,
+    )
 
 
 def test_what_is_wrong_is_said(advice):
     refuses("unknown moment of target 'log_weights': 'during'", parse, "log_weights:during")
-    refuses(r"unknown moment of target 'votes': 'before'\. Valid: round", targets.votes, advice, when="before")
+    refuses(
+        r"unknown moment of target 'votes': 'before'\. Valid: round",
+        targets.votes,
+        advice,
+        when="before",
+    )
     refuses(r"unknown target of 'experts' 'table'.*votes", targets.table, advice)
-    refuses(r"unknown parameter of target 'log_weights': 'gamma'.*gain", targets.log_weights, advice, gamma=2.0)
+    refuses(
+        r"unknown parameter of target 'log_weights': 'gamma'.*gain",
+        targets.log_weights,
+        advice,
+        gamma=2.0,
+    )

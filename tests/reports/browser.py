@@ -15,7 +15,9 @@ ADDRESS = "http://reports.test/"
 
 def executable() -> str | None:
     """Where the machine's Chromium is; None where there is none."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 class Browser:
@@ -33,7 +35,15 @@ class Browser:
         if message.type in ("error", "warning", "assert"):
             self._said.append(message.text)
 
-    def open(self, path: Path, *, width: int = 1500, height: int = 1000, dark: bool = False, policy: str = "") -> None:
+    def open(
+        self,
+        path: Path,
+        *,
+        width: int = 1500,
+        height: int = 1000,
+        dark: bool = False,
+        policy: str = "",
+    ) -> None:
         """Open a file and wait until it has loaded.
 
         Args:
@@ -82,7 +92,9 @@ class Browser:
 def chromium(path: str) -> Iterator[Browser]:
     """A new Chromium; it is closed in the end."""
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         context = opened.new_context(offline=True, accept_downloads=True)
         yield Browser(context.new_page())
         opened.close()

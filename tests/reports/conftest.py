@@ -42,7 +42,9 @@ SHARES = (0.05, 1.0)
 def tiny(layout: RoundLayout) -> HookedLatentTransformer:
     """A learned model that learned nothing."""
     torch.manual_seed(0)
-    config = LatentTransformerConfig(layout, d_model=8, n_layers=2, n_heads=2, d_head=4, d_mlp=8, name="tiny")
+    config = LatentTransformerConfig(
+        layout, d_model=8, n_layers=2, n_heads=2, d_head=4, d_mlp=8, name="tiny"
+    )
     model = HookedLatentTransformer(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -63,15 +65,24 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(verification, "_ETAS", (60,))
     patch.setattr(probes, "probe", partial(probes.probe, n_untrained=1))
-    for key, probed in {"experts": ("log_weights_centred", "label"), "qlearning": ("table", "reward")}.items():
+    for key, probed in {
+        "experts": ("log_weights_centred", "label"),
+        "qlearning": ("table", "reward"),
+    }.items():
         task = tasks.get(key)
         changed = replace(task, analysis=replace(task.analysis, probed=probed))
         patch.setitem(catalog._REGISTERED, key, changed)
     patch.setattr(part, "_CAUSAL_EPISODES", 12)
     patch.setattr(causal_tables, "evaluate", scored)
     patch.setattr(causal_tables, "ablate", ablated)
-    patch.setattr(causal_tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
-    patch.setattr("interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
+    patch.setattr(
+        causal_tables,
+        "faithfulness_curve",
+        partial(ablation.faithfulness_curve, shares=SHARES, n_random=1),
+    )
+    patch.setattr(
+        "interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"]
+    )
     patch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
     for name, less in {"_N_WORLDS": 2, "_HORIZON": 8, "_LONG": 10, "_N_SHIFTED": 3}.items():
         patch.setattr(qlearning_paper, name, less)
@@ -81,8 +92,23 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
 
 KINDS: dict[str, Any] = {
     "wma-handwired": (),
-    "qlearning-handwired": ("summary", "verification", "playing", "interchange", "softening", "lemma", "variants"),
-    "wma-learned": ("summary", "interchange", "elsewhere", "robustness", "attention-to-experts", "reproduce"),
+    "qlearning-handwired": (
+        "summary",
+        "verification",
+        "playing",
+        "interchange",
+        "softening",
+        "lemma",
+        "variants",
+    ),
+    "wma-learned": (
+        "summary",
+        "interchange",
+        "elsewhere",
+        "robustness",
+        "attention-to-experts",
+        "reproduce",
+    ),
     "qlearning-learned": (),
 }
 """The parts of a page that tests look at; two pages are whole, and hold every other part, too."""
@@ -90,12 +116,18 @@ KINDS: dict[str, Any] = {
 
 def written(kind: str, folder: Path, keys: Sequence[str] = ()) -> Path:
     """A page of a small model: whole, or some of its parts."""
-    subject: Any = kind if kind == "wma-handwired" else interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    subject: Any = (
+        kind
+        if kind == "wma-handwired"
+        else interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    )
     if kind.endswith("learned"):
         layout = ExpertRound(2) if kind == "wma-learned" else QLearningRound(2, 2)
         subject = str(save_checkpoint(tiny(layout), folder / kind / "tiny"))
     task = tasks.get("experts" if kind.startswith("wma") else "qlearning")
-    return write(subject, folder, **SMALL, parts=[p for p in parts_for(task) if p.key in keys or not keys]).path
+    return write(
+        subject, folder, **SMALL, parts=[p for p in parts_for(task) if p.key in keys or not keys]
+    ).path
 
 
 class Pages(dict[str, Path]):
@@ -128,21 +160,39 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with a block of every kind, written without a model."""
     pattern = np.tril(np.ones((3, 7, 7))) / np.arange(1, 8)[:, None]
     names = ("1.1", "1.2", "1.3")
-    views = [AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0) for i in range(2)]
+    views = [
+        AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0)
+        for i in range(2)
+    ]
     weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
-    grid = figures.heatmaps({"": pd.DataFrame(np.eye(4), list("abcd"), list("wxyz"))}, label="effect")
+    grid = figures.heatmaps(
+        {"": pd.DataFrame(np.eye(4), list("abcd"), list("wxyz"))}, label="effect"
+    )
     controls = {UNTRAINED: Control(0.2), "chance": Control(0.3), "weaker": Control(0.1)}
-    one = Measure("one", "Claim", Interval(0.5, 0.4, 0.6), 0.3, unit="R2", controls={"chance": Control(0.1)})
+    one = Measure(
+        "one", "Claim", Interval(0.5, 0.4, 0.6), 0.3, unit="R2", controls={"chance": Control(0.1)}
+    )
     no, open_ = replace(one, threshold=0.9, controls=controls), replace(one, threshold=0.5)
     found = [one, no, open_, replace(one, lacking="it has no heads"), replace(one, is_share=False)]
     wide = pd.DataFrame({f"a_column_{i}": ["a long word or two"] * 4 for i in range(12)})
-    scores = pd.DataFrame({"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]})
+    scores = pd.DataFrame(
+        {"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]}
+    )
     tables = [Table(scores, "Scores"), Table(wide, "Wide"), Table(wide, "Folded", collapsed=True)]
     sections = [
-        Section("What was found", [Measures(found, "Found.", [("weights", "Weights")] * 5), Summary({"Model": "one"})]),
-        Section("Weights", [Prose("Text."), Figure(weights, "Weights", data=scores), Figure(grid, "Effects")]),
+        Section(
+            "What was found",
+            [Measures(found, "Found.", [("weights", "Weights")] * 5), Summary({"Model": "one"})],
+        ),
+        Section(
+            "Weights",
+            [Prose("Text."), Figure(weights, "Weights", data=scores), Figure(grid, "Effects")],
+        ),
         Section("Tables", tables),
-        Section("Missing", [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")]),
+        Section(
+            "Missing",
+            [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")],
+        ),
         Section("Attention", views),
     ]
     report = Report("Offline", "A page.", sections, {"seed": 0}, sentence="It does what it does.")
@@ -154,7 +204,9 @@ def browser() -> Iterator[Browser]:
     """One Chromium for this room's tests. Missing: a failure in CI, elsewhere a skip with the reason."""
     path = executable()
     if path is None:
-        message = "no chromium, chromium-browser or google-chrome on PATH: the pages were not opened"
+        message = (
+            "no chromium, chromium-browser or google-chrome on PATH: the pages were not opened"
+        )
         if os.environ.get("CI"):
             pytest.fail(message + "; CI must install one (see .ci/run)")
         pytest.skip(message)

@@ -37,12 +37,16 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == list(named.values())
     figure.draw_without_rendering()
-    assert legend.get_window_extent().y0 >= 0 and legend.get_window_extent().x0 >= 0, "the legend is cut off"
+    assert legend.get_window_extent().y0 >= 0 and legend.get_window_extent().x0 >= 0, (
+        "the legend is cut off"
+    )
 
 
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
-    refuses("layer 0: pattern", written, [np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
+    refuses(
+        "layer 0: pattern", written, [np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]]
+    )
 
 
 def boxes(figure: Figure) -> list:
@@ -65,7 +69,9 @@ def test_no_label_covers_another() -> None:
     )
     for figure, named in zip(crowds, (24, 6), strict=True):
         found = boxes(figure)
-        assert len(found) == named and not [pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])]
+        assert len(found) == named and not [
+            pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])
+        ]
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -76,11 +82,20 @@ def test_every_edge_and_every_head_is_drawn(name: str) -> None:
     heads = circuit.to_frame()
     figure = wiring([list(part["head"]) for _, part in heads.groupby("layer")], edges)
     axes = figure.axes[0]
-    assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == len(edges)
-    assert {*heads["head"], "prediction", "update"} <= {text.get_text().replace("\n", " ") for text in axes.texts}
+    assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == len(
+        edges
+    )
+    assert {*heads["head"], "prediction", "update"} <= {
+        text.get_text().replace("\n", " ") for text in axes.texts
+    }
 
 
 def test_an_edge_from_nowhere_is_refused() -> None:
     """A misspelt head would otherwise be drawn as an exit."""
     edges = pd.DataFrame([{"source": "1.2 tag", "target": "prediction", "port": "value"}])
-    refuses(r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind", wiring, [["1.1 bind"]], edges)
+    refuses(
+        r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind",
+        wiring,
+        [["1.1 bind"]],
+        edges,
+    )

@@ -31,16 +31,22 @@ def patterns() -> list[np.ndarray]:
 
 
 def view(**more: Any) -> AttentionView:
-    return AttentionView(patterns(), LABELS, NAMES, "Attention", episodes=EPISODES, rounds=ROUNDS, **more)
+    return AttentionView(
+        patterns(), LABELS, NAMES, "Attention", episodes=EPISODES, rounds=ROUNDS, **more
+    )
 
 
 def test_three_decimals_of_a_weight_are_right() -> None:
     """Six cells of three heads in two episodes of three rounds; the largest weight is 1000, `<w>` ends no script."""
     data = json.loads(view().data)
-    bytes_ = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), "<u2").reshape(2, 3, 3, 6)
+    bytes_ = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), "<u2").reshape(
+        2, 3, 3, 6
+    )
     assert "<" not in view().data and [layer["scale"] for layer in data["layers"]] == [1.0, 0.6]
     np.testing.assert_array_equal(bytes_[0, 0, 0], [1000, 0, 1000, 0, 0, 1000])
-    np.testing.assert_allclose(bytes_[1, :, 2, 4] / data["levels"] * 0.6, [0.4, 0.5, 0.6], atol=0.0005)
+    np.testing.assert_allclose(
+        bytes_[1, :, 2, 4] / data["levels"] * 0.6, [0.4, 0.5, 0.6], atol=0.0005
+    )
 
 
 def test_signed_scores_keep_their_sign() -> None:
@@ -54,7 +60,10 @@ def test_signed_scores_keep_their_sign() -> None:
 
 
 test_patterns_are_checked = refused(
-    (np.zeros((1, 1, 2, 3, 4)), r"\(1, 1, 2, 3, 4\) does not fit 2 head names and 3 position labels"),
+    (
+        np.zeros((1, 1, 2, 3, 4)),
+        r"\(1, 1, 2, 3, 4\) does not fit 2 head names and 3 position labels",
+    ),
     (np.full((1, 1, 2, 3, 3), np.nan), "holds NaN or infinity"),
     by=lambda pattern: AttentionView([pattern], LABELS, [("1.1", "1.2")], "Attention"),
 )

@@ -28,9 +28,14 @@ def section(html: str, title: str) -> str:
 def rows(html: str, first: str) -> list[list[str]]:
     """The cells of the table rows that begin with ``first``."""
     found = (
-        re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
+        re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+        for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
     )
-    return [[unescape(cell.strip()) for cell in cells] for cells in found if cells and cells[0].strip() == first]
+    return [
+        [unescape(cell.strip()) for cell in cells]
+        for cells in found
+        if cells and cells[0].strip() == first
+    ]
 
 
 def assert_carried_exactly(html: str, *variables: str) -> None:
@@ -48,7 +53,10 @@ def assert_carried_exactly(html: str, *variables: str) -> None:
 def test_report_holds_what_it_promises(pages: dict[str, Path]) -> None:
     """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
     html = pages["wma-handwired"].read_text("utf-8")
-    assert pages["wma-handwired"].name == "wma-handwired.html" and titles(html) == SECTIONS["wma-handwired"]
+    assert (
+        pages["wma-handwired"].name == "wma-handwired.html"
+        and titles(html) == SECTIONS["wma-handwired"]
+    )
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html
     assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
@@ -62,8 +70,19 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
     assert "Left to itself, it takes the actions of the tabular learner" in html
     for world in ("random MDPs", "the chain", "the ladder"):
-        assert rows(section(html, "Free rollouts"), world)[-1] == [world, "1"], "every action is the learner's"
-    variables = ("table", "column", "state", "next state", "current value", "next values", "maximum", "choice")
+        assert rows(section(html, "Free rollouts"), world)[-1] == [world, "1"], (
+            "every action is the learner's"
+        )
+    variables = (
+        "table",
+        "column",
+        "state",
+        "next state",
+        "current value",
+        "next values",
+        "maximum",
+        "choice",
+    )
     assert_carried_exactly(html, *variables, "reward", "next column", "change")
 
 
@@ -79,7 +98,9 @@ def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     """Issue 7: every variable at its own place is exact, controls at 0, the circuit found is the wired path of z."""
     html = pages["wma-handwired"].read_text("utf-8")
-    assert_carried_exactly(html, "log weights", "votes", "label", "match", "prediction", "next log weights")
+    assert_carried_exactly(
+        html, "log weights", "votes", "label", "match", "prediction", "next log weights"
+    )
     assert "Steering moves it within 0.000 of the algorithm" in section(html, "Steering")
     assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
 
@@ -92,11 +113,15 @@ def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> N
     assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name) and titles(html) == SECTIONS[name]
     if name == "wma-learned":
         elsewhere = section(html, "Other regimes and longer episodes")
-        assert "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere
+        assert (
+            "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere
+        )
         assert 'class="badge fail"' not in elsewhere
     assert f"interp report {page.parent / name / 'tiny'} --episodes 8" in html
     carried = section(html, "Interchange interventions")
-    assert "was not learned: " in carried and "informative" in carried  # so few episodes cannot show a subspace
+    assert (
+        "was not learned: " in carried and "informative" in carried
+    )  # so few episodes cannot show a subspace
 
 
 @by_cases("name, options, message")

@@ -13,7 +13,11 @@ from tests.shell import invoked
 @pytest.fixture
 def few(monkeypatch):
     """Three families are enough."""
-    known = [family for family in algorithms.families() if family.key in ("rescorla_wagner", "win_stay", "fixed_bias")]
+    known = [
+        family
+        for family in algorithms.families()
+        if family.key in ("rescorla_wagner", "win_stay", "fixed_bias")
+    ]
     monkeypatch.setattr(algorithms, "families", lambda: tuple(known))
 
 
@@ -25,21 +29,36 @@ def table(tmp_path):
         for who in range(10)
         for t, (c, r) in enumerate(zip(played.choices[who], played.rewards[who], strict=True))
     ]
-    pd.DataFrame(rows, columns=["person", "trial", "choice", "outcome"]).to_csv(tmp_path / "people.csv", index=False)
+    pd.DataFrame(rows, columns=["person", "trial", "choice", "outcome"]).to_csv(
+        tmp_path / "people.csv", index=False
+    )
     return tmp_path / "people.csv"
 
 
 def test_a_table_becomes_a_page(table, few, tmp_path):
-    ran = invoked("choices", table, *["--participant", "person", "--quick", "--json", "--out"], tmp_path / "pages")
+    ran = invoked(
+        "choices",
+        table,
+        *["--participant", "person", "--quick", "--json", "--out"],
+        tmp_path / "pages",
+    )
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
     assert told["closest"] == "rescorla_wagner" and abs(told["parameters"]["rate"] - 0.6) < 0.2
     assert told["families"][0]["family"] == "rescorla_wagner" and len(told["files"]) == 1
     page = (tmp_path / "pages" / "people.html").read_text("utf-8")
-    for expected in ("Participants", "Phase portrait", "300 of 300, in 10 episodes", "--participant=person"):
+    for expected in (
+        "Participants",
+        "Phase portrait",
+        "300 of 300, in 10 episodes",
+        "--participant=person",
+    ):
         assert expected in page, expected
 
 
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     ran = invoked("choices", table, "--out", tmp_path)
-    assert ran.exit_code == 2 and "participant=NAME, one of person, trial, choice, outcome" in ran.output
+    assert (
+        ran.exit_code == 2
+        and "participant=NAME, one of person, trial, choice, outcome" in ran.output
+    )

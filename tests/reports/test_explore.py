@@ -25,24 +25,56 @@ from tests.refusals import refuses
 
 TOKEN = "a-token"
 INSIDE = ("patch 3 latent 5", "patch 2- latent 4", "mean 3 latent -", "zero 4 latent -")
-EXPERTS = ("input 3 flip-vote expert=1", "input 3 flip-vote -", "input 2 flip-label -", "input 4 exchange-history -")
-HEADS = ("zero 3 z[1.0]@p? -", "mean 2- z[0.1] -", "patch 3 resid_pre[1]@p? 2", "zero 3 pattern[0.1] -")
+EXPERTS = (
+    "input 3 flip-vote expert=1",
+    "input 3 flip-vote -",
+    "input 2 flip-label -",
+    "input 4 exchange-history -",
+)
+HEADS = (
+    "zero 3 z[1.0]@p? -",
+    "mean 2- z[0.1] -",
+    "patch 3 resid_pre[1]@p? 2",
+    "zero 3 pattern[0.1] -",
+)
 POINTS = ("zero 3 reset -", "mean 2- update -", "patch 3 new 2", "patch 3- latent@h 2")
 MOVES = ("move 3 counts.1 2.5", "move 2- counts.0 -1")
 LABELS = ("remove-edges", "add-edge", "move-target", "change-root", "swap-candidates")
 TWELVE = {
-    "wma-handwired": (*EXPERTS, *HEADS[:2], *INSIDE, "move 3 log_weights.1 1.5", "move 2- log_weights.0 -90"),
+    "wma-handwired": (
+        *EXPERTS,
+        *HEADS[:2],
+        *INSIDE,
+        "move 3 log_weights.1 1.5",
+        "move 2- log_weights.0 -90",
+    ),
     "wma-gru": (*EXPERTS, *POINTS, *INSIDE[2:], *MOVES),
     "wma-learned": (*EXPERTS[:3], *HEADS, *INSIDE[:3], *MOVES),
     "qlearning-learned": (
-        *("input 3 change-reward -", "input 3 change-reward reward=0.9", "input 4 exchange-history -"),
-        *("zero 3 z[1.0]@Select -", "mean 2- z[0.1] -", "patch 3 resid_pre[1]@Select 2", "zero 3 pattern[0.1] -"),
+        *(
+            "input 3 change-reward -",
+            "input 3 change-reward reward=0.9",
+            "input 4 exchange-history -",
+        ),
+        *(
+            "zero 3 z[1.0]@Select -",
+            "mean 2- z[0.1] -",
+            "patch 3 resid_pre[1]@Select 2",
+            "zero 3 pattern[0.1] -",
+        ),
         *("move 3 table.1.2 0.5", "move 2- table.0.0 -3", *INSIDE[:3]),
     ),
-    "reachability-learned": (*(f"input 1 {key} -" for key in LABELS), *HEADS, "move 2 reached.5 1", *INSIDE[:2]),
+    "reachability-learned": (
+        *(f"input 1 {key} -" for key in LABELS),
+        *HEADS,
+        "move 2 reached.5 1",
+        *INSIDE[:2],
+    ),
 }
 """Twelve edits for a model of each kind, and for a machine without heads."""
-SLOW = pytest.mark.slow(reason="a model a kind, twelve edits by the page and by Python: a minute of one core in all")
+SLOW = pytest.mark.slow(
+    reason="a model a kind, twelve edits by the page and by Python: a minute of one core in all"
+)
 
 
 @cache
@@ -64,12 +96,16 @@ def python(name: str, view: View) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in ("wma-handwired", "wma-gru") else pytest.param(n, marks=SLOW) for n in TWELVE]
+    "name",
+    [n if n in ("wma-handwired", "wma-gru") else pytest.param(n, marks=SLOW) for n in TWELVE],
 )
 def test_twelve_edits_are_what_their_python_gives(name: str) -> None:
     assert len(set(TWELVE[name])) == 12
     views = [of(edit) for edit in TWELVE[name]]
-    views += [of(TWELVE[name][0], TWELVE[name][-1]), of(TWELVE[name][0], TWELVE[name][-1], hold=True)]
+    views += [
+        of(TWELVE[name][0], TWELVE[name][-1]),
+        of(TWELVE[name][0], TWELVE[name][-1], hold=True),
+    ]
     moved = 0
     for view in views:
         one, _ = explorer(name).answer(view)
@@ -87,17 +123,32 @@ def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -
     assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-9) and moved["machine"][3] > 0.01
     assert one.controls.shape == (4, 6, 2) and one.followed == 1
     before, after = (side["log_weights"] for side in one.decoded)
-    assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6) and np.allclose(after[:3], before[:3])
-    assert np.ptp(moved["control_high"] - moved["control_low"]) > 0 and not moved["control_high"][:3].any()
+    assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6) and np.allclose(
+        after[:3], before[:3]
+    )
+    assert (
+        np.ptp(moved["control_high"] - moved["control_low"]) > 0
+        and not moved["control_high"][:3].any()
+    )
     inputs, _ = explorer("wma-handwired").answer(of("input 3 flip-label -"))
-    assert inputs.machine[1][3] == pytest.approx(inputs.machine[0][3]) and inputs.differences()["machine"][4] > 0.01
-    assert inputs.truth[3] != one.truth[3] and [inputs.truth[t] == one.truth[t] for t in (0, 5)] == [True, True]
+    assert (
+        inputs.machine[1][3] == pytest.approx(inputs.machine[0][3])
+        and inputs.differences()["machine"][4] > 0.01
+    )
+    assert inputs.truth[3] != one.truth[3] and [
+        inputs.truth[t] == one.truth[t] for t in (0, 5)
+    ] == [True, True]
     held, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
-    assert held.differences()["machine"][3] == moved["machine"][3] and not held.differences()["machine"][4:].any()
+    assert (
+        held.differences()["machine"][3] == moved["machine"][3]
+        and not held.differences()["machine"][4:].any()
+    )
     assert np.allclose(held.differences()["algorithm"], held.differences()["machine"], atol=1e-9)
 
 
-def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_counterpart() -> None:
+def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_counterpart() -> (
+    None
+):
     one, _ = explorer("wma-gru").answer(of("zero 2- reset -"))
     once, _ = explorer("wma-gru").answer(of("zero 2 reset -"))
     assert sorted(one.hooks) == [2, 3, 4, 5] and sorted(once.hooks) == [2]
@@ -112,7 +163,9 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
     both = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
     one, other = both.answer(of("input 3 flip-label -", "zero 4 z[1.0]@p? -"))
-    assert other is not None and other.differences()["machine"][4] > 0 and sorted(other.hooks) == [3]
+    assert (
+        other is not None and other.differences()["machine"][4] > 0 and sorted(other.hooks) == [3]
+    )
     assert "reference with" in both.page(one.view)
     with pytest.raises(interp.InputError, match="of different tasks, 'experts' and 'qlearning'"):
         interp.explore(interp.load("wma-gru"), "qlearning-handwired")
@@ -132,13 +185,19 @@ def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str,
         explorer("wma-handwired").answer(View.of(query))[0].outcome  # noqa: B018
     assert why in str(raised.value)
     answer = client.get(f"/{TOKEN}/?{query}")
-    assert answer.status_code == 400 and "Traceback" not in answer.text and "<script>" not in answer.text
+    assert (
+        answer.status_code == 400
+        and "Traceback" not in answer.text
+        and "<script>" not in answer.text
+    )
 
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
     made = _app(explorer("wma-handwired"), TOKEN)
-    return TestClient(made, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False)
+    return TestClient(
+        made, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False
+    )
 
 
 def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> None:
@@ -146,26 +205,46 @@ def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> Non
     whole = client.get(f"/{TOKEN}/?{query}")
     assert whole.status_code == 200 and "2 edits move the prediction by at most" in whole.text
     assert "default-src 'none'; script-src 'self'" in whole.headers["content-security-policy"]
-    assert whole.headers["referrer-policy"] == "no-referrer" and "http" not in whole.text.replace("http-equiv", "")
+    assert whole.headers["referrer-policy"] == "no-referrer" and "http" not in whole.text.replace(
+        "http-equiv", ""
+    )
     for token in ("", "x", TOKEN[:-1], TOKEN + "x", "%00"):
         assert client.get(f"/{token}/?{query}").status_code in (403, 404)
     for host in ("evil.example", "127.0.0.1.evil.example", "", "127.0.0.1@evil.example"):
         assert client.get(f"/{TOKEN}/?{query}", headers={"Host": host}).status_code == 400
     assert client.get("/").status_code == 404 and client.post(f"/{TOKEN}/").status_code == 405
     old = client.get(f"/old-token/?{query}")
-    assert old.status_code == 403 and "interp explore wma-handwired" in old.text and "flip-vote" in old.text
+    assert (
+        old.status_code == 403
+        and "interp explore wma-handwired" in old.text
+        and "flip-vote" in old.text
+    )
 
 
 def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
     """Every state of the page is an address; what a form cannot add is refused before it is one."""
-    given = {"view": "rounds=6&round=3", "kind": "move", "at": "2", "what": "log_weights.1", "value": "1.5", "on": "1"}
+    given = {
+        "view": "rounds=6&round=3",
+        "kind": "move",
+        "at": "2",
+        "what": "log_weights.1",
+        "value": "1.5",
+        "on": "1",
+    }
     added = client.get(f"/{TOKEN}/add", params=given)
     assert added.headers["location"] == "./?round=3&rounds=6&edit=move+2-+log_weights.1+1.5"
     page = client.get(f"/{TOKEN}/{added.headers['location']}").text
-    assert '<a href="./?round=3&amp;rounds=6" aria-label="Undo move 2- log_weights.1 1.5">undo</a>' in page
+    assert (
+        '<a href="./?round=3&amp;rounds=6" aria-label="Undo move 2- log_weights.1 1.5">undo</a>'
+        in page
+    )
     assert client.get(f"/{TOKEN}/add", params={**given, "what": "log_weights.7"}).status_code == 400
     inputs = {**given, "kind": "input", "what": "flip-vote expert=1", "value": ""}
-    assert client.get(f"/{TOKEN}/add", params=inputs).headers["location"].endswith("edit=input+2+flip-vote+expert%3D1")
+    assert (
+        client.get(f"/{TOKEN}/add", params=inputs)
+        .headers["location"]
+        .endswith("edit=input+2+flip-vote+expert%3D1")
+    )
     looked = {
         "view": "rounds=6&round=5&hold=1",
         "episode": "2",
@@ -174,7 +253,9 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
         "rounds": "4",
         "seed": "",
     }
-    assert client.get(f"/{TOKEN}/look", params=looked).headers["location"] == "./?episode=2&rounds=4"
+    assert (
+        client.get(f"/{TOKEN}/look", params=looked).headers["location"] == "./?episode=2&rounds=4"
+    )
     numbered = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
     asked = {"kind": "input", "at": "1", "what": "change-reward reward=", "value": "0.25"}
     assert str(numbered.added("", asked).edits[0]) == "input 1 change-reward reward=0.25"
@@ -188,16 +269,27 @@ def test_a_cell_of_the_table_is_set() -> None:
     for value in (0.5, -0.25):
         set_to = looked.added(view, {**cell, "to": str(value)})
         table, view = looked.answer(set_to)[0].decoded[1]["table"], set_to.query()
-        assert len(set_to.edits) == 2 and table[2, 1, 0] == pytest.approx(value) and table[2, 0, 1] != value
-    without = looked.answer(View.of("rounds=4&edit=zero+0+z[0.0]+-"))[0].decoded[1]["table"][2, 1, 0]
-    assert [edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits] == ["zero"]
+        assert (
+            len(set_to.edits) == 2
+            and table[2, 1, 0] == pytest.approx(value)
+            and table[2, 0, 1] != value
+        )
+    without = looked.answer(View.of("rounds=4&edit=zero+0+z[0.0]+-"))[0].decoded[1]["table"][
+        2, 1, 0
+    ]
+    assert [
+        edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits
+    ] == ["zero"]
     refuses("got 'much'", looked.added, view, {**cell, "to": "much"})
     assert 'name="to" id="tile-table.1.0" value="-0.25"' in looked.page(View.of(f"{view}&round=2"))
 
 
 def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
     view = of("input 3 flip-vote expert=1")
-    kept = {name: client.get(f"/{TOKEN}/keep/{name}?{view.query()}") for name in ("data.csv", "figure.svg", "view.py")}
+    kept = {
+        name: client.get(f"/{TOKEN}/keep/{name}?{view.query()}")
+        for name in ("data.csv", "figure.svg", "view.py")
+    }
     one, _ = explorer("wma-handwired").answer(view)
     rows = [line.split(",") for line in kept["data.csv"].text.splitlines()]
     after = np.array([float(row[rows[0].index("model_after")]) for row in rows[1:]]).reshape(6, 2)
@@ -213,7 +305,11 @@ def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: Te
     last = read["resid_post[1]@p?"] if "resid_post[1]@p?" in read else list(read.values())[-1]
     assert last["number"] and max(row["R2"] for row in read.values()) > 0.9
     shares = {row["place"]: row["share"] for row in page.carriers(one)}
-    assert shares["latent@<z>"] == pytest.approx(1) and shares["embed@y"] == 0 if "embed@y" in shares else True
+    assert (
+        shares["latent@<z>"] == pytest.approx(1) and shares["embed@y"] == 0
+        if "embed@y" in shares
+        else True
+    )
     assert min(shares.values()) == pytest.approx(0, abs=1e-9)
     text = client.get(f"/{TOKEN}/part/carriers?{view.query()}").text
     assert text.count("<tr") == 1 + len(shares) and "All rows are here" in text
@@ -225,19 +321,27 @@ def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: Te
     assert client.get(f"/{TOKEN}/?{view.query()}").status_code == 200
 
 
-@pytest.mark.parametrize(("name", "kind"), [("wma-handwired", "input"), ("qlearning-handwired", "patch")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("wma-handwired", "input"), ("qlearning-handwired", "patch")]
+)
 def test_a_page_opens_at_a_round_where_an_edit_is_seen(name: str, kind: str) -> None:
     """A flipped vote moves a prediction at once; no reward moves a hard policy, so a state is taken from elsewhere."""
     looked = explorer(name)
     (edit,) = (view := looked.opening(View(rounds=8))).edits
     shown = looked.answer(view)[0]
     moved = shown.differences()["machine"]
-    assert (edit.kind, edit.round) == (kind, 4) and moved[view.round] == moved.max() > 0.1 and len(shown.controls)
+    assert (
+        (edit.kind, edit.round) == (kind, 4)
+        and moved[view.round] == moved.max() > 0.1
+        and len(shown.controls)
+    )
     assert looked.opening(view) == view and looked.opening(View(round=2)) == View(round=2)
 
 
 def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
-    shown = explorer("qlearning-handwired").answer(View.of("rounds=8&edit=input+4+change-reward+-"))[0]
+    shown = explorer("qlearning-handwired").answer(
+        View.of("rounds=8&edit=input+4+change-reward+-")
+    )[0]
     assert shown.differences()["machine"].max() == 0
     assert page.contents(shown, None)["sentence"].startswith(
         "The edit (change the reward) moves no prediction by 0.001 or more; the decoded "
@@ -252,40 +356,59 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         text = opener.open(served.address).read().decode()
-        with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:  # it has said all that it will
+        with socket.create_connection(
+            ("127.0.0.1", served.port), timeout=30
+        ) as client:  # it has said all that it will
             client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
             client.shutdown(socket.SHUT_WR)
             assert client.recv(4) == b"HTTP"
     finally:
         served.close()
-    assert "The edit (flip the label) moves the prediction" in text and "the machine that was given" in text
+    assert (
+        "The edit (flip the label) moves the prediction" in text
+        and "the machine that was given" in text
+    )
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
         opener.open(served.address)
 
 
-def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and_its_python_too() -> None:
+def test_a_page_of_recorded_episodes_shows_one_half_and_decodes_by_the_other_and_its_python_too() -> (
+    None
+):
     """It is served from what was in use when it began, and goes on after that."""
-    people = replace(bandit.sample(12, 9, 2, "reversal", seed=0), participants=[*"abcdef"] * 2, regime="recorded")
+    people = replace(
+        bandit.sample(12, 9, 2, "reversal", seed=0), participants=[*"abcdef"] * 2, regime="recorded"
+    )
     algorithm = bandit.TASK.rivals()["two_rates"].make(gain=0.7, loss=0.2, inverse_temperature=4.0)
     with interp.tasks.using(people, algorithm):
-        served = interp.explore(learner("gru", "bandit", width=3), view="round=4&edit=input+3+flip-reward+-")
+        served = interp.explore(
+            learner("gru", "bandit", width=3), view="round=4&edit=input+3+flip-reward+-"
+        )
     try:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         text = opener.open(served.address).read().decode()
         code = opener.open(served.address.replace("?", "keep/view.py?")).read().decode()
     finally:
         served.close()
-    assert "what was recorded of 6 participants" in text and "algorithm is Rescorla-Wagner with two rates (gain" in code
+    assert (
+        "what was recorded of 6 participants" in text
+        and "algorithm is Rescorla-Wagner with two rates (gain" in code
+    )
     bench = served.explorer.answer(View.of("round=4&edit=input+3+flip-reward+-"))[0].bench
     assert (
-        sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants)) and len(bench.known) == 6
+        sorted(bench.episodes.participants)[::2] == sorted(set(bench.episodes.participants))
+        and len(bench.known) == 6
     )
     assert {*bench.episodes.participants} | {*bench.known.participants} == {*"abcdef"}
     scope = {"people": people, "algorithm": algorithm, "model": served.explorer.model}
     exec(code, scope)
     assert (
-        np.abs(served.explorer.answer(served.view)[0].machine[1] - scope["predictions"].double().numpy()).max() <= 1e-6
+        np.abs(
+            served.explorer.answer(served.view)[0].machine[1]
+            - scope["predictions"].double().numpy()
+        ).max()
+        <= 1e-6
     )
 
 
@@ -299,13 +422,25 @@ def test_edits_at_their_bounds() -> None:
     for seed in ("100000001", "0100000000"):
         refuses("seed is a (whole )?number", View.of, f"seed={seed}")
     learned = explorer("wma-gru").answer(View(rounds=6))[0].bench
-    assert (bench.n_known, bench.ridge) == (240 / 6, 0) and (learned.n_known, learned.ridge) == (1440 / 6, RIDGE)
-    assert Edit.parse("patch 1 latent 0").source(bench) == 0 and Edit.parse("patch 1 latent 15").source(bench) == 15
+    assert (bench.n_known, bench.ridge) == (240 / 6, 0) and (learned.n_known, learned.ridge) == (
+        1440 / 6,
+        RIDGE,
+    )
+    assert (
+        Edit.parse("patch 1 latent 0").source(bench) == 0
+        and Edit.parse("patch 1 latent 15").source(bench) == 15
+    )
     assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
-    table = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3)).answer(View(rounds=4))[0].bench
+    table = (
+        Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3))
+        .answer(View(rounds=4))[0]
+        .bench
+    )
     assert Edit.parse("move 1 table.1.2 3").moved(table)[1].tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
-        refuses(r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").moved, table)
+        refuses(
+            r"the shape \(2, 3\); write table.0.0", Edit.parse(f"move 1 {number} 3").moved, table
+        )
     assert bench.numbers("log_weights") == [f"log_weights: e_{i}" for i in (1, 2, 3)]
     assert bench.fit == {"log_weights": pytest.approx(1)}
     truth, read = np.random.default_rng(0).normal(size=(2, 4, 3, 2))

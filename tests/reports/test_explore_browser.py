@@ -60,19 +60,26 @@ def tabbed(page: Page, wanted: str, most: int = 80) -> None:
 
 def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
     """Choose a round, move the state in it, read what it does, undo it, set a cell; no outside request, no fault."""
-    with opened(browser, interp.load("wma-handwired", n_experts=2), "round=1&rounds=5") as (_, page):
+    with opened(browser, interp.load("wma-handwired", n_experts=2), "round=1&rounds=5") as (
+        _,
+        page,
+    ):
         look(page, 390, dark=True)
         tabbed(page, "#round-2")
         page.keyboard.press("Enter")
         page.wait_for_url("**/?round=2&rounds=5")
-        assert page.evaluate("document.activeElement.id") == "round-2"  # the focus stays where it was
+        assert (
+            page.evaluate("document.activeElement.id") == "round-2"
+        )  # the focus stays where it was
         tabbed(page, "#move-state > summary")
         page.keyboard.press("Enter")
         tabbed(page, "form[aria-label='Move the decoded state'] input[name=value]")
         page.keyboard.type("2.5")
         page.keyboard.press("Enter")
         page.wait_for_url("**edit=move+2+log_weights.0+2.5")
-        assert page.inner_text("#said").endswith("the decoded log-weights: e_1 moves by 2.500, in round 2.")
+        assert page.inner_text("#said").endswith(
+            "the decoded log-weights: e_1 moves by 2.500, in round 2."
+        )
         assert faults(browser) == {}
         look(page, 1440, dark=False)
         assert faults(browser) == {}
@@ -97,15 +104,23 @@ def made(page: Page, edit: Edit) -> None:
     fold = page.locator(f"#{names.get(edit.kind, 'take-away')}")
     if fold.get_attribute("open") is None:
         fold.locator("summary").click()
-    label = {"move": "Move the decoded state", "input": "Change an input", "patch": "Patch from another episode"}
+    label = {
+        "move": "Move the decoded state",
+        "input": "Change an input",
+        "patch": "Patch from another episode",
+    }
     form = fold.locator(f"form[aria-label='{label.get(edit.kind, 'Ablate or patch')}']")
     if edit.kind == "input" and "reward=" in edit.value:
         form = fold.locator("form:has(input[value$='reward='])")
         form.locator("[name=value]").fill(edit.value.removeprefix("reward="))
     elif edit.kind == "input":
         said = f"{edit.what} {edit.value}"
-        listed = form.locator("[name=what] option").evaluate_all("all => all.map((one) => one.value)")
-        form.locator("[name=what]").select_option(said if said in listed else f"{edit.what} expert=0")
+        listed = form.locator("[name=what] option").evaluate_all(
+            "all => all.map((one) => one.value)"
+        )
+        form.locator("[name=what]").select_option(
+            said if said in listed else f"{edit.what} expert=0"
+        )
     elif edit.kind == "move":
         form.locator("[name=what]").select_option(edit.what)
         form.locator("[name=value]").fill(edit.value)
@@ -121,7 +136,9 @@ def made(page: Page, edit: Edit) -> None:
     form.locator("button").click()
 
 
-@pytest.mark.slow(reason="twelve edits by form on five machines, each run again by the Python of its page: two minutes")
+@pytest.mark.slow(
+    reason="twelve edits by form on five machines, each run again by the Python of its page: two minutes"
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_edits_made_by_forms_give_what_their_python_gives(browser: Browser, name: str) -> None:
     with opened(browser, name, "rounds=6&episode=1&round=3") as (_, page):
@@ -131,7 +148,9 @@ def test_edits_made_by_forms_give_what_their_python_gives(browser: Browser, name
                 text = text.replace("log_weights.1 1.5", "log_weights.3 1.5")
             edit = Edit.parse(text)
             made(page, edit)
-            page.wait_for_function("(what) => location.search.includes(what)", arg=f"edit={edit.kind}+{edit.round}")
+            page.wait_for_function(
+                "(what) => location.search.includes(what)", arg=f"edit={edit.kind}+{edit.round}"
+            )
             assert page.locator(".edits li").count() == 1, page.inner_text("body")
             scope: dict[str, Any] = {}
             exec(page.locator("#code").text_content(), scope)
@@ -144,19 +163,25 @@ def test_edits_made_by_forms_give_what_their_python_gives(browser: Browser, name
             page.wait_for_function("() => !location.search.includes('edit')")
 
 
-@pytest.mark.slow(reason="five machines at three widths in two themes, their longer parts computed: three minutes")
+@pytest.mark.slow(
+    reason="five machines at three widths in two themes, their longer parts computed: three minutes"
+)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_width_and_theme(browser: Browser, name: str) -> None:
     view = f"rounds=6&round=4&edit={TWELVE[name][-3].replace(' ', '+')}&edit=input+3+{TWELVE[name][0].split(' ', 2)[2]}"
     with opened(browser, name, view.replace(" ", "+")) as (served, page):
-        page.evaluate("document.querySelectorAll('details:not(:has(iframe))').forEach((one) => { one.open = true; })")
+        page.evaluate(
+            "document.querySelectorAll('details:not(:has(iframe))').forEach((one) => { one.open = true; })"
+        )
         for width in (390, 1024, 1440):
             for dark in (False, True):
                 look(page, width, dark)
                 assert faults(browser) == {}, (width, dark)
         home, query = served.address.split("?")
         folds = page.locator("details:has(iframe)").evaluate_all("all => all.map((one) => one.id)")
-        assert set(folds) == {"layers", "carriers"} | ({"attention"} if name != "wma-gru" else set())
+        assert set(folds) == {"layers", "carriers"} | (
+            {"attention"} if name != "wma-gru" else set()
+        )
         for part in folds:
             page.goto(f"{home}part/{part}?{query}")
             page.evaluate(UNFOLD)
@@ -166,7 +191,9 @@ def test_every_width_and_theme(browser: Browser, name: str) -> None:
 
 @pytest.mark.slow(reason="a machine of 64 experts, of 145 positions a round: half a minute")
 def test_a_machine_of_64_experts(browser: Browser) -> None:
-    with opened(browser, interp.load("wma-handwired", n_experts=64), "edit=move+10+log_weights.63+4") as (_, page):
+    with opened(
+        browser, interp.load("wma-handwired", n_experts=64), "edit=move+10+log_weights.63+4"
+    ) as (_, page):
         for width in (390, 1440):
             look(page, width, dark=False)
             assert faults(browser) == {}, width
@@ -191,7 +218,11 @@ def test_two_tabs_do_not_disturb_each_other(browser: Browser) -> None:
 def test_a_killed_server_is_said_and_another_shows_the_view(browser: Browser) -> None:
     """The page says that nobody answers; the command that it names shows the same view."""
     words = [sys.executable, "-c", "from interp.cli import app; app()", "explore", "wma-gru"]
-    command = {"stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONPATH": os.getcwd()}}
+    command = {
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "PYTHONPATH": os.getcwd()},
+    }
     page = browser.page
     page.context.set_offline(False)
     first = subprocess.Popen(words, **command)

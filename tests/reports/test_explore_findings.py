@@ -30,15 +30,22 @@ def said(words: str) -> list[float]:
 
 
 def test_a_round_count_that_never_was() -> None:
-    shown = {name: seen(name, "round=6&edit=move+5+elapsed+10").differences() for name in ("wma-learned", "wma-gru")}
+    shown = {
+        name: seen(name, "round=6&edit=move+5+elapsed+10").differences()
+        for name in ("wma-learned", "wma-gru")
+    }
     learned, gru = shown.values()
     numbers = [learned["algorithm"][6], learned["machine"][6], gru["machine"][6]]
     numbers += [learned["control_high"][6], gru["control_high"][6]]
-    assert said("**The transformer believes") == [pytest.approx(number, abs=0.005) for number in numbers]
+    assert said("**The transformer believes") == [
+        pytest.approx(number, abs=0.005) for number in numbers
+    ]
     assert numbers[1] > 0.95 * numbers[0] and 0.5 * numbers[0] < numbers[2] < 0.75 * numbers[0]
 
 
-@pytest.mark.slow(reason="sixteen rounds of search on three kinds of graphs: ten seconds of one core")
+@pytest.mark.slow(
+    reason="sixteen rounds of search on three kinds of graphs: ten seconds of one core"
+)
 def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
     apart = {}
     for regime in ("repeated", "stranded", ""):
@@ -54,8 +61,14 @@ def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
 
 @pytest.mark.slow(reason="eight heads, each set to zero in 25 rounds: a second of one core")
 def test_one_head_matters_more_than_any_other() -> None:
-    shown = {(i, j): seen("wma-learned", f"edit=zero+5-+z[{i}.{j}]+-").differences() for i in (0, 1) for j in range(4)}
+    shown = {
+        (i, j): seen("wma-learned", f"edit=zero+5-+z[{i}.{j}]+-").differences()
+        for i in (0, 1)
+        for j in range(4)
+    }
     moved = {head: each["machine"].mean() for head, each in shown.items()}
     head, following = sorted(moved, key=lambda one: -moved[one])[:2]
     numbers = [moved[head], moved[following], shown[head]["control_mean"].mean()]
-    assert head == (0, 1) and said("**One head") == [pytest.approx(number, abs=0.0005) for number in numbers]
+    assert head == (0, 1) and said("**One head") == [
+        pytest.approx(number, abs=0.0005) for number in numbers
+    ]

@@ -18,7 +18,15 @@ LABELS = ["e_1", "e_2"]
 
 def tidy(**means: list[float]) -> pd.DataFrame:
     parts = [
-        pd.DataFrame({"round": range(1, 1 + len(mean)), "algorithm": key, "mean": mean, "low": mean, "high": mean})
+        pd.DataFrame(
+            {
+                "round": range(1, 1 + len(mean)),
+                "algorithm": key,
+                "mean": mean,
+                "low": mean,
+                "high": mean,
+            }
+        )
         for key, mean in means.items()
     ]
     return pd.concat(parts)
@@ -30,7 +38,9 @@ def test_trajectories_draw_both_and_the_difference() -> None:
     figure = figures.trajectories(values, values - 0.5, LABELS, ylabel="log-weight")
     left, right = figure.axes
     drawn = [line.get_ydata() for line in left.lines if len(line.get_ydata())]
-    np.testing.assert_array_equal(drawn, [values[:, 0] - 0.5, values[:, 0], values[:, 1] - 0.5, values[:, 1]])
+    np.testing.assert_array_equal(
+        drawn, [values[:, 0] - 0.5, values[:, 0], values[:, 1] - 0.5, values[:, 1]]
+    )
     np.testing.assert_array_equal([line.get_ydata() for line in right.lines], np.full((2, 3), 0.5))
 
 
@@ -44,7 +54,9 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
     """Whatever else is drawn, and in whatever order, an algorithm has one colour."""
     first = figures.curves(tidy(model=[1, 2], bayes=[0, 1]), ylabel="regret")
     second = figures.curves(tidy(random=[3, 4], bayes=[0, 1], unheard_of=[1, 1]), ylabel="regret")
-    by_name = [{line.get_label(): line.get_color() for line in f.axes[0].lines} for f in (first, second)]
+    by_name = [
+        {line.get_label(): line.get_color() for line in f.axes[0].lines} for f in (first, second)
+    ]
     assert by_name[0]["bayes"] == by_name[1]["bayes"] and len(set(by_name[1].values())) >= 3
 
 
@@ -80,7 +92,13 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
 
 
 BINS = pd.DataFrame(
-    {"from": [0, 0.5], "to": [0.5, 1], "share": [1.0, 0], "prediction": [0.25, np.nan], "frequency": [0.5, np.nan]}
+    {
+        "from": [0, 0.5],
+        "to": [0.5, 1],
+        "share": [1.0, 0],
+        "prediction": [0.25, np.nan],
+        "frequency": [0.5, np.nan],
+    }
 ).assign(low=0.4, high=0.6)
 
 
@@ -91,9 +109,14 @@ def test_calibration_leaves_empty_bins_out() -> None:
 
 
 test_shapes_that_do_not_fit = refused(
-    (lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""), "must both be"),
     (
-        lambda: figures.heatmaps({"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}, label=""),
+        lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""),
+        "must both be",
+    ),
+    (
+        lambda: figures.heatmaps(
+            {"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}, label=""
+        ),
         "same columns",
     ),
 )
@@ -111,9 +134,13 @@ def test_drawing_changes_no_setting() -> None:
 
 def test_svg_follows_the_page() -> None:
     """Text is text in the page's colour, hues are the theme's, every id is the figure's own, it can be read aloud."""
-    svg = inline_svg(figures.curves(tidy(model=[1.0, 2.0]), ylabel="regret"), "Regret <of> it", "f7")
+    svg = inline_svg(
+        figures.curves(tidy(model=[1.0, 2.0]), ylabel="regret"), "Regret <of> it", "f7"
+    )
     assert svg.startswith("<svg") and 'role="img"' in svg and ">Regret &lt;of&gt; it</title>" in svg
     assert "<text" in svg and "currentColor" in svg and "var(--blue)" in svg
     assert "#000000" not in svg and not any(light in svg for light, _ in HUES.values())
-    assert all(name.startswith("f7-") for name in re.findall(r'(?:\bid="|url\(#|href="#)([^")]+)', svg))
+    assert all(
+        name.startswith("f7-") for name in re.findall(r'(?:\bid="|url\(#|href="#)([^")]+)', svg)
+    )
     assert "<style" not in svg and "<metadata" not in svg

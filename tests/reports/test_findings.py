@@ -13,7 +13,9 @@ from tests.cases import by_cases
 NAN = float("nan")
 
 
-def row(variable: str, score: float, width: float, random: float, control: bool = False) -> dict[str, Any]:
+def row(
+    variable: str, score: float, width: float, random: float, control: bool = False
+) -> dict[str, Any]:
     """A claim of ``interp.interventions.interchange``."""
     bounds = {"score_low": score - width, "score_high": score + width, "noun": f"the {variable}"}
     about = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
@@ -38,19 +40,29 @@ def test_interchange() -> None:
         ("no", "the absent"),
         ("undecided", "the astride, the everywhere, the unseen"),
     ]
-    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith("a random direction")
+    assert found[0].yes == "updates its state by the carried" and found[0].strongest.startswith(
+        "a random direction"
+    )
 
 
 @by_cases("scores, moved, random, word")
-def test_steering(scores: tuple[float, float], moved: tuple[float, float], random: float, word: str) -> None:
+def test_steering(
+    scores: tuple[float, float], moved: tuple[float, float], random: float, word: str
+) -> None:
     """The dose that is worst of those that move the algorithm decides, against half of its move."""
-    frame = pd.DataFrame({"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]})
+    frame = pd.DataFrame(
+        {"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]}
+    )
     score = np.array([scores[0], NAN, scores[1]])
-    frame = frame.assign(score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random)
+    frame = frame.assign(
+        score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random
+    )
     found = interchange._steered(frame, None)  # type: ignore[arg-type]
     assert [one.word for one in found] == [word]
     if word in ("yes", "no"):
-        assert found[0].number.estimate == min(value for value, by in zip(scores, moved, strict=True) if by > 0.02)
+        assert found[0].number.estimate == min(
+            value for value, by in zip(scores, moved, strict=True) if by > 0.02
+        )
 
 
 @by_cases("size, kept, random, word")
@@ -71,7 +83,13 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
 def test_digits_are_those_that_the_interval_leaves() -> None:
     """Two digits of the width; no negative zero; powers of ten where all is small."""
     shown = [
-        cell(Interval(*x)) for x in ((-1e-9, -0.2, 0.2), (12.345, 10.1, 14.6), (3e-5, 1e-5, 5e-5), (1.0, 1.0, 1.0))
+        cell(Interval(*x))
+        for x in ((-1e-9, -0.2, 0.2), (12.345, 10.1, 14.6), (3e-5, 1e-5, 5e-5), (1.0, 1.0, 1.0))
     ]
-    assert shown == ["0.00 [−0.20, 0.20]", "12.3 [10.1, 14.6]", "3.0e−5 [1.0e−5, 5.0e−5]", "1.000 [1.000, 1.000]"]
+    assert shown == [
+        "0.00 [−0.20, 0.20]",
+        "12.3 [10.1, 14.6]",
+        "3.0e−5 [1.0e−5, 5.0e−5]",
+        "1.000 [1.000, 1.000]",
+    ]
     assert cell(np.float64(-0.001), ".2f") == "0.00"

@@ -25,9 +25,15 @@ from tests.reports.conftest import SMALL, tiny
 
 SAID = [Measure(str(n), "A claim", Interval(n, n, n), 0.5, needs_control=False) for n in (1, 0, 0)]
 ONE = Part(
-    "one", "One", lambda context: None, lambda made, context: Section("One", [Prose("A.")]), summary=lambda *_: SAID
+    "one",
+    "One",
+    lambda context: None,
+    lambda made, context: Section("One", [Prose("A.")]),
+    summary=lambda *_: SAID,
 )
-SLOW = Part("slow", "Slow", lambda context: 1 / 0, lambda made, context: Section("Slow", []), slow=True)
+SLOW = Part(
+    "slow", "Slow", lambda context: 1 / 0, lambda made, context: Section("Slow", []), slow=True
+)
 
 
 def pages(folder: Path) -> set[str]:
@@ -44,14 +50,21 @@ def test_two_folders_of_one_name_give_two_pages(tmp_path: Path) -> None:
     for run in ("a", "b", "a"):
         write(str(tmp_path / run / "model"), tmp_path / "out", **SMALL, parts=(ONE,))
     assert len(pages(tmp_path / "out") - {INDEX}) == 2
-    assert all(re.fullmatch(r"model-[0-9a-f]{8}\.html|index\.html", name) for name in pages(tmp_path / "out"))
+    assert all(
+        re.fullmatch(r"model-[0-9a-f]{8}\.html|index\.html", name)
+        for name in pages(tmp_path / "out")
+    )
 
 
 @by_cases("given, name")
-def test_what_a_model_was_given_is_in_the_name(given: dict[str, Any], name: str, tmp_path: Path) -> None:
+def test_what_a_model_was_given_is_in_the_name(
+    given: dict[str, Any], name: str, tmp_path: Path
+) -> None:
     """A report at another size, in another regime, or of a circuit built otherwise does not overwrite the plain one."""
     model = interp.load("wma-handwired", **given.get("arguments", {}))
-    written = write(model, tmp_path, n_episodes=5, n_rounds=10, parts=(ONE,), source="wma-handwired", **given)
+    written = write(
+        model, tmp_path, n_episodes=5, n_rounds=10, parts=(ONE,), source="wma-handwired", **given
+    )
     assert re.fullmatch(name, written.path.name)
 
 
@@ -67,7 +80,10 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     """Every report with how its claims came out, comparisons among them; a page links back to the list."""
     write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), ONE))
     comparison = tmp_path / "comparisons" / "one-against-another" / "comparison.html"
-    write_listed(Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}), comparison)
+    write_listed(
+        Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}),
+        comparison,
+    )
     for kind, at in (
         ("audit", "audits/one/one.html"),
         ("llm", "llm/llm.html"),
@@ -79,7 +95,9 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         Report("Named alike", "", [], about={"kind": kind}).write(tmp_path / at)
     drawn, axes = plt.subplots()
     axes.set_title("costs $5, \ud800$")
-    Report("Drawn", "", [], about={"kind": "llm"}, hero=[Figure(drawn, "A", "A.")]).write(tmp_path / "drawn.html")
+    Report("Drawn", "", [], about={"kind": "llm"}, hero=[Figure(drawn, "A", "A.")]).write(
+        tmp_path / "drawn.html"
+    )
     elsewhere = Report("Alone", "Same?", [], about={"kind": "comparison"})
     assert (
         write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
@@ -97,7 +115,8 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     listed = re.findall(r'<h3><a href="(.*?)">(.*?)</a>', html)
     assert len({title for _, title in listed}) == len(listed) == 9, "no two entries have one title"
     pictures = re.findall(
-        r'<img src="data:image/png;base64,([\w+/=]+)" alt="" loading="lazy">\n*<div>\n*<h3>(.*?)</h3>', html
+        r'<img src="data:image/png;base64,([\w+/=]+)" alt="" loading="lazy">\n*<div>\n*<h3>(.*?)</h3>',
+        html,
     )
     assert [title for _, title in pictures] == ['<a href="drawn.html">Drawn</a>'], (
         "a page's first figure is its picture"
@@ -105,4 +124,6 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(base64.b64decode(pictures[0][0]))).width == 260
     assert {"audits/one/one.html", "llm/llm.html"} <= {where for where, _ in listed}
     assert '<a href="../../index.html">All reports</a>' in comparison.read_text("utf-8")
-    assert '<a href="index.html">All reports</a>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
+    assert '<a href="index.html">All reports</a>' in (tmp_path / "wma-handwired.html").read_text(
+        "utf-8"
+    )

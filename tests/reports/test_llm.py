@@ -23,16 +23,24 @@ class Served(AgentBackend):
     """A scripted agent whose calls have their price, as a server's have."""
 
     async def ask(self, *asked: Any) -> Any:
-        return replace(await super().ask(*asked), usage={"prompt_tokens": 10, "completion_tokens": 5})
+        return replace(
+            await super().ask(*asked), usage={"prompt_tokens": 10, "completion_tokens": 5}
+        )
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Traces of two scripted agents."""
     folder = tmp_path_factory.mktemp("traces")
-    conditions = [Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only")]
+    conditions = [
+        Condition("online", "no-note"),
+        Condition("online", "note-only"),
+        Condition("weather", "note-only"),
+    ]
     for name in ("counter", "last-step"):
-        work = plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 6), conditions)
+        work = plan(
+            Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 6), conditions
+        )
         run(work, folder, Served("served", AGENTS[name]))
     return folder
 
@@ -54,10 +62,21 @@ def test_the_page_has_both_worlds_and_the_paper(page: Path) -> None:
         "Prompts",
     ):
         assert f"<h2>{title}</h2>" in html
-    assert html.count("<svg") == 1 + 2 + 2, "regret of all models first, a figure for each of two, and two on notes"
-    for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
+    assert html.count("<svg") == 1 + 2 + 2, (
+        "regret of all models first, a figure for each of two, and two on notes"
+    )
+    for text in (
+        "wma-handwired",
+        "DeepSeek-V3 (paper)",
+        "Qwen-3-14B (paper)",
+        "built-in wording, version 1",
+        "served",
+    ):
         assert text in html
-    assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
+    assert (
+        "You take part in an online prediction task" in html
+        and "Notes of the first instance of each group" in html
+    )
     assert html.count(">flat, weather framing</text>") == 2 and "(Paper, figures 4 and 15.)" in html
     assert 'class="sentence">No algorithm is named for ' in html and "groups of runs.</p>" in html
 

@@ -54,7 +54,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         patch.setattr(library, "_BUILT", {})
         patch.setattr(checkpoints, "BUILDERS", {})
         interp.register_machine("own-gru", gru, description="a GRU of the tests", task="experts")
-        ran = invoked("report", "own-gru", "--quick", "--episodes", "12", "--rounds", "10", "--out", folder)
+        ran = invoked(
+            "report", "own-gru", "--quick", "--episodes", "12", "--rounds", "10", "--out", folder
+        )
     assert ran.exit_code == 0, ran.output
     paths = {"loop": page.path, "own-gru": folder / "own-gru-quick.html"}
     return {name: path.read_text("utf-8") for name, path in paths.items()}
@@ -67,7 +69,9 @@ def some(task: Any, *left_out: str) -> list[Part]:
 
 def text(html: str, title: str) -> str:
     """What a section says, without markup."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", section(html, title.replace("'", "&#39;")))).split())
+    return " ".join(
+        unescape(re.sub(r"<[^>]+>", " ", section(html, title.replace("'", "&#39;")))).split()
+    )
 
 
 def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) -> None:
@@ -76,14 +80,21 @@ def test_every_part_stands_and_what_is_lacking_is_said(written: dict[str, str]) 
     expected = {part.title for part in default_parts()} - {"The state over time"}
     expected |= {"Weights over time", "Regret", "Calibration", "Attention to each expert"}
     assert expected <= set(titles(html))
-    lacking = {title for title in titles(html)[:-1] if "not applicable" in text(html, title).lower()}
+    lacking = {
+        title for title in titles(html)[:-1] if "not applicable" in text(html, title).lower()
+    }
     assert lacking - {"The paper's figures"} == OF_HEADS | {CURVES}
     assert "Not applicable: no learning curves ship with loop." in text(html, CURVES)
     for title in OF_HEADS:
         assert "Not applicable: loop has no attention heads." in text(html, title)
     assert "The paper's figures" in lacking  # they name the part that would show one
     assert not OF_HEADS & set(re.findall(r'<th scope="row">(.*?)</th>', html))
-    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"|<pre.*?</pre>', "", html, flags=re.DOTALL).split("</style>")[-1]
+    assert (
+        "http"
+        not in re.sub(r'xmlns(:\w+)?="[^"]*"|<pre.*?</pre>', "", html, flags=re.DOTALL).split(
+            "</style>"
+        )[-1]
+    )
 
 
 def test_what_can_be_computed_is(written: dict[str, str]) -> None:
@@ -91,7 +102,9 @@ def test_what_can_be_computed_is(written: dict[str, str]) -> None:
     html = written["loop"]
     for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
-    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
+    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(
+        html, "Steering"
+    )
     assert "thin lines are the machine's" in text(html, "Weights over time")
     assert "loop: a learned model of" in html and "transformer" not in text(html, "What was found")
 
@@ -104,7 +117,9 @@ def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     said = text(html, "Interchange interventions")
-    assert said.count("no other direction") == 4  # accuracy and score, as the prediction and as the state show them
+    assert (
+        said.count("no other direction") == 4
+    )  # accuracy and score, as the prediction and as the state show them
     assert "doing nothing" in text(html, "What was found")
     html = write(
         circuits.load("wma-handwired", n_experts=2), tmp_path, **SMALL, parts=parts, quick=True
@@ -123,7 +138,10 @@ def test_the_overview_says_what_is_carried(written: dict[str, str]) -> None:
 
 def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     """Where only the history differs, the whole carried state restores the clean run; a gate of an LSTM does not."""
-    parts = (overview.part(), patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8))
+    parts = (
+        overview.part(),
+        patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8),
+    )
     html = write(lstm(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert all(len(rows(html, at)) == 1 for at in ("latent@h", "latent@c", "forget", "output"))
     assert "h [16]; c [16]" in text(html, "What was found")
@@ -151,29 +169,46 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
 
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
-    parts = some(catalog.get("experts"), "compared", "patching", "interchange", "steering", "calibration")
+    parts = some(
+        catalog.get("experts"), "compared", "patching", "interchange", "steering", "calibration"
+    )
     written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
     assert written.failures == {}
     said = text(written.path.read_text("utf-8"), "What was found")
     assert "12 episodes of 12 rounds" in said and "cache [12, 8], grows by 1 a round" in said
     refuses("needs at least 10 rounds an episode, got 6", write, cached(n_rounds=6), tmp_path)
-    refuses("'cached' has room for 12 rounds an episode, got 13", write, cached(n_rounds=12), tmp_path, n_rounds=13)
+    refuses(
+        "'cached' has room for 12 rounds an episode, got 13",
+        write,
+        cached(n_rounds=12),
+        tmp_path,
+        n_rounds=13,
+    )
 
 
 @pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
-def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int, int], tmp_path: Path) -> None:
+def test_machines_of_the_other_tasks_get_their_pages(
+    task: str, sizes: tuple[int, int], tmp_path: Path
+) -> None:
     """Nothing of the task's own parts fails where a machine has no heads and no layers."""
     parts = some(catalog.get(task), "compared", "patching", "interchange", "steering")
-    written = write(reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts)
+    written = write(
+        reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts
+    )
     assert written.failures == {}
-    assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(written.path.read_text("utf-8")))
+    assert {part.title for part in default_parts()} & OF_HEADS <= set(
+        titles(written.path.read_text("utf-8"))
+    )
 
 
 def reader_of(layout: Any, width: int = 12) -> Any:
     """A GRU that reads a round of any task; it predicts from what comes before the prediction."""
     torch.manual_seed(0)
     first = layout.predict_position + 1
-    parts = {"embed": nn.Embedding(len(layout.vocabulary), 4), "cell": nn.GRUCell(5 * layout.n_positions, width)}
+    parts = {
+        "embed": nn.Embedding(len(layout.vocabulary), 4),
+        "cell": nn.GRUCell(5 * layout.n_positions, width),
+    }
     module = nn.ModuleDict(parts | {"read": nn.Linear(5 * first + width, layout.n_outputs)})
 
     def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -181,12 +216,22 @@ def reader_of(layout: Any, width: int = 12) -> Any:
         scores = m["read"](torch.cat([seen[:, :first].flatten(1), carried["h"]], 1))
         return scores, {"h": m["cell"](seen.flatten(1), carried["h"])}
 
-    return interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (width,))], points={"new": "cell.new"})
+    return interp.adapt(
+        module,
+        layout,
+        step=step,
+        channels=[interp.Channel("h", (width,))],
+        points={"new": "cell.new"},
+    )
 
 
-def test_the_page_of_a_machine_by_name_says_the_command_that_writes_it_again(written: dict[str, str]) -> None:
+def test_the_page_of_a_machine_by_name_says_the_command_that_writes_it_again(
+    written: dict[str, str],
+) -> None:
     assert "interp report own-gru --quick --episodes 12 --rounds 10 --seed 0" in written["own-gru"]
-    assert "interp compare own-gru --report" in text(written["own-gru"], "Compared with other machines")
+    assert "interp compare own-gru --report" in text(
+        written["own-gru"], "Compared with other machines"
+    )
 
 
 def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
@@ -200,16 +245,32 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
     def said(value: Any, context: Context) -> list[Measure]:
         return [Measure("a", "A claim", Interval(1, 1, 1), 0.5, needs_control=False)]
 
-    of_heads = Part("of-heads", "Of heads", compute, lambda value, context: [Prose(value)], summary=said, slow=True)
+    of_heads = Part(
+        "of-heads",
+        "Of heads",
+        compute,
+        lambda value, context: [Prose(value)],
+        summary=said,
+        slow=True,
+    )
     lacking = replace(of_heads, lacking=needing("pattern"))
-    reads = Part("reads", "Reads", lambda context: context.result("of-heads"), lambda value, context: [Prose(value)])
+    reads = Part(
+        "reads",
+        "Reads",
+        lambda context: context.result("of-heads"),
+        lambda value, context: [Prose(value)],
+    )
     parts = (overview.part(), lacking, reads)
-    with pytest.warns(UserWarning, match="Reads, because not applicable: gru has no attention heads"):
+    with pytest.warns(
+        UserWarning, match="Reads, because not applicable: gru has no attention heads"
+    ):
         html = write(gru(), tmp_path, **SMALL, parts=parts, quick=True).path.read_text("utf-8")
     assert computed == [] and "A claim" not in html
     assert titles(html)[:-1] == ["What was found", "Of heads", "Reads"]
     assert "Not applicable: gru has no attention heads." in text(html, "Of heads")
-    html = write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)).path.read_text("utf-8")
+    html = write(
+        "wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)
+    ).path.read_text("utf-8")
     assert computed == ["wma-handwired"] and "A claim" in html
 
 
@@ -220,7 +281,9 @@ def test_attention_of_a_machine_without_heads_is_refused() -> None:
     refuses("not applicable: gru has no attention heads", heads_of, gru())
 
 
-def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: dict[str, str]) -> None:
+def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(
+    written: dict[str, str],
+) -> None:
     """There is no command for it, and the section stands."""
     said = text(written["loop"], "Compared with other machines")
     assert 'compare.run(model, "wma-handwired")' in said and "interp compare" not in said
@@ -229,8 +292,16 @@ def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: di
 def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) -> None:
     said = {"yes": "predicts likewise", "no": "predicts differently"}
     measure = Measure("behaviour", "It predicts", Interval(0.5, 0.4, 0.6), 0.9, **said)
-    about = {"model": "gru", "reference": "", "measures": [measure.to_dict()], "algorithm": {"name": "a vote"}}
-    write_json(tmp_path / COMPARISONS / "one" / "comparison.json", about | {"settings": {"digests": [gru().digest()]}})
+    about = {
+        "model": "gru",
+        "reference": "",
+        "measures": [measure.to_dict()],
+        "algorithm": {"name": "a vote"},
+    }
+    write_json(
+        tmp_path / COMPARISONS / "one" / "comparison.json",
+        about | {"settings": {"digests": [gru().digest()]}},
+    )
     ((_, name, _, (found,)),) = COMPARED.compute(SimpleNamespace(folder=tmp_path, model=gru()))
     assert (name, found.yes, found.no) == (
         "gru against algorithms",
@@ -251,13 +322,17 @@ def without_sites(n_experts: int = 4) -> Any:
     return replace(without_edges(n_experts), sites={}, partial={})
 
 
-def test_a_circuit_without_sites_is_verified_by_what_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_circuit_without_sites_is_verified_by_what_it_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its predictions and its state, as of any machine; what needs a site says that none is listed."""
     record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_sites")
     monkeypatch.setitem(RECORDS, "bare", record)
     wanted = ("verification", "softening", "circuit")
     parts = (overview.part(), *(part for part in experts.parts() if part.key in wanted))
-    written = write(circuits.load("bare", n_experts=2), tmp_path, n_episodes=8, n_rounds=10, parts=parts)
+    written = write(
+        circuits.load("bare", n_experts=2), tmp_path, n_episodes=8, n_rounds=10, parts=parts
+    )
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "carried state" in text(html, "Verification against the algorithm")
@@ -275,5 +350,7 @@ def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "lists no edges" in text(html, "The circuit") and "Which position reads which" in html
-    assert "L0H0 bind" in section(html, "The circuit") and "log_weights" in section(html, "The circuit")
+    assert "L0H0 bind" in section(html, "The circuit") and "log_weights" in section(
+        html, "The circuit"
+    )
     assert "says of no variable which places carry it" in text(html, "Interchange interventions")

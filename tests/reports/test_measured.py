@@ -12,12 +12,20 @@ NAN = float("nan")
 
 
 def measure(number: Interval, threshold: float = 0.5, **controls: float) -> Measure:
-    return Measure("m", "M", number, threshold, controls={name: Control(value) for name, value in controls.items()})
+    return Measure(
+        "m",
+        "M",
+        number,
+        threshold,
+        controls={name: Control(value) for name, value in controls.items()},
+    )
 
 
 def test_marks_stand_where_their_numbers_are() -> None:
     """In percent of the scale; what lies beyond it stands at its end and is pale; a threshold points to its side."""
-    above = measure(Interval(0.6, 0.5, 0.9), 0.95, **{UNTRAINED: -2.0, "chance": 0.1, "random": 0.25})
+    above = measure(
+        Interval(0.6, 0.5, 0.9), 0.95, **{UNTRAINED: -2.0, "chance": 0.1, "random": 0.25}
+    )
     below = replace(measure(Interval(1.2, NAN, NAN), 0.1, a=0.3, b=0.2), side="below")
     drawn = Measures([above, below, measure(Interval(NAN, NAN, NAN))])
     assert [drawn.marks(one) for one in drawn.measures] == [
@@ -37,7 +45,9 @@ def test_marks_stand_where_their_numbers_are() -> None:
 
 def test_an_amount_is_printed() -> None:
     """It has no scale from 0 to 1, so its number and threshold stand as text."""
-    error = Measure("e", "E", Interval(1e-16, 1e-16, 1e-16), 1e-12, "below", unit="error", is_share=False)
+    error = Measure(
+        "e", "E", Interval(1e-16, 1e-16, 1e-16), 1e-12, "below", unit="error", is_share=False
+    )
     assert Measures([error]).marks(error) == []
     assert Measures([error]).said(error) == "1.0e−16 [1.0e−16, 1.0e−16] error; at most 1.0e−12"
 

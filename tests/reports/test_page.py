@@ -28,15 +28,23 @@ def view(title: str = "Layer 1") -> AttentionView:
 
 def small_report(*views: AttentionView) -> Report:
     frame = pd.DataFrame({"max_error": [1e-15, 0.25], "exact": [True, False]})
-    held = Measure("held", "It holds the votes", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.1)})
+    held = Measure(
+        "held", "It holds the votes", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.1)}
+    )
     line = figures.trajectories(np.eye(3), np.eye(3), ["a", "b", "c"], ylabel="weight")
     return Report(
         "A <b>model</b>",
         "What `it` does.",
         [
-            Section("Summary", [Measures([held]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")]),
+            Section(
+                "Summary",
+                [Measures([held]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")],
+            ),
             Section("Errors", [Table(frame, "All of them."), Table(frame, collapsed=True), *views]),
-            Section("Weights", [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")]),
+            Section(
+                "Weights",
+                [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")],
+            ),
             Section("Reproduce", [Code("print('<script>')", "Python")]),
         ],
         {"seed": 0, "versions": {"python": "3.11"}, "n_experts": 4},
@@ -58,7 +66,11 @@ def test_text_is_escaped_and_marked_up() -> None:
     """A title, a paragraph or code is text; only backticks and ** are markup."""
     html = page()
     assert "A &lt;b&gt;model&lt;/b&gt;" in html and "print(&#39;&lt;script&gt;&#39;)" in html
-    assert "One &amp; two.</p>" in html and "<strong>four</strong>" in html and "What <code>it</code> does." in html
+    assert (
+        "One &amp; two.</p>" in html
+        and "<strong>four</strong>" in html
+        and "What <code>it</code> does." in html
+    )
 
 
 def test_contents_link_to_every_section() -> None:
@@ -88,7 +100,9 @@ def test_policy_names_exactly_the_scripts_of_the_page() -> None:
     html = page(1)
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)  # type: ignore[union-attr]
     scripts = [library_script(), *re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)]
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
     assert len(scripts) == 3
     allowed = " ".join(f"&#39;sha256-{digest}&#39;" for digest in digests)
     assert f"script-src {allowed};" in policy and "default-src &#39;none&#39;" in policy
@@ -120,9 +134,21 @@ def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:
 
 def test_cells_read_as_a_reader_wants() -> None:
     """Absence is a dash, truth is a word, numbers have four digits, a format wins."""
-    assert [cell(x) for x in (None, float("nan"), True, "a", (1, 2))] == ["–", "–", "yes", "a", "1, 2"]
+    assert [cell(x) for x in (None, float("nan"), True, "a", (1, 2))] == [
+        "–",
+        "–",
+        "yes",
+        "a",
+        "1, 2",
+    ]
     assert cell(0.123456, ".1%") == "12.3%" and cell(np.float32(0.5)) == "0.5"
-    assert [number(x) for x in (1e-3, 999_999.0, 1e6, 2.5e-10, -4)] == ["0.001", "999,999", "1.0e6", "2.5e−10", "−4"]
+    assert [number(x) for x in (1e-3, 999_999.0, 1e6, 2.5e-10, -4)] == [
+        "0.001",
+        "999,999",
+        "1.0e6",
+        "2.5e−10",
+        "−4",
+    ]
 
 
 def test_format_for_a_column_that_is_not_there() -> None:

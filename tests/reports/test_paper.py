@@ -32,20 +32,34 @@ def test_every_figure_that_a_page_claims_has_a_part(task, page) -> None:  # type
 def test_every_figure_has_a_home() -> None:
     """Each figure is claimed by a page on experts or on Q-learning, or belongs to the page on language models."""
     claimed = shown_on("experts").keys() | shown_on("qlearning").keys()
-    elsewhere = {number for number, (_, report) in PRINTED.items() if report.startswith("interp llm")}
+    elsewhere = {
+        number for number, (_, report) in PRINTED.items() if report.startswith("interp llm")
+    }
     assert claimed | elsewhere == PRINTED.keys() and len(PRINTED) == 15 + 3
 
 
 def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
     """A part of this page, another report, and a part that failed, each in its row."""
-    shown = Part("shown", "What is shown", lambda context: 1, lambda one, context: Section("What is shown", []))
-    failed = Part("failed", "Not here", lambda context: 1 // 0, lambda one, context: Section("Not here", []))
+    shown = Part(
+        "shown",
+        "What is shown",
+        lambda context: 1,
+        lambda one, context: Section("What is shown", []),
+    )
+    failed = Part(
+        "failed", "Not here", lambda context: 1 // 0, lambda one, context: Section("Not here", [])
+    )
     here = {"8": ("shown", "smaller"), "9": ("failed", ""), "10": ("missing", "")}
     model = interp.load("wma-handwired", n_experts=2)
     with pytest.warns(UserWarning, match="Not here"):
-        page = write(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here))).path
+        page = write(
+            model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here))
+        ).path
     rows = re.findall(r"<tr>(.*?)</tr>", page.read_text("utf-8"), re.DOTALL)
-    cells = [[unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows]
+    cells = [
+        [unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        for row in rows
+    ]
     by_number = {row[0]: row[2:] for row in cells if len(row) == 4}
     assert by_number["8"] == ["here: What is shown", "smaller"]
     assert by_number["9"][0] == "nowhere" and "modulo by zero" in by_number["9"][1]
@@ -66,9 +80,9 @@ def test_small_multiples_share_axes_and_one_legend() -> None:
     """Five panels in rows of three: one legend, the same limits, and no axes where there is no panel."""
     figure = panels.curves(tidy(5, 2), by="panel", ylabel="regret")
     drawn = [axes for axes in figure.axes if axes.axison]
-    assert [axes.get_title(loc="left") for axes in drawn] == [f"panel {i}" for i in range(5)] and len(
-        figure.legends
-    ) == 1
+    assert [axes.get_title(loc="left") for axes in drawn] == [
+        f"panel {i}" for i in range(5)
+    ] and len(figure.legends) == 1
     assert len({axes.get_ylim() for axes in drawn}) == 1
 
 
@@ -78,7 +92,9 @@ def test_names_at_the_ends_do_not_touch() -> None:
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     for axes in figure.axes:
-        boxes = sorted((text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0)
+        boxes = sorted(
+            (text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0
+        )
         assert len(boxes) == 6 and all(low.y1 <= high.y0 for low, high in pairwise(boxes))
 
 
@@ -86,7 +102,11 @@ def test_every_head_has_its_panel() -> None:
     """Three heads and one: four pictures of what was given, thinned labels on the left and below, a colour bar."""
     given = [np.tril(np.random.default_rng(0).random((3, 4, 4))), np.eye(4)[None]]
     figure = panels.attention(given, list("abcd"), [["1.1", "1.2", "1.3"], ["2.1"]])
-    drawn = {axes.get_title(loc="left"): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
+    drawn = {
+        axes.get_title(loc="left"): np.asarray(axes.images[0].get_array())
+        for axes in figure.axes
+        if axes.images
+    }
     np.testing.assert_array_equal(drawn["1.2"], given[0][1])
     np.testing.assert_array_equal(drawn["2.1"], given[1][0])
 
@@ -103,7 +123,11 @@ def test_opacity_grows_with_the_magnitude(colours: matplotlib.colors.Colormap) -
 def test_many_series_are_told_apart_by_what_matters() -> None:
     """Of 32 experts the six that end farthest from the middle have hues and names; the others are one grey."""
     reference = np.outer(np.arange(5), np.arange(32.0) - 15.5)
-    figure = figures.trajectories(reference, reference, [f"e_{i}" for i in range(32)], ylabel="log-weight")
+    figure = figures.trajectories(
+        reference, reference, [f"e_{i}" for i in range(32)], ylabel="log-weight"
+    )
     (legend,) = figure.legends
     named = [text.get_text() for text in legend.get_texts()]
-    assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(named) and "e_16" not in named
+    assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(
+        named
+    ) and "e_16" not in named

@@ -34,7 +34,13 @@ from tests.test_json import SCHEMA, check
 def part(key: str, compute: Callable[[Context], Any] = lambda context: None, **others: Any) -> Part:
     """A part whose section says what was computed."""
     title = key.capitalize()
-    return Part(key, title, compute, lambda computed, context: Section(title, [Prose(str(computed))]), **others)
+    return Part(
+        key,
+        title,
+        compute,
+        lambda computed, context: Section(title, [Prose(str(computed))]),
+        **others,
+    )
 
 
 def refuse(context: Context) -> None:
@@ -50,48 +56,85 @@ def model() -> Any:
     return interp.load("wma-handwired", n_experts=2)
 
 
-def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, tmp_path: Path) -> None:
+def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
+    model: Any, tmp_path: Path
+) -> None:
     """The page holds everything else, and says why of what is missing: at its place and in the summary."""
     said = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.9)})
     drawn = part("drawn", summary=lambda computed, context: [said])
     undrawn = replace(part("undrawn"), draw=lambda computed, context: divide(context))
     parts = (overview.part(), part("refused", refuse), part("broken", divide), undrawn, drawn)
-    with pytest.warns(UserWarning, match=r"Refused, because there are <2> reasons; Broken, because ZeroDivisionError"):
+    with pytest.warns(
+        UserWarning,
+        match=r"Refused, because there are <2> reasons; Broken, because ZeroDivisionError",
+    ):
         html = write(model, tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert titles(html)[:-1] == ["What was found", "Refused", "Broken", "Undrawn", "Drawn"]
     assert "Not computed, because there are &lt;2&gt; reasons</p>" in section(html, "Refused")
     for title in ("Broken", "Undrawn"):
-        assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
+        assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(
+            html, title
+        )
         assert "in divide" in section(html, title)
     assert 'class="missing"' not in section(html, "Drawn")
     row = r'<th scope="row">([^<]*) <a class="see" href="#(.*?)"(.*?)badge (.*?)">(.*?)<(.*?)</tr>'
     why = r'class="(?:said|muted)">([^<]+)<'  # beside the word, or where the number would stand
-    cut = [(*one[:2], *one[3:5], *re.findall(why, one[2] + one[5])) for one in re.findall(row, html, re.DOTALL)]
+    cut = [
+        (*one[:2], *one[3:5], *re.findall(why, one[2] + one[5]))
+        for one in re.findall(row, html, re.DOTALL)
+    ]
     zero = "not computed, because ZeroDivisionError: division by zero"
-    whys = {"Refused": "not computed, because there are &lt;2&gt; reasons", "Broken": zero, "Undrawn": zero}
-    expected = [(title, title.lower(), "neutral", "undecided", said) for title, said in whys.items()]
+    whys = {
+        "Refused": "not computed, because there are &lt;2&gt; reasons",
+        "Broken": zero,
+        "Undrawn": zero,
+    }
+    expected = [
+        (title, title.lower(), "neutral", "undecided", said) for title, said in whys.items()
+    ]
     assert cut == [*expected, ("A claim", "drawn", "neutral", "undecided", "chance does as well")]
 
 
-def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_exits_with_1_and_prints_the_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A script notices; a reader still gets the page."""
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), part("broken", divide)))
     ran = invoked("report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", tmp_path)
     assert ran.exit_code == 1
-    assert ran.stdout.strip() == str(tmp_path / "wma-handwired.html") and (tmp_path / "wma-handwired.html").is_file()
+    assert (
+        ran.stdout.strip() == str(tmp_path / "wma-handwired.html")
+        and (tmp_path / "wma-handwired.html").is_file()
+    )
     assert "not computed: Broken, because ZeroDivisionError" in ran.stderr
 
 
-def test_the_json_is_the_measures_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_json_is_the_measures_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What a script reads is what a reader sees; the page's first sentence is that of the first part with one."""
     held = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.1)})
     exact = part("exact", summary=lambda *_: [held], sentence=lambda *_: "It is exact.")
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), exact))
-    words = ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path), "--json"]
+    words = [
+        "report",
+        "wma-handwired",
+        "--episodes",
+        "5",
+        "--rounds",
+        "10",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     printed = json.loads(invoked(*words).stdout)
     check(printed, SCHEMA["$defs"]["report"])
-    assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed["not_computed"] == {}
-    assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
+    assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed[
+        "not_computed"
+    ] == {}
+    assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text(
+        "utf-8"
+    )
 
 
 def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
@@ -108,10 +151,14 @@ def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
         html = write(model, tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert computed == ["late"] and "early saw once" in section(html, "Early")
     assert "ZeroDivisionError" in section(html, "Needy")
-    assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(html, "Lost")
+    assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(
+        html, "Lost"
+    )
 
 
-def test_a_report_hashes_a_model_once(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_hashes_a_model_once(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever parts ask for the digest of its weights: they share one session."""
     hashed: list[Any] = []
     digest = type(model)._digest
@@ -127,7 +174,9 @@ def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_counts_the_parts_that_apply(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The bar ends where the work does, and says how long the last part took."""
     seen: list[Any] = []
 
@@ -138,7 +187,12 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
 
     monkeypatch.setattr(builder, "display", display)
     monkeypatch.setattr(builder, "perf_counter", iter((0.0, 1.5, 2.0, 2.25)).__next__)
-    write(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
+    write(
+        model,
+        tmp_path,
+        **SMALL,
+        parts=(part("one"), part("two"), part("no", applies=lambda context: False)),
+    )
     said = ("One", "Two (One: 1.5 s)", "drawing (Two: 0.2 s)")
     steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in said]
     assert seen == [(2, -1), *steps, {"completed": 2}]
@@ -146,8 +200,14 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
 
 def test_a_page_of_a_shipped_model_is_small(tmp_path: Path) -> None:
     """Attention is most of a page: that of the largest shipped model leaves a megabyte of 2.5 for the rest."""
-    parts = [part for part in parts_for(tasks.get("reachability")) if part.key in ("summary", "attention")]
-    page = write("reachability-learned", tmp_path, n_episodes=8, n_rounds=6, quick=True, parts=parts).path
+    parts = [
+        part
+        for part in parts_for(tasks.get("reachability"))
+        if part.key in ("summary", "attention")
+    ]
+    page = write(
+        "reachability-learned", tmp_path, n_episodes=8, n_rounds=6, quick=True, parts=parts
+    ).path
     assert page.stat().st_size < 1_500_000
 
 
@@ -155,15 +215,21 @@ def test_what_handwired_and_learned_models_get(model: Any) -> None:
     """Parts that need a circuit are a handwired model's alone; the evaluation elsewhere is a learned model's."""
     learned = tiny(model.layout)
     keys = [
-        {p.key for p in experts.parts() if p.applies(Context(subject, "", 8, 12, 0))} for subject in (model, learned)
+        {p.key for p in experts.parts() if p.applies(Context(subject, "", 8, 12, 0))}
+        for subject in (model, learned)
     ]
     assert {"verification", "softening"} <= keys[0] - keys[1] and "elsewhere" in keys[1] - keys[0]
 
 
-@pytest.mark.parametrize(("name", "variant"), [("wma-handwired", "P"), ("qlearning-handwired", "lin")])
+@pytest.mark.parametrize(
+    ("name", "variant"), [("wma-handwired", "P"), ("qlearning-handwired", "lin")]
+)
 def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: str) -> None:
     """A variant that does not hold a variable loses the row, not the table."""
-    found = {claim.variable for claim in wired(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)}
+    found = {
+        claim.variable
+        for claim in wired(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)
+    }
     default = {claim.variable for claim in wired(Context(interp.load(name), "", 8, 12, 0).circuit)}
     assert {"log_weights", "prediction"} <= found or {"table", "choice", "change"} <= found
     assert found < default
@@ -180,7 +246,12 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
     full = own_task.PULLS
     tasks.register(Task(full.key, full.name, full.what, full.data))
     html = write(tiny(own_task.PullRound()), tmp_path, **SMALL).path.read_text("utf-8")
-    assert titles(html)[:-1] == ["What was found", "Attention", "What the heads do", "How to reproduce"]
+    assert titles(html)[:-1] == [
+        "What was found",
+        "Attention",
+        "What the heads do",
+        "How to reproduce",
+    ]
     assert "interp report" not in section(html, "How to reproduce")
 
 
@@ -199,4 +270,6 @@ def test_a_task_says_only_what_differs() -> None:
     expected.insert(expected.index("probes") + 1, "more")
     assert [one.key for one in listed] == expected and mine in listed
     for wrong in ({"replace": [part("prob")]}, {"after": {"prob": []}}):
-        refuses(r"unknown part of every report 'prob'; did you mean 'probes'", default_parts, **wrong)
+        refuses(
+            r"unknown part of every report 'prob'; did you mean 'probes'", default_parts, **wrong
+        )

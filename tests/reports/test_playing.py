@@ -28,4 +28,6 @@ def test_one_state_or_action_has_no_control_to_show() -> None:
     """A chain of one state, or with one action, does not exist; the report then plays random MDPs alone."""
     for n_states, n_actions in ((1, 3), (3, 1)):
         model = interp.load("qlearning-handwired", n_states=n_states, n_actions=n_actions)
-        assert [one.world for one in qlearning._let_play(Context(model, "", 3, 5, 0))] == ["random MDPs"]
+        assert [one.world for one in qlearning._let_play(Context(model, "", 3, 5, 0))] == [
+            "random MDPs"
+        ]

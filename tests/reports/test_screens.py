@@ -61,15 +61,24 @@ def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
 
 def faults(browser: Browser) -> dict[str, object]:
     """What is wrong with the page as it is, by what was looked at; nothing where all is well."""
-    found = {"sticks out": max(0, browser.evaluate(OVERFLOW)), "overlap": browser.evaluate(OVERLAPS)}
+    found = {
+        "sticks out": max(0, browser.evaluate(OVERFLOW)),
+        "overlap": browser.evaluate(OVERLAPS),
+    }
     found |= {"scrolls unhinted": browser.evaluate(UNHINTED), "tiny": browser.evaluate(TINY_TEXT)}
     return {what: fault for what, fault in {**found, "axe": violations(browser)}.items() if fault}
 
 
 @pytest.mark.slow(reason="a page of each kind at three widths in two themes: a minute of one core")
-@pytest.mark.parametrize("kind", ["wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned", "index"])
+@pytest.mark.parametrize(
+    "kind", ["wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned", "index"]
+)
 def test_every_kind_of_page(
-    browser: Browser, pages: dict[str, Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Browser,
+    pages: dict[str, Path],
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No label over another, no sideways scroll without a hint, nothing that axe objects to."""
     fewer(monkeypatch)
@@ -78,14 +87,22 @@ def test_every_kind_of_page(
     for width in (390, 1024, 1440):
         for dark in (False, True):
             browser.open(page, width=width, dark=dark)
-            browser.evaluate("document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })")
+            browser.evaluate(
+                "document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })"
+            )
             assert faults(browser) == {}, (width, dark)
 
 
 def test_the_list_shows_one_task(browser: Browser, tmp_path: Path) -> None:
     """What is of others, and sections without one of its own, are out of sight; no script, and by the keyboard."""
-    for path, kind, task in (("a", "learned", "search"), ("b", "learned", "advice"), ("audits/c/c", "audit", "advice")):
-        Report(path[-1], "", [], about={"kind": kind, "task": task}).write(tmp_path / f"{path}.html")
+    for path, kind, task in (
+        ("a", "learned", "search"),
+        ("b", "learned", "advice"),
+        ("audits/c/c", "audit", "advice"),
+    ):
+        Report(path[-1], "", [], about={"kind": kind, "task": task}).write(
+            tmp_path / f"{path}.html"
+        )
     browser.open(write_index(tmp_path))
     seen = "[...document.querySelectorAll('main h2, h3')].filter((e) => e.checkVisibility()).map((e) => e.innerText)"
     assert browser.evaluate(seen) == ["Learned", "a", "b", "Audited", "c"]
@@ -107,11 +124,18 @@ def test_axe_finds_nothing(browser: Browser, small_page: Path, dark: bool) -> No
 def test_the_first_screen_holds_the_measures(browser: Browser, small_page: Path) -> None:
     """The sentence, and a row a claim: its number among controls, its word, a link to where it is shown."""
     browser.open(small_page, width=1440, height=900)
-    plot, rows = "document.querySelector('figure.intervals table')", "[...{}.querySelectorAll('tbody tr')]"
+    plot, rows = (
+        "document.querySelector('figure.intervals table')",
+        "[...{}.querySelectorAll('tbody tr')]",
+    )
     assert browser.evaluate(f"{plot}.getBoundingClientRect().bottom") < 900
-    assert browser.evaluate("document.querySelector('.sentence').innerText") == "It does what it does."
+    assert (
+        browser.evaluate("document.querySelector('.sentence').innerText") == "It does what it does."
+    )
     words = ["yes", "no", "undecided", "not applicable", "yes"]
-    said = browser.evaluate(f"{rows.format(plot)}.map((row) => row.querySelector('.badge').innerText)")
+    said = browser.evaluate(
+        f"{rows.format(plot)}.map((row) => row.querySelector('.badge').innerText)"
+    )
     assert said == words
     track = browser.evaluate(f"{plot}.querySelector('.track').getAttribute('aria-label')")
     assert track == "0.50 [0.40, 0.60] R2; at least 0.3; chance: 0.1"
@@ -133,11 +157,15 @@ def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Pa
         assert browser.evaluate(marked) == "#what-was-found"
         assert browser.evaluate("document.querySelector('#missing details').open") is False
         if width < 1440:
-            assert browser.evaluate("document.querySelector('h1').getBoundingClientRect().top") < 100
+            assert (
+                browser.evaluate("document.querySelector('h1').getBoundingClientRect().top") < 100
+            )
             browser.page.click("nav.contents summary")
         browser.page.click("nav.contents a[href='#missing']")
         assert browser.evaluate("document.querySelector('#missing details').open") is True
-        browser.evaluate("document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })")
+        browser.evaluate(
+            "document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })"
+        )
         browser.evaluate("document.getElementById('missing').scrollIntoView()")
         browser.wait(f"{marked} === '#missing'")
         line = "document.querySelector('nav.contents summary').getBoundingClientRect()"
@@ -149,7 +177,9 @@ def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Pa
 def test_a_folded_page_says_what_its_sections_say(browser: Browser, small_page: Path) -> None:
     """Beside each title its words and the first sentence of its first caption; a link into a fold opens it."""
     browser.open(small_page)
-    assert browser.evaluate("document.querySelector('#weights summary').innerText.split('\\n')") == [
+    assert browser.evaluate(
+        "document.querySelector('#weights summary').innerText.split('\\n')"
+    ) == [
         "Weights 2 yes no undecided not applicable",
         "Text.",
     ]
@@ -162,12 +192,19 @@ def test_a_folded_page_says_what_its_sections_say(browser: Browser, small_page: 
 def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
     """On paper nothing can be opened or scrolled: folds are open, boxes show all that they hold, no link to click."""
     browser.open(small_page)
-    assert browser.evaluate("document.querySelector('details.table table').checkVisibility()") is False
+    assert (
+        browser.evaluate("document.querySelector('details.table table').checkVisibility()") is False
+    )
     browser.page.emulate_media(media="print")
     tables = "[...document.querySelectorAll('details.table table')]"
     assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True, True]
     assert browser.evaluate(f"{tables}.every((table) => table.getBoundingClientRect().height > 50)")
-    assert browser.evaluate("getComputedStyle(document.querySelector('details.table .scroll')).maxHeight") == "none"
+    assert (
+        browser.evaluate(
+            "getComputedStyle(document.querySelector('details.table .scroll')).maxHeight"
+        )
+        == "none"
+    )
     assert not browser.evaluate("document.querySelector('.csv').checkVisibility()")
 
 
@@ -179,8 +216,12 @@ def test_a_strict_server(browser: Browser, small_page: Path) -> None:
     with browser.page.expect_download() as download:
         browser.page.click("#table-2 .csv")
     assert download.value.suggested_filename == "table-2.csv"
-    assert download.value.path().read_text() == "name,score,low,high\na,-1e-09,-0.1,0.1\nb,0.5,0.4,0.6\n"
     assert (
-        browser.evaluate("document.querySelector('#table-2 tbody').innerText").split("\n")[0] == "a\t0.00 [−0.10, 0.10]"
+        download.value.path().read_text()
+        == "name,score,low,high\na,-1e-09,-0.1,0.1\nb,0.5,0.4,0.6\n"
+    )
+    assert (
+        browser.evaluate("document.querySelector('#table-2 tbody').innerText").split("\n")[0]
+        == "a\t0.00 [−0.10, 0.10]"
     )
     assert browser.complaints() == []

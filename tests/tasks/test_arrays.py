@@ -26,7 +26,9 @@ def choices(n_episodes, n_rounds, seed):
 
 VOICE = series("voice", sounds, inputs=2, outcomes=("silence", "speech"))
 ARMS = series("arms", choices, inputs=("sun", "rain"), outcomes=("left", "right"), pays=True)
-LEVEL = series("level", lambda *of: (sounds(*of)[0], sounds(*of)[0][..., 0]), inputs=2, outcomes="normal")
+LEVEL = series(
+    "level", lambda *of: (sounds(*of)[0], sounds(*of)[0][..., 0]), inputs=2, outcomes="normal"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +40,38 @@ def _registered(registry):
 def test_a_round_holds_what_was_heard_and_what_came_out():
     """Vectors and numbers as payloads, names as tokens; the truth and what it paid stand after the prediction."""
     layout, episodes = ARMS.layout(), ARMS.sample(3, 4, seed=1)
-    assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?") and layout.outcomes == ("left", "right")
+    assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?") and layout.outcomes == (
+        "left",
+        "right",
+    )
     fed, at = layout.encode(episodes), layout.position
-    said = [[layout.vocabulary[token] for token in row] for row in fed.tokens[0, :, [at("x"), at("y")]].tolist()]
+    said = [
+        [layout.vocabulary[token] for token in row]
+        for row in fed.tokens[0, :, [at("x"), at("y")]].tolist()
+    ]
     names = [("in sun", "in rain"), ("out left", "out right")]
-    assert said == [[names[0][x], names[1][y]] for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)]
-    assert np.array_equal(fed.values[..., at("pay")], episodes.rewards) and episodes.rewards.max() == 0.5
+    assert said == [
+        [names[0][x], names[1][y]]
+        for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)
+    ]
+    assert (
+        np.array_equal(fed.values[..., at("pay")], episodes.rewards)
+        and episodes.rewards.max() == 0.5
+    )
     layout, episodes = LEVEL.layout(), LEVEL.sample(3, 4, seed=1)
     fed = layout.encode(episodes)
-    assert np.array_equal(fed.values[..., 2:4], episodes.inputs) and layout.outcomes == ("mean", "log variance")
-    assert np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes) and LEVEL.kind == "normal"
+    assert np.array_equal(fed.values[..., 2:4], episodes.inputs) and layout.outcomes == (
+        "mean",
+        "log variance",
+    )
+    assert (
+        np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes)
+        and LEVEL.kind == "normal"
+    )
     exact = torch.from_numpy(np.stack([episodes.outcomes, np.zeros((3, 4))], -1))
-    assert LEVEL.data.losses(exact, episodes, slice(0, 4)).allclose(torch.tensor(0.5 * np.log(2 * np.pi)))
+    assert LEVEL.data.losses(exact, episodes, slice(0, 4)).allclose(
+        torch.tensor(0.5 * np.log(2 * np.pi))
+    )
     assert interp.tasks.of(episodes) is LEVEL and type(layout)(**layout.to_dict()) == layout
 
 
@@ -59,7 +81,12 @@ def test_a_module_of_ones_own_is_a_machine_of_it(task):
     net = nn.ModuleDict({"rnn": nn.GRUCell(2, 4), "head": nn.Linear(4, 2)})
     heard = slice(2, 4) if task is VOICE else slice(4, 6)
     machine = machines.cell(
-        net, task, core="rnn", hear=lambda m, fed: fed.values[:, heard], read=lambda m, h, fed: m["head"](h), name="own"
+        net,
+        task,
+        core="rnn",
+        hear=lambda m, fed: fed.values[:, heard],
+        read=lambda m, h, fed: m["head"](h),
+        name="own",
     )
     interp.check_machine(machine)
     (history,) = task.analysis.corruptions()
@@ -102,14 +129,30 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
     """Padded lists hold floats: their outcomes are scored as those that were drawn, and none but those of the task."""
     drawn = ARMS.sample(3, 4, seed=0)
     lists = {name: [list(row) for row in getattr(drawn, name)] for name in drawn.round_arrays}
-    made = type(drawn).of(task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()})
+    made = type(drawn).of(
+        task="arms", **{name: [*rows[:2], rows[2][:1]] for name, rows in lists.items()}
+    )
     even = torch.full((3, 4, 2), 0.5)
-    assert made.lengths.tolist() == [4, 4, 1] and (ARMS.data.losses(even, made, slice(0, 4)) == 0.5).all()
+    assert (
+        made.lengths.tolist() == [4, 4, 1]
+        and (ARMS.data.losses(even, made, slice(0, 4)) == 0.5).all()
+    )
     assert ARMS.analysis.round_inputs(made).features[0].shape == (3, 4, 5)
-    assert torch.equal(ARMS.layout().encode(made).tokens[:2], ARMS.layout().encode(drawn).tokens[:2])
-    for field, value in (("outcomes", 2), ("outcomes", -1), ("outcomes", 0.5), ("inputs", 2), ("inputs", 0.5)):
+    assert torch.equal(
+        ARMS.layout().encode(made).tokens[:2], ARMS.layout().encode(drawn).tokens[:2]
+    )
+    for field, value in (
+        ("outcomes", 2),
+        ("outcomes", -1),
+        ("outcomes", 0.5),
+        ("inputs", 2),
+        ("inputs", 0.5),
+    ):
         wrong = np.full((3, 4), value)
-        refuses(f"{field} must be whole", lambda f=field, w=wrong: ARMS.layout().encode(replace(drawn, **{f: w})))
+        refuses(
+            f"{field} must be whole",
+            lambda f=field, w=wrong: ARMS.layout().encode(replace(drawn, **{f: w})),
+        )
     refuses(r"are \[episode, round\], got", replace, drawn, rewards=np.zeros((3, 1)))
     refuses("inputs must be finite", replace, VOICE.sample(1, 2), inputs=np.full((1, 2, 2), np.nan))
     for given, why in (

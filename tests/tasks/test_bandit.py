@@ -21,11 +21,15 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
     for e in range(len(episodes)):
         values, last = [0.0] * episodes.n_arms, None
         for t in range(episodes.n_rounds):
-            scores = [beta * value + (stays if arm == last else 0.0) for arm, value in enumerate(values)]
+            scores = [
+                beta * value + (stays if arm == last else 0.0) for arm, value in enumerate(values)
+            ]
             found[e, t] = np.exp(scores) / np.exp(scores).sum()
             last = int(episodes.choices[e, t])
             error = episodes.rewards[e, t] - values[last]
-            values = [value * (1 - (forgets if arm != last else 0)) for arm, value in enumerate(values)]
+            values = [
+                value * (1 - (forgets if arm != last else 0)) for arm, value in enumerate(values)
+            ]
             values[last] += (gain if error > 0 else loss) * error
     return found
 
@@ -35,8 +39,14 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
     [
         (algorithms.rescorla_wagner(0.4, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0}),
         (RIVALS["two_rates"].make(0.7, 0.1, 3.0), {"gain": 0.7, "loss": 0.1, "beta": 3.0}),
-        (RIVALS["forgetting"].make(0.4, 0.3, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3}),
-        (algorithms.perseveration(0.4, 1.5, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "stays": 1.5}),
+        (
+            RIVALS["forgetting"].make(0.4, 0.3, 3.0),
+            {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3},
+        ),
+        (
+            algorithms.perseveration(0.4, 1.5, 3.0),
+            {"gain": 0.4, "loss": 0.4, "beta": 3.0, "stays": 1.5},
+        ),
     ],
     ids=lambda one: getattr(one, "key", ""),
 )
@@ -57,15 +67,22 @@ def test_rivals_do_what_their_names_say():
     np.testing.assert_allclose(chances(algorithms.win_stay, 0.9, 0.8), shifts)
     habit = np.array([[0, 0, 0], [0.5, 0, 0], [0.75, 0, 0], [0.375, 0.5, 0]])
     np.testing.assert_allclose(
-        np.log(chances(algorithms.choice_kernel, 0.5, 1.0)), habit - np.log(np.exp(habit).sum(-1, keepdims=True))
+        np.log(chances(algorithms.choice_kernel, 0.5, 1.0)),
+        habit - np.log(np.exp(habit).sum(-1, keepdims=True)),
     )
     np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), [[0.5, 0.25, 0.25]] * 4)
     # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
     ucb = chances(RIVALS["bayes_ucb"].make, 1.0, 1.0)[1]
-    assert np.log(ucb[0] / ucb[1]) == pytest.approx(2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12))
+    assert np.log(ucb[0] / ucb[1]) == pytest.approx(
+        2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12)
+    )
     rng = np.random.default_rng(0)
-    draws = rng.normal([2 / 3, 1 / 2, 1 / 2], np.sqrt([1 / 18, 1 / 12, 1 / 12]), (200_000, 3)).argmax(1)
-    np.testing.assert_allclose(chances(algorithms.bayes_thompson)[1], np.bincount(draws) / len(draws), atol=0.004)
+    draws = rng.normal(
+        [2 / 3, 1 / 2, 1 / 2], np.sqrt([1 / 18, 1 / 12, 1 / 12]), (200_000, 3)
+    ).argmax(1)
+    np.testing.assert_allclose(
+        chances(algorithms.bayes_thompson)[1], np.bincount(draws) / len(draws), atol=0.004
+    )
 
 
 @pytest.mark.parametrize("regime", bandit.REGIMES)
@@ -74,7 +91,9 @@ def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
     episodes = bandit.sample(200, 40, 2, regime, 0, player)
     likely = player.distribution(player.run(episodes))
     chosen = np.take_along_axis(likely, episodes.choices[..., None], -1)[..., 0]
-    assert (likely**2).sum(-1).mean() == pytest.approx(chosen.mean(), abs=0.01)  # as often as it is likely
+    assert (likely**2).sum(-1).mean() == pytest.approx(
+        chosen.mean(), abs=0.01
+    )  # as often as it is likely
     again = bandit.sample(200, 40, 2, regime, 0, player)
     assert (again.choices == episodes.choices).all() and (again.rewards == episodes.rewards).all()
     # Rewards follow what arms pay, not the player: one that chooses at random earns less.
@@ -88,8 +107,14 @@ def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     told = layout.encode(episodes)
     words = [[layout.vocabulary[token] for token in row] for row in told.tokens[0].tolist()]
     assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"] and words[0][4] == "arm_1"
-    assert told.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0] and told.values.count_nonzero() == 2
-    assert layout.outcomes == ("arm_1", "arm_2", "arm_3") and layout.position("choice") > layout.predict_position
+    assert (
+        told.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0]
+        and told.values.count_nonzero() == 2
+    )
+    assert (
+        layout.outcomes == ("arm_1", "arm_2", "arm_3")
+        and layout.position("choice") > layout.predict_position
+    )
     with pytest.raises(interp.InputError, match="3 arms but this model's layout serves 2 arms"):
         interp.tasks.get("bandit").layout(n_arms=2).encode(episodes)
 
@@ -136,7 +161,10 @@ def long_table():
 def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
     long_table.to_csv(tmp_path / "data.txt", sep=separator, index=False)
     episodes = bandit.read(tmp_path / "data.txt")
-    assert episodes.participants.tolist() == ["ann", "bob", "bob"] and episodes.arms == ("left", "right")
+    assert episodes.participants.tolist() == ["ann", "bob", "bob"] and episodes.arms == (
+        "left",
+        "right",
+    )
     assert episodes.lengths.tolist() == [3, 1, 2] or episodes.lengths.tolist() == [3, 2, 1]
     by_length = dict(zip(episodes.lengths.tolist(), range(3), strict=True))
     assert episodes.choices[by_length[3]].tolist() == [0, 1, 0]  # trials 1, 2, 3
@@ -148,9 +176,21 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
 @pytest.mark.parametrize(
     ("change", "given", "message"),
     [
-        (lambda t: t.assign(outcome="won"), {}, r"line 2 of .*data.csv': 'outcome' must be a number, got won"),
-        (lambda t: t.assign(Subject=[*["ann"] * 5, None]), {}, r"line 7 of .*: 'Subject' must not be empty, got nan"),
-        (lambda t: t.set_axis([*t.columns[:3], "key", "key"], axis=1), {"reward": "key"}, "has two columns 'key'"),
+        (
+            lambda t: t.assign(outcome="won"),
+            {},
+            r"line 2 of .*data.csv': 'outcome' must be a number, got won",
+        ),
+        (
+            lambda t: t.assign(Subject=[*["ann"] * 5, None]),
+            {},
+            r"line 7 of .*: 'Subject' must not be empty, got nan",
+        ),
+        (
+            lambda t: t.set_axis([*t.columns[:3], "key", "key"], axis=1),
+            {"reward": "key"},
+            "has two columns 'key'",
+        ),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(change, given, message, long_table, tmp_path):
@@ -165,12 +205,17 @@ def test_labels_of_many_digits_stay_apart(long_table, tmp_path):
     )
     (tmp_path / "data.csv").write_text(table.to_csv(index=False).replace(",", ", "))
     episodes = bandit.read(tmp_path / "data.csv")
-    assert set(episodes.participants) == {"12345671", "12345672"} and episodes.arms == ("1000000000", "1000000001")
+    assert set(episodes.participants) == {"12345671", "12345672"} and episodes.arms == (
+        "1000000000",
+        "1000000001",
+    )
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    refuses("it is a pipe or a device; save what it gives to a file", bandit.read, tmp_path / "pipe")
+    refuses(
+        "it is a pipe or a device; save what it gives to a file", bandit.read, tmp_path / "pipe"
+    )
     refuses("cannot read", bandit.read, tmp_path / "none.csv")
     (tmp_path / "empty.csv").write_text("")
     refuses("give a table with a header and a row a trial", bandit.read, tmp_path / "empty.csv")

@@ -11,7 +11,9 @@ from tests.cases import cases
 from tests.refusals import refused
 
 MACHINES = cases(__file__, "corruptions MACHINES")
-RECORDS = [(key, one.key) for key in MACHINES for one in interp.tasks.get(key).analysis.corruptions()]
+RECORDS = [
+    (key, one.key) for key in MACHINES for one in interp.tasks.get(key).analysis.corruptions()
+]
 
 
 def advice():
@@ -28,9 +30,14 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
     record, (name, sizes), t = interp.tasks.get(task).corruption(key), MACHINES[task], 2
     n = 24 if task == "reachability" else 64
     model = interp.load(name, **sizes)
-    runs = [interp.rollout(model, side) for side in record.build(interp.tasks.get(task).sample_for(model, n, 5, 1), t)]
+    runs = [
+        interp.rollout(model, side)
+        for side in record.build(interp.tasks.get(task).sample_for(model, n, 5, 1), t)
+    ]
     differs = (runs[0].predictions - runs[1].predictions).abs().reshape(n, 5, -1).amax(-1)
-    least = 1e-24 if task == "reachability" else 0.0  # e^-60 of a candidate's weight, which a softmax head leaves
+    least = (
+        1e-24 if task == "reachability" else 0.0
+    )  # e^-60 of a candidate's weight, which a softmax head leaves
     assert record.changes_history or differs[:, : t + record.delay].max() <= least
     assert differs[:, t + record.delay].max() > 1e-3
     assert record.changes_history == (not (runs[0].latents[:, t] == runs[1].latents[:, t]).all())
@@ -45,13 +52,17 @@ def test_flip_vote_changes_one_vote():
 
 def test_flip_label_changes_one_label():
     clean, corrupted = of_advice.flip_label(advice(), round=-1)
-    np.testing.assert_array_equal(np.argwhere(clean.labels != corrupted.labels)[:, 1], [7] * len(clean))
+    np.testing.assert_array_equal(
+        np.argwhere(clean.labels != corrupted.labels)[:, 1], [7] * len(clean)
+    )
     np.testing.assert_array_equal(clean.advice, corrupted.advice)
 
 
 def test_swap_histories_swaps_the_past_only():
     clean, corrupted = experts.TASK.corruption("swap-histories").build(advice(), round=4)
-    np.testing.assert_array_equal(clean.advice[:, :4, [0, 1, 2]], corrupted.advice[:, :4, [1, 0, 2]])
+    np.testing.assert_array_equal(
+        clean.advice[:, :4, [0, 1, 2]], corrupted.advice[:, :4, [1, 0, 2]]
+    )
     np.testing.assert_array_equal(clean.advice[:, 4:], corrupted.advice[:, 4:])
 
 
@@ -80,7 +91,10 @@ def test_a_corruption_of_a_graph_changes_its_own_rounds_only(key):
     record = reachability.TASK.corruption(key)
     clean, corrupted = record.build(reachability.sample(20, 5, 16, 24, seed=1), 2)
     names = ("edges", "roots", "candidates")
-    changed = [np.abs(clean.by_round(n) - corrupted.by_round(n)).reshape(20, 5, -1).any((0, 2)) for n in names]
+    changed = [
+        np.abs(clean.by_round(n) - corrupted.by_round(n)).reshape(20, 5, -1).any((0, 2))
+        for n in names
+    ]
     assert set(np.flatnonzero(np.any(changed, 0))) == ({0, 1} if record.changes_history else {2})
 
 
@@ -89,12 +103,16 @@ def test_moving_the_target_makes_the_search_find_the_negative():
     _, moved = reachability.TASK.corruption("move-target").build(episodes, 1)
     reached = reachability.algorithms.breadth_first().run(moved)["reached"][:, 2]
     rows = np.arange(60)
-    assert (reached[rows, episodes.negatives] == 1).all() and (reached[rows, episodes.targets] == 0).all()
+    assert (reached[rows, episodes.negatives] == 1).all() and (
+        reached[rows, episodes.targets] == 0
+    ).all()
 
 
 def test_the_task_looks_its_corruptions_up_by_key():
     assert experts.TASK.corruption("flip-label").build is of_advice.flip_label
-    assert experts.TASK.analysis.default_corruption in {record.key for record in of_advice.corruptions()}
+    assert experts.TASK.analysis.default_corruption in {
+        record.key for record in of_advice.corruptions()
+    }
 
 
 test_bad_input_is_refused = refused(
@@ -103,7 +121,10 @@ test_bad_input_is_refused = refused(
         "expert 3 does not exist: the episodes have experts 0 to 2, or p_1 to p_3",
     ),
     (lambda: of_advice.flip_label(advice(), 8), "round 8 is out of range"),
-    (lambda: experts.TASK.corruption("swap-histories").build(advice(), 0), "round 0 has no history"),
+    (
+        lambda: experts.TASK.corruption("swap-histories").build(advice(), 0),
+        "round 0 has no history",
+    ),
     (lambda: of_advice.exchange_history(advice().select([0]), 3), "at least 2 episodes"),
     (
         lambda: experts.TASK.corruption("flip-lable"),

@@ -50,20 +50,42 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     found, same = (probes.fit(run, probes.targets.get(key)(one)) for one in (own, whole))
     assert found.r2 == same.r2
     corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
-    effects = [patching.sweep(model, *corruption.build(one, 3), 3, sites="resid_pre").effects for one in (own, whole)]
+    effects = [
+        patching.sweep(model, *corruption.build(one, 3), 3, sites="resid_pre").effects
+        for one in (own, whole)
+    ]
     assert (effects[0] == effects[1]).all()
-    assert interchange.interchange(model, own, own.select(slice(None, None, -1)), algorithm, key, "latent").iia == 1.0
+    assert (
+        interchange.interchange(
+            model, own, own.select(slice(None, None, -1)), algorithm, key, "latent"
+        ).iia
+        == 1.0
+    )
     assert len(own.select([0, 2])) == 2
 
 
 test_what_needs_them_says_so = refused(
-    (lambda: recorded("experts").accuracies_by_round, "the accuracies of these experts are not known"),
-    (lambda: returns.normalised_score([recorded("qlearning")]), "the MDPs of these recorded episodes are not known"),
-    (lambda: recorded("qlearning").select([0]).known_mdps, "the MDPs of these recorded episodes are not known"),
+    (
+        lambda: recorded("experts").accuracies_by_round,
+        "the accuracies of these experts are not known",
+    ),
+    (
+        lambda: returns.normalised_score([recorded("qlearning")]),
+        "the MDPs of these recorded episodes are not known",
+    ),
+    (
+        lambda: recorded("qlearning").select([0]).known_mdps,
+        "the MDPs of these recorded episodes are not known",
+    ),
 )
 
 
-GRAPHS = {"edges": [[[0, 1], [1, 2]]] * 3, "roots": [0] * 3, "candidates": [[1, 2]] * 3, "n_nodes": 3}
+GRAPHS = {
+    "edges": [[[0, 1], [1, 2]]] * 3,
+    "roots": [0] * 3,
+    "candidates": [[1, 2]] * 3,
+    "n_nodes": 3,
+}
 RAGGED = {
     "experts": ExpertEpisodes.of(
         advice=[[[0, 1], [1, 1], [0, 0]], [[1, 0]], [[1, 1]] * 4],
@@ -77,17 +99,25 @@ RAGGED = {
         next_states=[[1, 0, 1], [1], [0] * 4],
         participants=["ann", "bob", "ann"],
     ),
-    "reachability": ReachabilityEpisodes.of(**GRAPHS, n_rounds=[3, 1, 4], participants=["ann", "bob", "ann"]),
+    "reachability": ReachabilityEpisodes.of(
+        **GRAPHS, n_rounds=[3, 1, 4], participants=["ann", "bob", "ann"]
+    ),
 }
 
 
 @pytest.mark.parametrize("task", RAGGED)
 def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_they_say(task):
     ragged = RAGGED[task]
-    assert ragged.lengths.tolist() == [3, 1, 4] and ragged.participants.tolist() == ["ann", "bob", "ann"]
+    assert ragged.lengths.tolist() == [3, 1, 4] and ragged.participants.tolist() == [
+        "ann",
+        "bob",
+        "ann",
+    ]
     missed = [1, 1] if task == "reachability" else [0, 1]  # a NaN or None is a missed trial
     assert ragged.counted.tolist() == [[1, missed[0], 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
-    assert f"of 1 to 4 rounds, {ragged.counted.sum()} of which count, 2 participants" in repr(ragged)
+    assert f"of 1 to 4 rounds, {ragged.counted.sum()} of which count, 2 participants" in repr(
+        ragged
+    )
     some = ragged.select([2, 1])
     assert some.lengths.tolist() == [4, 1] and some.participants.tolist() == ["ann", "bob"]
     assert ragged.select([2]).missing is None and ragged.select([2]).lengths.tolist() == [4]
@@ -96,18 +126,24 @@ def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_
 
 
 @pytest.mark.parametrize("task", RAGGED)
-def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_changes_nothing(task):
+def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_changes_nothing(
+    task,
+):
     ragged, algorithm = RAGGED[task], interp.tasks.get(task).algorithm_records()
     for record in algorithm.values():
         made = record.make()
         values, alone = made.run(ragged), made.run(ragged.select([2]))
         for key in made.state:
             assert np.array_equal(values[f"next_{key}"][:, :-1], values[key][:, 1:])
-            assert np.array_equal(values[f"next_{key}"][ragged.missing], values[key][ragged.missing])
+            assert np.array_equal(
+                values[f"next_{key}"][ragged.missing], values[key][ragged.missing]
+            )
             assert np.array_equal(values[key][2:], alone[key])
     if task == "qlearning":
         assert np.array_equal(ragged.q_tables[0, 1], ragged.q_tables[0, 2])
-        filled = ragged.relearned(transitions={"rewards": np.where(ragged.missing, 0.3, ragged.rewards)})
+        filled = ragged.relearned(
+            transitions={"rewards": np.where(ragged.missing, 0.3, ragged.rewards)}
+        )
         assert np.array_equal(filled.q_tables, ragged.q_tables)
 
 
@@ -122,15 +158,21 @@ def test_a_recorded_set_gives_all_that_every_participant_played_and_disjoint_hal
     whose = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
     recorded = replace(WHOLE["experts"], participants=whose)
     source = experts.TASK.of_recorded(recorded)
-    with pytest.warns(UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256") as told:
+    with pytest.warns(
+        UserWarning, match=r"only 4 participants, 2 in this half: [456] episodes, not 256"
+    ) as told:
         known, test = source.sets_for(256, 99, seed=4, n_scored=256)["default"]
-    assert len(told) == 1 and known.n_rounds == 5 and not {*known.participants} & {*test.participants}
+    assert (
+        len(told) == 1 and known.n_rounds == 5 and not {*known.participants} & {*test.participants}
+    )
     assert sorted([*known.participants, *test.participants]) == whose
     with pytest.warns(UserWarning, match=r"only 4 participants: 10 episodes, not 96"):
         assert sorted(source.sample(96, 5, seed=1).participants) == whose
     for seed in range(4):
         drawn = source.sample(5, 3, n_experts=3, seed=seed)
-        assert drawn.n_rounds == 3 and sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], "all before a second one"
+        assert drawn.n_rounds == 3 and sorted({*drawn.participants[:4]}) == [0, 1, 2, 3], (
+            "all before a second one"
+        )
     batches = {source.sample(4, 5, seed=seed).labels.tobytes() for seed in range(20)}
     assert len(batches) > 4, "the seed says which episodes of a participant"
 
@@ -139,14 +181,23 @@ def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_sa
     missing = np.arange(5) == np.array([[1], [2], [3], [1], [4], [0], [0], [2], [3], [3]])
     missing[0, 2:] = True
     for task, whole in WHOLE.items():
-        gone = replace(whole, missing=None).relearned(transitions={"missing": missing}) if task == "qlearning" else None
+        gone = (
+            replace(whole, missing=None).relearned(transitions={"missing": missing})
+            if task == "qlearning"
+            else None
+        )
         ragged = gone or replace(whole, missing=missing)
         drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)
-        assert drawn.counted.shape == (4, 4) and drawn.counted.all(), "one episode is shorter than nine of ten"
+        assert drawn.counted.shape == (4, 4) and drawn.counted.all(), (
+            "one episode is shorter than nine of ten"
+        )
         algorithm = next(iter(interp.tasks.get(task).algorithm_records().values())).make()
         key = algorithm.state[0]
         first, ends = ragged.first(4), algorithm.run(ragged)[f"next_{key}"][:, -1]
-        assert np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends) and first.counted.sum() == 37
+        assert (
+            np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends)
+            and first.counted.sum() == 37
+        )
 
 
 def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_results_say_so():
@@ -156,9 +207,15 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
     with interp.tasks.using(people, fitted) as task:
         target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
         assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
-        samples, trial = Samples.draw(machine, QUICK, {"n_arms": 2}), Trial.of(machine, replace(SHORT, episodes=8))
+        samples, trial = (
+            Samples.draw(machine, QUICK, {"n_arms": 2}),
+            Trial.of(machine, replace(SHORT, episodes=8)),
+        )
         used = provenance(machine)
-    assert not set(samples.known.participants) & set(samples.test.participants) and len(samples.known) == 6
+    assert (
+        not set(samples.known.participants) & set(samples.test.participants)
+        and len(samples.known) == 6
+    )
     assert len(set(trial.episodes.participants)) == 12 and trial.algorithm.key == "two_rates"
     with pytest.raises(InputError, match="evaluation draws"), interp.tasks.using(WHOLE["experts"]):
         evaluate(interp.load("wma-handwired", n_experts=3))
@@ -199,7 +256,9 @@ STEPS = lines(
 
 
 def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
-    with pytest.warns(UserWarning, match="1 of 3 episodes of .*table.csv' have no trial with advice and outcome"):
+    with pytest.warns(
+        UserWarning, match="1 of 3 episodes of .*table.csv' have no trial with advice and outcome"
+    ):
         advised = experts.read(ROUNDS(tmp_path))
     assert advised.participants.tolist() == ["ann", "bob"] and advised.regime == "recorded"
     assert advised.advice[0].tolist() == [[0, 0], [1, 0]] and advised.labels[0].tolist() == [0, 1]
@@ -207,10 +266,19 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
     one = experts.read(ROUNDS(tmp_path).rename(tmp_path / "one.csv"), advice=["expert_2"])
     assert one.n_experts == 1 and one.participants.tolist() == ["ann", "bob", "cem"][:2]
     played = mdp.read(STEPS(tmp_path), reward="points", alpha=0.5, gamma=0.0)
-    assert played.participants.tolist() == ["ann", "ann"] and (played.n_states, played.n_actions) == (3, 2)
+    assert played.participants.tolist() == ["ann", "ann"] and (
+        played.n_states,
+        played.n_actions,
+    ) == (3, 2)
     assert played.states[0].tolist() == [0, 2] and played.next_states[0].tolist() == [2, 0]
-    assert played.rewards[0].tolist() == [0.5, -1.0] and played.counted.tolist() == [[True, True], [False, True]]
-    assert played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]] and played.states[1, 1] == 0
+    assert played.rewards[0].tolist() == [0.5, -1.0] and played.counted.tolist() == [
+        [True, True],
+        [False, True],
+    ]
+    assert (
+        played.q_tables[0, -1].tolist() == [[0.25, 0.0], [0.0, 0.0], [0.0, -0.5]]
+        and played.states[1, 1] == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,16 +290,43 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
             {},
             "advice and outcome in .* two labels together, got down, left, up",
         ),
-        (experts.read, ("expert_", "e"), {}, r"which column of .*table.csv' is the advice\? Give advice=NAME"),
-        (experts.read, ("", ""), {"advice": ["expert_1", "e"]}, r"has no column 'e' \(advice\); it has subject, round"),
-        (experts.read, ("bob,2", "bob,inf"), {}, "'round' must be a number, by which trials are ordered, got inf"),
+        (
+            experts.read,
+            ("expert_", "e"),
+            {},
+            r"which column of .*table.csv' is the advice\? Give advice=NAME",
+        ),
+        (
+            experts.read,
+            ("", ""),
+            {"advice": ["expert_1", "e"]},
+            r"has no column 'e' \(advice\); it has subject, round",
+        ),
+        (
+            experts.read,
+            ("bob,2", "bob,inf"),
+            {},
+            "'round' must be a number, by which trials are ordered, got inf",
+        ),
         (experts.read, ("\n", ",\n,"), {}, "every row has more fields than the header has names"),
         (experts.read, ("", ""), {"outcome": "expert_1"}, "'expert_1' cannot be the outcome, too"),
-        (experts.read, ("bob,2", "bob,1"), {}, r"line 7 of .*table.csv': 'round' comes a second time; .*, got 1"),
-        (mdp.read, (";b;", ";a;"), {"reward": "points"}, r"key of .* must hold two actions or more, got \['a'\]"),
+        (
+            experts.read,
+            ("bob,2", "bob,1"),
+            {},
+            r"line 7 of .*table.csv': 'round' comes a second time; .*, got 1",
+        ),
+        (
+            mdp.read,
+            (";b;", ";a;"),
+            {"reward": "points"},
+            r"key of .* must hold two actions or more, got \['a'\]",
+        ),
     ],
 )
-def test_a_table_that_cannot_be_read_is_refused_with_its_line_and_column(read, wrong, given, message, tmp_path):
+def test_a_table_that_cannot_be_read_is_refused_with_its_line_and_column(
+    read, wrong, given, message, tmp_path
+):
     path = (ROUNDS if read is experts.read else STEPS)(tmp_path)
     path.write_text(path.read_text().replace(*wrong) if wrong[0] else path.read_text())
     refuses(message, read, path, **given)
@@ -243,24 +338,54 @@ test_what_cannot_be_is_refused = refused(
         lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 3), bool)),
         r"\[episode, round\] = \(3, 4\), got bool",
     ),
-    (lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 4))), "missing must be truth values"),
-    (lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.ones((3, 4), bool)), "no round took place in 3 of 3 episodes"),
-    (lambda: ExpertEpisodes(ADVICE, LABELS, participants=["ann"]), "participants must be 3 names, or whole numbers"),
+    (
+        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 4))),
+        "missing must be truth values",
+    ),
+    (
+        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.ones((3, 4), bool)),
+        "no round took place in 3 of 3 episodes",
+    ),
+    (
+        lambda: ExpertEpisodes(ADVICE, LABELS, participants=["ann"]),
+        "participants must be 3 names, or whole numbers",
+    ),
     (lambda: ExpertEpisodes(ADVICE, LABELS, participants=["1", 1, 2]), "names, or whole numbers"),
     (lambda: ExpertEpisodes.of(advice=[[[0, np.inf]]], labels=[[1]]), "advice must be"),
-    (lambda: ExpertEpisodes(ADVICE, np.where(LABELS, np.nan, 1)), r"rounds that did not take place are made by .of\("),
-    (lambda: ExpertEpisodes.of(advice=[[[0, 1]]]), "give advice, labels, a list of episodes each; labels is not there"),
-    (lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]), r"labels has \[2\] rounds by episode but advice"),
+    (
+        lambda: ExpertEpisodes(ADVICE, np.where(LABELS, np.nan, 1)),
+        r"rounds that did not take place are made by .of\(",
+    ),
+    (
+        lambda: ExpertEpisodes.of(advice=[[[0, 1]]]),
+        "give advice, labels, a list of episodes each; labels is not there",
+    ),
+    (
+        lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]),
+        r"labels has \[2\] rounds by episode but advice",
+    ),
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]], [[0]]], labels=[[1], [1]]),
         "advice must be of one size in every round",
     ),
-    (lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]), "no round took place in 1 of 2 episodes"),
-    (lambda: experts.TASK.of_recorded(RAGGED["experts"].select([0, 2])), "participants is fitted and the other scored"),
+    (
+        lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]),
+        "no round took place in 1 of 2 episodes",
+    ),
+    (
+        lambda: experts.TASK.of_recorded(RAGGED["experts"].select([0, 2])),
+        "participants is fitted and the other scored",
+    ),
     (
         lambda: experts.TASK.of_recorded(WHOLE["experts"]).sample(2, 5, n_experts=4),
         "episodes have {'n_experts': 3}, and",
     ),
-    (lambda: experts.TASK.of_recorded(WHOLE["qlearning"]), "these episodes are of 'qlearning', not of 'experts'"),
-    (lambda: refuse_missing("a test", RAGGED["experts"]), r"a test counts every round, and 5 rounds .* there are 1: "),
+    (
+        lambda: experts.TASK.of_recorded(WHOLE["qlearning"]),
+        "these episodes are of 'qlearning', not of 'experts'",
+    ),
+    (
+        lambda: refuse_missing("a test", RAGGED["experts"]),
+        r"a test counts every round, and 5 rounds .* there are 1: ",
+    ),
 )

@@ -25,7 +25,13 @@ from tests.refusals import refuses
 
 def own(key="pulls", **parts):
     sizes = (Size("n_arms", "arms", "number of arms"),)
-    return Task(key, f"the {key}", "", Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes), **parts)
+    return Task(
+        key,
+        f"the {key}",
+        "",
+        Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes),
+        **parts,
+    )
 
 
 @pytest.fixture
@@ -48,7 +54,9 @@ def test_what_belongs_to_no_task_is_refused():
 
     refuses("unknown task 'expert'; did you mean 'experts'", tasks.get, "expert")
     refuses("unknown task 'pulls'", tasks.of, Foreign())
-    refuses("expected episodes, a layout or a model of a registered task, got list", tasks.of, [1, 2])
+    refuses(
+        "expected episodes, a layout or a model of a registered task, got list", tasks.of, [1, 2]
+    )
 
 
 def test_a_task_of_ones_own_is_registered_once(pulls):
@@ -64,13 +72,23 @@ def test_a_record_refuses_what_could_not_be_told_apart():
     with pytest.raises(interp.InputError, match="two sizes are called 'n_arms'"):
         replace(own().data, sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")))
     first = AlgorithmRecord("a", "first", "1st", lambda: None)
-    for changes, field in (({"name": "first"}, "name"), ({"short_name": "1st"}, "short_name"), ({"key": "a"}, "key")):
+    for changes, field in (
+        ({"name": "first"}, "name"),
+        ({"short_name": "1st"}, "short_name"),
+        ({"key": "a"}, "key"),
+    ):
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
-        with pytest.raises(interp.InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"):
+        with pytest.raises(
+            interp.InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"
+        ):
             own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
 
 
-MODELS = [f"{name}-{kind}" for name in ("wma", "qlearning", "reachability") for kind in ("learned", "handwired")]
+MODELS = [
+    f"{name}-{kind}"
+    for name in ("wma", "qlearning", "reachability")
+    for kind in ("learned", "handwired")
+]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -91,13 +109,19 @@ def test_every_claim_and_subspace_names_what_exists(name):
 def test_unknown_parts_are_refused_with_the_nearest():
     task = tasks.get("experts")
     refuses("unknown algorithm of 'experts' 'bays'; did you mean 'bayes'", task.algorithm, "bays")
-    with pytest.raises(interp.InputError, match="task 'pulls' registers no algorithm; give its record algorithms="):
+    with pytest.raises(
+        interp.InputError, match="task 'pulls' registers no algorithm; give its record algorithms="
+    ):
         own().explains(interp.load("wma-handwired", n_experts=2))
 
 
 def test_two_corruptions_of_one_name_are_refused():
-    one, other = (Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip"))
-    with pytest.raises(interp.InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"):
+    one, other = (
+        Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip")
+    )
+    with pytest.raises(
+        interp.InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"
+    ):
         own(analysis=Analysis(corruptions=lambda: (one, other))).corruption("flip")
 
 
@@ -105,7 +129,9 @@ def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2, alpha=0.3, gamma=0.5)
     episodes = tasks.of(model).sample_for(model, n_episodes=2, n_rounds=4, seed=1)
     expected = mdp.sample(2, 4, 3, 2, seed=1, alpha=0.3, gamma=0.5)
-    assert (episodes.states == expected.states).all() and (episodes.q_tables == expected.q_tables).all()
+    assert (episodes.states == expected.states).all() and (
+        episodes.q_tables == expected.q_tables
+    ).all()
     assert tasks.of(model).sample_for(model, 2, 4, 1, regime="ladder").regime == "ladder"
 
 
@@ -146,7 +172,9 @@ def computing(pulls, **changes):
     """The pulls with an algorithm that differs in fields, or ``varied``: key -> (parents, equation)."""
     varied = changes.pop("varied", {})
     make = lambda: replace(pulls.laplace().varied("laplace", "L", {}, varied), **changes)  # noqa: E731
-    return replace(pulls.PULLS, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),)))
+    return replace(
+        pulls.PULLS, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),))
+    )
 
 
 def put(rounds, name, index, value):
@@ -158,16 +186,22 @@ def put(rounds, name, index, value):
 LIES: dict[str, Any] = {
     "unseeded": lambda b: sampled(b, lambda e, free: replace(e, arms=(e.arms + next(free)) % 2)),
     "other episodes": lambda b: sampled(b, lambda e, free: e.select(slice(0, 1))),
-    "other rounds": lambda b: sampled(b, lambda e, free: replace(e, arms=e.arms[:, 1:], rewards=e.rewards[:, 1:])),
+    "other rounds": lambda b: sampled(
+        b, lambda e, free: replace(e, arms=e.arms[:, 1:], rewards=e.rewards[:, 1:])
+    ),
     "no episodes": lambda b: sampled(b, lambda e, free: None),
     "raises": lambda b: sampled(b, lambda e, free: 1 / 0),
-    "of another task": lambda b: sampled(b, lambda e, free: interp.tasks.get("experts").sample(2, 3, n_experts=2)),
+    "of another task": lambda b: sampled(
+        b, lambda e, free: interp.tasks.get("experts").sample(2, 3, n_experts=2)
+    ),
     "two latents over an observation": lambda b: laid(b, n_latents=2),
     "no latent": lambda b: laid(b, n_latents=0),
     "all latents": lambda b: laid(b, n_latents=9),
     "a half latent": lambda b: laid(b, n_latents=1.5),
     "duplicate labels": lambda b: laid(b, labels=("<w>", "<z>", "arm", "win?", "arm", "w?")),
-    "duplicate vocabulary": lambda b: laid(b, vocabulary=("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_1")),
+    "duplicate vocabulary": lambda b: laid(
+        b, vocabulary=("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_1")
+    ),
     "empty vocabulary": lambda b: laid(b, vocabulary=()),
     "one outcome": lambda b: laid(b, outcomes=("win",)),
     "duplicate outcomes": lambda b: laid(b, outcomes=("win", "win")),
@@ -176,8 +210,12 @@ LIES: dict[str, Any] = {
     "fit gives nothing": lambda b: laid(b, fit=lambda self, episodes: None),
     "tokens beyond": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), 7)),
     "negative tokens": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), -1)),
-    "tokens that are no integers": lambda b: encoded(b, lambda r: replace(r, tokens=r.tokens.float())),
-    "tokens of other positions": lambda b: encoded(b, lambda r: replace(r, tokens=r.tokens[..., :-1])),
+    "tokens that are no integers": lambda b: encoded(
+        b, lambda r: replace(r, tokens=r.tokens.float())
+    ),
+    "tokens of other positions": lambda b: encoded(
+        b, lambda r: replace(r, tokens=r.tokens[..., :-1])
+    ),
     "NaN payloads": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), float("nan"))),
     "payloads of nothing": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), 0.5)),
     "slots beyond": lambda b: encoded(b, lambda r: put(r, "slots", (0, 0), 1)),
@@ -189,12 +227,18 @@ LIES: dict[str, Any] = {
     "ragged targets": lambda b: learning(b, lambda t: [[1.0], [0.5, 0.5]]),
     "targets of one outcome": lambda b: learning(b, lambda t: t[..., :1]),
     "targets of other rounds": lambda b: learning(b, lambda t: t[:, 1:]),
-    "losses of a shape": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p)),
+    "losses of a shape": lambda b: replace(
+        b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p)
+    ),
     "NaN losses": lambda b: replace(
         b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p[..., 0] * float("nan"))
     ),
-    "losses raise": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: {}[0])),
-    "an undeclared parent": lambda b: computing(b, varied={"chances": (("wins",), lambda v: v["wins"] / v["pulls"])}),
+    "losses raise": lambda b: replace(
+        b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: {}[0])
+    ),
+    "an undeclared parent": lambda b: computing(
+        b, varied={"chances": (("wins",), lambda v: v["wins"] / v["pulls"])}
+    ),
     "growing state": lambda b: computing(
         b, varied={"next_wins": (("wins",), lambda v: np.concatenate([v["wins"], v["wins"]], -1))}
     ),
@@ -203,13 +247,19 @@ LIES: dict[str, Any] = {
         b, inputs=lambda episodes: {"arm": episodes.arms.T, "reward": episodes.rewards.T}
     ),
     "a missing state": lambda b: computing(b, initial=lambda episodes: {}),
-    "an unknown corruption": lambda b: replace(b.PULLS, analysis=replace(b.PULLS.analysis, default_corruption="x")),
-    "an unknown variable": lambda b: replace(b.PULLS, analysis=replace(b.PULLS.analysis, probed=("x",))),
+    "an unknown corruption": lambda b: replace(
+        b.PULLS, analysis=replace(b.PULLS.analysis, default_corruption="x")
+    ),
+    "an unknown variable": lambda b: replace(
+        b.PULLS, analysis=replace(b.PULLS.analysis, probed=("x",))
+    ),
 }
 
 
 def test_what_a_sampler_raises_is_told_as_its_own(pulls):
-    refuses("sample raised KeyError: 'x'", sampled(pulls, lambda episodes, free: {}["x"]).sample, 2, 3)
+    refuses(
+        "sample raised KeyError: 'x'", sampled(pulls, lambda episodes, free: {}["x"]).sample, 2, 3
+    )
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -222,7 +272,9 @@ def test_a_record_that_lies_is_not_registered(lie, pulls):
     assert before == catalog._REGISTERED
 
 
-@pytest.mark.parametrize("option", ["n 4", "", "--x", "out", "seed", "Arms", "class", "1x", "_x", "a-b", None, 3])
+@pytest.mark.parametrize(
+    "option", ["n 4", "", "--x", "out", "seed", "Arms", "class", "1x", "_x", "a-b", None, 3]
+)
 def test_a_size_whose_option_no_command_could_have_is_refused(option):
     """Registered, it made the whole command line fail to import."""
     refuses(r"option (of a size )?must be", Size, "n_arms", option, "arms")
@@ -232,12 +284,23 @@ def test_a_size_whose_option_no_command_could_have_is_refused(option):
 def test_what_commands_take_is_what_sizes_may_not_be_called():
     sizes = {size.option for task in tasks.every() for size in task.sizes}
     commands = typer.main.get_command(app).commands.values()
-    for command in (own for one in commands for own in getattr(one, "commands", {"": one}).values()):
+    for command in (
+        own for one in commands for own in getattr(one, "commands", {"": one}).values()
+    ):
         taken = {param.name for param in command.params}
-        taken |= {word.lstrip("-").replace("-", "_") for param in command.params for word in param.opts}
+        taken |= {
+            word.lstrip("-").replace("-", "_") for param in command.params for word in param.opts
+        }
         assert not sizes & taken or taken - sizes <= _TAKEN, command.name
 
 
-@pytest.mark.parametrize("grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    "grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)]
+)
 def test_a_grid_holds_ascending_finite_numbers(grid):
-    refuses(r"must be (ascending numbers|a list of which each is a finite number)", Searched, "rate", grid)
+    refuses(
+        r"must be (ascending numbers|a list of which each is a finite number)",
+        Searched,
+        "rate",
+        grid,
+    )

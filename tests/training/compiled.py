@@ -21,10 +21,14 @@ def differences() -> dict[str, list[float]]:
             config = small(task)
             torch.manual_seed(0)
             model = HookedLatentTransformer(config.model_config("m"))
-            value, _ = RoundsLoss(model, "own", compile)(EpisodeSource(config, model.layout).batch(0, 0))
+            value, _ = RoundsLoss(model, "own", compile)(
+                EpisodeSource(config, model.layout).batch(0, 0)
+            )
             value.backward()
             steps.append((value.detach(), model.W_E.grad))
-        found[task] = [float((plain - fast).abs().max()) for plain, fast in zip(*steps, strict=True)]
+        found[task] = [
+            float((plain - fast).abs().max()) for plain, fast in zip(*steps, strict=True)
+        ]
     return found
 
 

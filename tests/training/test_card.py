@@ -42,14 +42,21 @@ def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped
     model = load(str(shipped))
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), state[f"model.{name}"], rtol=0, atol=0)
-    assert model.config.name == "tiny" and "stopped after 6 of 10 batches" in model.config.origin["description"]
+    assert (
+        model.config.name == "tiny"
+        and "stopped after 6 of 10 batches" in model.config.origin["description"]
+    )
 
 
 def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
     """Nothing in the run's folder is touched."""
-    before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()}
+    before = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()
+    }
     card.load_run(run_folder, "tiny")
-    assert before == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()}
+    assert before == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()
+    }
 
 
 def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
@@ -71,7 +78,9 @@ def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
 
 def test_the_command_on_the_card_gives_the_same_configuration():
     """Round trip through the command line's own parser, for every preset and a run that differs from it."""
-    every = [(task.key, name, c) for task in tasks.every() for name, c in goal_of(task).presets.items()]
+    every = [
+        (task.key, name, c) for task in tasks.every() for name, c in goal_of(task).presets.items()
+    ]
     assert len(every) >= 5
     for task, name, config in every:
         sizes = dict.fromkeys(config.sizes, (2, 5))
@@ -86,7 +95,9 @@ def test_the_command_on_the_card_gives_the_same_configuration():
 
 def test_the_loss_curve_runs_over_time(run_folder):
     curve = card._loss_curve(card.load_run(run_folder, "tiny"), points=2)
-    assert curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 6 and "excess" in curve
+    assert (
+        curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 6 and "excess" in curve
+    )
     assert isinstance(curve, pd.DataFrame) and len(curve) == 2
 
 
@@ -98,6 +109,9 @@ def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder,
 def test_a_stage_says_its_bounds():
     assert card._stage_text(Stage(20, 1000), "experts") == "1,000 batches of 20 rounds"
     bounded = Stage(15, 100, {"n_actions": 2, "n_states": 4})
-    assert card._stage_text(bounded, "qlearning") == "100 batches of 15 rounds with up to 4 states and up to 2 actions"
+    assert (
+        card._stage_text(bounded, "qlearning")
+        == "100 batches of 15 rounds with up to 4 states and up to 2 actions"
+    )
     largest = Stage(20, 1000, {"n_experts": (8, 8)})
     assert card._stage_text(largest, "experts") == "1,000 batches of 20 rounds with 8 experts"

@@ -28,8 +28,12 @@ def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_la
     assert {name: json.loads(json.dumps(getattr(config, name))) for name in PAPER_F2} == PAPER_F2
     assert [stage.sizes["n_actions"] for stage in config.stages] == [2, 3, 4]
     epochs = config.total_steps * config.batch_size / config.dataset_episodes
-    assert epochs == pytest.approx(28, abs=0.05) and len({stage.steps for stage in config.stages}) == 1
-    assert {stage.n_rounds for stage in config.stages} == {50}, "the paper: 10 to 50, which the card says"
+    assert (
+        epochs == pytest.approx(28, abs=0.05) and len({stage.steps for stage in config.stages}) == 1
+    )
+    assert {stage.n_rounds for stage in config.stages} == {50}, (
+        "the paper: 10 to 50, which the card says"
+    )
     said = " ".join(goal_of(tasks.get("qlearning")).limits)
     for lacking in ("dropout .1", "10 to 50 rounds", "best loss in validation"):
         assert lacking in said
@@ -54,8 +58,15 @@ def test_every_preset_is_a_valid_configuration_of_its_task(task):
 def test_toml_and_assignments_override(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('lr = 3e-4\nstages = [{n_rounds = 5, steps = 10}]\nlatent_update = "replace"\n')
-    config = override(preset("experts", "laptop"), read_toml(path) | parse_assignment("batch_size=8"))
-    assert (config.lr, config.batch_size, config.latent_update, config.total_steps) == (3e-4, 8, "replace", 10)
+    config = override(
+        preset("experts", "laptop"), read_toml(path) | parse_assignment("batch_size=8")
+    )
+    assert (config.lr, config.batch_size, config.latent_update, config.total_steps) == (
+        3e-4,
+        8,
+        "replace",
+        10,
+    )
 
 
 test_each_bad_field_is_refused = refused(
@@ -67,9 +78,15 @@ test_each_bad_field_is_refused = refused(
     ({"window": -1}, "window must be 0 or more, got -1"),
     ({"mix": 1.0}, r"mix must lie in \[0, 1\), got 1.0"),
     ({"latent_update": "overwrite"}, "latent_update must be 'add' or 'replace', got 'overwrite'"),
-    ({"precision": "float16"}, "precision must be 'auto' or 'float32' or 'bfloat16', got 'float16'"),
+    (
+        {"precision": "float16"},
+        "precision must be 'auto' or 'float32' or 'bfloat16', got 'float16'",
+    ),
     ({"stages": []}, "stages must hold at least one stage"),
-    ({"stages": [{"rounds": 3, "steps": 1}]}, "unknown stage field 'rounds'; did you mean 'n_rounds'"),
+    (
+        {"stages": [{"rounds": 3, "steps": 1}]},
+        "unknown stage field 'rounds'; did you mean 'n_rounds'",
+    ),
     ({"stages": [{"n_rounds": 0, "steps": 1}]}, "stage 0 must have n_rounds >= 1"),
     (
         {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": 3}}]},
@@ -102,9 +119,20 @@ test_each_bad_field_is_refused = refused(
 
 
 def test_unknown_presets_and_files_are_refused(tmp_path):
-    refuses(r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning", preset, "expert", "laptop")
-    refuses("unknown preset of 'experts' 'latop'; did you mean 'laptop'", preset, "experts", "latop")
-    refuses("unknown training field 'n_experts'", TrainingConfig.from_dict, {"task": "experts", "n_experts": [2, 8]})
+    refuses(
+        r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning",
+        preset,
+        "expert",
+        "laptop",
+    )
+    refuses(
+        "unknown preset of 'experts' 'latop'; did you mean 'laptop'", preset, "experts", "latop"
+    )
+    refuses(
+        "unknown training field 'n_experts'",
+        TrainingConfig.from_dict,
+        {"task": "experts", "n_experts": [2, 8]},
+    )
     refuses("cannot read", read_toml, tmp_path / "none.toml")
     (tmp_path / "c.toml").write_bytes(b"lr = 1e-3 # \xff")
     refuses("is not valid TOML in UTF-8", read_toml, tmp_path / "c.toml")
@@ -114,4 +142,7 @@ def test_unknown_presets_and_files_are_refused(tmp_path):
 def test_sizes_are_overridden_one_by_one_and_default_to_the_task_s():
     run = override(preset("qlearning", "laptop"), parse_assignment("sizes.n_states=[2, 5]"))
     assert run.sizes == {"n_states": (2, 5), "n_actions": (2, 4)}
-    assert TrainingConfig("qlearning", [{"n_rounds": 1, "steps": 1}]).sizes == {"n_states": (4, 4), "n_actions": (3, 3)}
+    assert TrainingConfig("qlearning", [{"n_rounds": 1, "steps": 1}]).sizes == {
+        "n_states": (4, 4),
+        "n_actions": (3, 3),
+    }

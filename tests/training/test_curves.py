@@ -12,7 +12,11 @@ from tests.training.test_trainer import small
 
 
 def run(folder, task="experts", **changes):
-    train(small(task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **changes), folder, name="tiny")
+    train(
+        small(task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **changes),
+        folder,
+        name="tiny",
+    )
     return folder
 
 
@@ -20,7 +24,9 @@ def run(folder, task="experts", **changes):
 def runs(tmp_path_factory):
     """Two seeds of each update; of the last only half was run."""
     out = tmp_path_factory.mktemp("runs")
-    folders = [run(out / f"{u}-{s}", latent_update=u, seed=s) for u in ("add", "replace") for s in (0, 1)]
+    folders = [
+        run(out / f"{u}-{s}", latent_update=u, seed=s) for u in ("add", "replace") for s in (0, 1)
+    ]
     metrics = folders[-1] / "metrics.jsonl"
     metrics.write_text("".join(line + "\n" for line in metrics.read_text().splitlines()[:2]))
     return folders
@@ -31,14 +37,19 @@ def test_runs_are_grouped_by_what_differs(runs):
     assert set(curves["setting"]) == {"latent_update=add", "latent_update=replace"}
     assert list(curves[curves["setting"] == "latent_update=add"]["step"]) == [2, 4, 2, 4]
     assert (
-        curves["minutes"].is_monotonic_increasing or (curves.groupby(["setting", "seed"])["minutes"].diff() > 0).any()
+        curves["minutes"].is_monotonic_increasing
+        or (curves.groupby(["setting", "seed"])["minutes"].diff() > 0).any()
     )
     assert set(learning_curves(runs[:2])["setting"]) == {"all alike"}
 
 
 def test_where_runs_differ_in_several_settings_a_label_says_what_is_unusual(runs, tmp_path):
     slow = run(tmp_path / "slow", lr=5e-4)
-    assert set(learning_curves([*runs[:3], slow])["setting"]) == {"as most", "latent_update=replace", "lr=0.0005"}
+    assert set(learning_curves([*runs[:3], slow])["setting"]) == {
+        "as most",
+        "latent_update=replace",
+        "lr=0.0005",
+    }
 
 
 def test_a_mean_is_over_every_seed(runs):
@@ -66,4 +77,8 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     refuses("no run was given", learning_curves, [])
     refuses("no training state", learning_curves, [tmp_path])
     other = run(tmp_path / "q", task="qlearning")
-    refuses("runs of one task can be compared, got experts and qlearning", learning_curves, [runs[0], other])
+    refuses(
+        "runs of one task can be compared, got experts and qlearning",
+        learning_curves,
+        [runs[0], other],
+    )

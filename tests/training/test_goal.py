@@ -26,21 +26,32 @@ from tests.training.test_trainer import small
 
 def test_targets_alone_train_and_are_watched(changed_task, tmp_path):
     """The loss numbers is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
-    changed_task("experts", training=lambda: TrainingGoal(lambda episodes: np.eye(2)[episodes.labels]))
+    changed_task(
+        "experts", training=lambda: TrainingGoal(lambda episodes: np.eye(2)[episodes.labels])
+    )
     train(small(eval_every=2), tmp_path / "run", name="tiny")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert {"cross_entropy", "excess"} <= set(rows[1])
     torch.manual_seed(0)
-    model, episodes = HookedLatentTransformer(small().model_config("m")), experts.sample(20, 5, 4, seed=0)
+    model, episodes = (
+        HookedLatentTransformer(small().model_config("m")),
+        experts.sample(20, 5, 4, seed=0),
+    )
     said = rollout(model, episodes).predictions.double().numpy(force=True)
     own = {"targets": np.stack([1 - said, said], -1), "labels": np.eye(2)[episodes.labels]}
     numbers = {}
     for name, targets in own.items():
-        changed_task("experts", training=lambda targets=targets: TrainingGoal(lambda episodes: targets))
+        changed_task(
+            "experts", training=lambda targets=targets: TrainingGoal(lambda episodes: targets)
+        )
         numbers[name] = watched(model, [episodes], "own")
     assert numbers["targets"]["excess"] == pytest.approx(0, abs=1e-12)
     expected = -np.log(np.take_along_axis(own["targets"], episodes.labels[..., None], -1)).mean()
-    assert numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
+    assert (
+        numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
+    )
 
 
 def test_held_out_batches_fix_the_sizes_that_the_goal_names(changed_task):
@@ -56,13 +67,17 @@ def test_held_out_batches_fix_the_sizes_that_the_goal_names(changed_task):
 def test_what_a_record_lacks_is_said(changed_task):
     goal = goal_of(tasks.get("experts"))
     changed_task("experts", training=lambda: replace(goal, drawn=("n_experts", "n_arms")))
-    with pytest.raises(InputError, match="draws n_experts, n_arms, but its record has sizes n_experts"):
+    with pytest.raises(
+        InputError, match="draws n_experts, n_arms, but its record has sizes n_experts"
+    ):
         EpisodeSource(small(), small().model_config("m").layout)
     changed_task("experts", training=lambda: TrainingGoal(goal.targets))
     refuses("unknown preset of 'experts' 'laptop'", preset, "experts", "laptop")
     refuses("task 'experts' has no preset, so no command trains it", card.command, small(), "tiny")
     changed_task("experts", training=None)
-    with pytest.raises(InputError, match="task 'experts' cannot be trained: its record names no goal"):
+    with pytest.raises(
+        InputError, match="task 'experts' cannot be trained: its record names no goal"
+    ):
         EpisodeSource(small(), small().model_config("m").layout)
     refuses("unknown task to train 'experts'", preset, "experts", "laptop")
 
@@ -88,13 +103,22 @@ def test_q_learning_numbers_are_those_of_an_agreement():
     """Averaged over batches of several sizes; tied steps have a floor and no agreement."""
     model = fresh("qlearning")
     batches = [mdp.sample(30, 10, 3, n, seed=n) for n in (2, 3)]
-    policies = [rollout(model, batch, commit="target").predictions.double().numpy(force=True) for batch in batches]
+    policies = [
+        rollout(model, batch, commit="target").predictions.double().numpy(force=True)
+        for batch in batches
+    ]
     results = [agreement(policy, batch) for policy, batch in zip(policies, batches, strict=True)]
     numbers = watched(model, batches, "target")
-    names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
+    names = {
+        "cross_entropy": "cross_entropy",
+        "excess": "cross_entropy_excess",
+        "agreement": "untied",
+    }
     assert set(numbers) == set(names)
     for name, quantity in names.items():
-        assert numbers[name] == pytest.approx(np.mean([result.get(quantity, "all").estimate for result in results]))
+        assert numbers[name] == pytest.approx(
+            np.mean([result.get(quantity, "all").estimate for result in results])
+        )
 
 
 def test_without_an_untied_step_there_is_no_agreement():

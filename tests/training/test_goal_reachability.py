@@ -34,10 +34,16 @@ def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> 
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     wanted = GOAL.targets(episodes)
     first = TASK.data.first_asked
-    assert first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
+    assert (
+        first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
+    )
     rows = np.arange(8)
-    assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (wanted[rows, -1, episodes.negatives] == 0).all()
-    assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
+    assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (
+        wanted[rows, -1, episodes.negatives] == 0
+    ).all()
+    assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(
+        0, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", GOAL.starts)
@@ -47,7 +53,9 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     model, drawn = HookedLatentTransformer(config), {}
     drawn = {key: value.clone() for key, value in model.state_dict().items()}
     GOAL.starts[name](model)
-    changed = [key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])]
+    changed = [
+        key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])
+    ]
     assert changed and all(torch.isfinite(value).all() for value in model.state_dict().values())
     if "matching" in name:
         for block in model.blocks:
@@ -56,7 +64,11 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
                 assert torch.allclose(block.attn.W_O, block.attn.W_V.mT)
     if "factored" in name:
         at = model.layout.position
-        between = {(a, b): model.W_pos[at(a)] @ model.W_pos[at(b)] for a in ("t_3",) for b in ("s_3", "s_7")}
+        between = {
+            (a, b): model.W_pos[at(a)] @ model.W_pos[at(b)]
+            for a in ("t_3",)
+            for b in ("s_3", "s_7")
+        }
         assert between["t_3", "s_3"] > between["t_3", "s_7"], "an edge's two ends share a code"
 
 
@@ -67,7 +79,9 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
     d_head, first = model.config.d_head, model.layout.token_ids["n_1"]
     name = model.W_E[first]
     assert name[:d_head].abs().sum() > 0 and name[d_head:].abs().sum() == 0
-    by_place, by_content = (name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1))
+    by_place, by_content = (
+        name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1)
+    )
     assert torch.allclose(by_place[d_head : 2 * d_head], name[:d_head], atol=1e-6)
     assert torch.allclose(by_content[:d_head], name[:d_head], atol=1e-6)
     two_heads = HookedLatentTransformer(replace(TINY, n_heads=2).model_config("tiny"))
@@ -77,7 +91,9 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
 def test_other_targets_ask_for_less() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     answers, final = (GOAL.other_targets[name](episodes) for name in ("answers", "final answers"))
-    assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all() and np.array_equal(answers[:, -1], final[:, -1])
+    assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all() and np.array_equal(
+        answers[:, -1], final[:, -1]
+    )
     assert answers[:, 1].any() and not final[:, :-1].any()
 
 
@@ -85,11 +101,24 @@ def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
     """Nothing is asked for by a stage that waits for an accuracy of 0: it ends at the first evaluation."""
     stages = (Stage(2, 50, until={"answered_1": 0.0}), Stage(3, 2))
     train(replace(TINY, stages=stages, eval_every=2), tmp_path / "run", name="tiny")
-    seen = [json.loads(line)["stage"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    seen = [
+        json.loads(line)["stage"]
+        for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert seen == [0, 1, 1, 2]
     with pytest.raises(InputError, match="did you mean 'answered_1'"):
-        train(replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)), tmp_path / "other", name="tiny")
+        train(
+            replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)),
+            tmp_path / "other",
+            name="tiny",
+        )
 
 
 def test_unknown_targets_are_refused(tmp_path: Path) -> None:
-    refuses("did you mean 'answers'", train, replace(TINY, targets="answer"), tmp_path / "run", name="tiny")
+    refuses(
+        "did you mean 'answers'",
+        train,
+        replace(TINY, targets="answer"),
+        tmp_path / "run",
+        name="tiny",
+    )

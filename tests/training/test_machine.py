@@ -17,7 +17,10 @@ from interp.training.trainer import taken, this_machine, train
 from tests.shell import invoked
 from tests.training.test_trainer import losses, small
 
-WITH, WITHOUT = {"cpu_name": "x", "amx_bf16": True, "avx2": True}, {"cpu_name": "x", "amx_bf16": False, "avx2": True}
+WITH, WITHOUT = (
+    {"cpu_name": "x", "amx_bf16": True, "avx2": True},
+    {"cpu_name": "x", "amx_bf16": False, "avx2": True},
+)
 
 
 def run(folder, precision, stop_at=0):
@@ -26,7 +29,9 @@ def run(folder, precision, stop_at=0):
     return losses(folder)
 
 
-@pytest.mark.parametrize(("units", "precision"), [(WITH, "bfloat16"), (WITHOUT, "float32"), ({}, "float32")])
+@pytest.mark.parametrize(
+    ("units", "precision"), [(WITH, "bfloat16"), (WITHOUT, "float32"), ({}, "float32")]
+)
 def test_auto_is_what_the_machine_reports_and_says_why(units, precision, tmp_path, monkeypatch):
     """And gives what naming that precision gives."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
@@ -37,7 +42,10 @@ def test_auto_is_what_the_machine_reports_and_says_why(units, precision, tmp_pat
         "the CPU has amx_bf16" if units is WITH else "the CPU reports no bfloat16 units"
     )
     assert losses == run(tmp_path / "named", precision)
-    assert json.loads((tmp_path / "named" / RECORD_FILE).read_text())["precision_because"] == "named by the settings"
+    assert (
+        json.loads((tmp_path / "named" / RECORD_FILE).read_text())["precision_because"]
+        == "named by the settings"
+    )
 
 
 def test_no_stopwatch_decides(tmp_path, monkeypatch):
@@ -68,27 +76,54 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
     sets = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "eval_every": 3, "eval_rounds": 4,
             "eval_episodes": 4, "checkpoint_every": 3, "window": 2, "precision": '"auto"',
             "stages": "[{n_rounds = 4, steps = 6}]"}  # fmt: skip
-    command = ["train", "experts", "--name", "m", "--seed", "5", "--out", "out", "--device", "cpu", "--set"]
+    command = [
+        "train",
+        "experts",
+        "--name",
+        "m",
+        "--seed",
+        "5",
+        "--out",
+        "out",
+        "--device",
+        "cpu",
+        "--set",
+    ]
     command += [f"{name}={value}" for name, value in sets.items()]
     kept, said = [], []
     for i, home in enumerate([tmp_path / "here", tmp_path / "alone"]):
         home.mkdir()
         if i:
-            environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+            environment = {
+                **os.environ,
+                "PYTHONHASHSEED": "1",
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+            }
             program = [sys.executable, "-m", "interp.cli", *command]
-            done = subprocess.run(program, cwd=home, env=environment, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                program, cwd=home, env=environment, capture_output=True, text=True, check=True
+            )
         else:
             monkeypatch.chdir(home)
             done = invoked(*command)
         folder = home / "out" / "m"
         state = read_state(folder)
         state.progress.seconds = 0.0
-        lines = [json.loads(line) | {"seconds": 0} for line in (folder / METRICS_FILE).read_text().splitlines()]
+        lines = [
+            json.loads(line) | {"seconds": 0}
+            for line in (folder / METRICS_FILE).read_text().splitlines()
+        ]
         tensors = {name: tensor.numpy().tobytes() for name, tensor in state.tensors.items()}
-        named = {path.relative_to(folder): path.read_bytes() for path in folder.glob("model/**/*") if path.is_file()}
+        named = {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.glob("model/**/*")
+            if path.is_file()
+        }
         record = re.sub(r'"git": ".*"', "", (folder / RECORD_FILE).read_text("utf-8"))
         kept.append((named, record, tensors, state.progress, state.config, lines))
-        said.append(next(line for line in done.stdout.splitlines() if line.startswith("precision: ")))
+        said.append(
+            next(line for line in done.stdout.splitlines() if line.startswith("precision: "))
+        )
     assert kept[0] == kept[1] and len(kept[0][0]) >= 2
     precision, why = taken(small(precision="auto"), tmp_path / "none", "cpu")
     assert said == [f"precision: {precision} ({why})"] * 2

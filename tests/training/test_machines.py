@@ -38,7 +38,10 @@ def wide(width=12, rate=0.0):
     class Counted(nn.Module):
         def __init__(self):
             super().__init__()
-            self.cell, self.read = nn.GRUCell(machines.N_EXPERTS + 1, width), nn.Linear(width + machines.N_EXPERTS, 2)
+            self.cell, self.read = (
+                nn.GRUCell(machines.N_EXPERTS + 1, width),
+                nn.Linear(width + machines.N_EXPERTS, 2),
+            )
             self.drop = nn.Dropout(rate)
             self.register_buffer("rounds", torch.zeros(()))
 
@@ -51,7 +54,12 @@ def wide(width=12, rate=0.0):
 
     channels = [interp.Channel("h", (width,))]
     return interp.adapt(
-        Counted(), "experts", sizes={"n_experts": machines.N_EXPERTS}, step=step, channels=channels, name="x"
+        Counted(),
+        "experts",
+        sizes={"n_experts": machines.N_EXPERTS},
+        step=step,
+        channels=channels,
+        name="x",
     )
 
 
@@ -103,11 +111,19 @@ def small(task="experts", **changes):
 
 def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     """Better than chance, ln 2, and than the untrained copy, on episodes that it never saw."""
-    config = small(stages=({"n_rounds": 12, "steps": 80},), batch_size=64, lr=5e-2, regimes=("uniform",), eval_every=80)
+    config = small(
+        stages=({"n_rounds": 12, "steps": 80},),
+        batch_size=64,
+        lr=5e-2,
+        regimes=("uniform",),
+        eval_every=80,
+    )
     trained = interp.load(train(config, tmp_path / "run", name="mine", machine="gru"))
     episodes = experts.sample(200, 20, machines.N_EXPERTS, seed=77)
     loss, control = (
-        float(regret.log_loss(interp.rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean())
+        float(
+            regret.log_loss(interp.rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean()
+        )
         for m in (trained, untrained(trained))
     )
     assert loss < 0.58 < math.log(2) - 0.02 < control
@@ -119,7 +135,11 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     ("machine", "changes"),
     [
         *((None, {}), (None, {"task": "qlearning", "muon_lr": 1e-3, "window": 2})),
-        *(("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})),
+        *(
+            ("lstm", {"window": 2}),
+            ("loop", {"precision": "auto"}),
+            ("chooser", {"task": "qlearning"}),
+        ),
     ],
 )
 def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_path):
@@ -127,10 +147,18 @@ def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_p
     config = small(**changes)
     train(config, tmp_path / "whole", name="m", machine=machine)
     for stop_at in (4, 8, 0):
-        train(config, tmp_path / "parts", name="m", machine=machine and interp.load(machine), stop_at=stop_at)
+        train(
+            config,
+            tmp_path / "parts",
+            name="m",
+            machine=machine and interp.load(machine),
+            stop_at=stop_at,
+        )
     assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
     whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
-    assert whole.digest() == parts.digest() and (not machine or parts.digest() != interp.load(machine).digest())
+    assert whole.digest() == parts.digest() and (
+        not machine or parts.digest() != interp.load(machine).digest()
+    )
 
 
 def test_dropout_and_buffers_are_resumed(tmp_path):
@@ -151,26 +179,43 @@ def test_dropout_and_buffers_are_resumed(tmp_path):
 def test_the_loss_is_that_of_the_rollout_and_reaches_every_weight(machine, task, commit):
     model = interp.load(machine)
     check_loss(model, small(task), commit).backward()
-    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters()
+    )
 
 
 def test_the_seed_of_the_run_draws_the_weights(tmp_path):
     still = {"stages": ({"n_rounds": 2, "steps": 1},), "lr": 1e-30, "weight_decay": 0.0}
-    runs = {seed: train(small(seed=seed, **still), tmp_path / str(seed), name="m", machine="gru") for seed in (0, 1)}
+    runs = {
+        seed: train(small(seed=seed, **still), tmp_path / str(seed), name="m", machine="gru")
+        for seed in (0, 1)
+    }
     for seed, folder in runs.items():
-        expected, given = interp.load("gru").fresh(seed).state_dict(), load_checkpoint(folder).state_dict()
+        expected, given = (
+            interp.load("gru").fresh(seed).state_dict(),
+            load_checkpoint(folder).state_dict(),
+        )
         assert all(torch.allclose(given[key], expected[key], atol=1e-20) for key in expected)
-    assert not torch.equal(*(load_checkpoint(folder).module.cell.weight_ih for folder in runs.values()))
+    assert not torch.equal(
+        *(load_checkpoint(folder).module.cell.weight_ih for folder in runs.values())
+    )
 
 
 def test_a_run_goes_on_from_a_trained_machine(tmp_path):
     first = train(small(seed=1), tmp_path / "first", name="m", machine="gru")
     still = {"stages": ({"n_rounds": 2, "steps": 1},), "lr": 1e-30, "weight_decay": 0.0}
-    second = load_checkpoint(train(small(start=str(first), **still), tmp_path / "second", name="n", machine="gru"))
+    second = load_checkpoint(
+        train(small(start=str(first), **still), tmp_path / "second", name="n", machine="gru")
+    )
     for key, value in load_checkpoint(first).state_dict().items():
         torch.testing.assert_close(second.state_dict()[key], value)
-    for machine, why in (("lstm", "builder is lstm here and gru there"), (None, "it is another kind of model")):
-        refuses(why, train, small(start=str(first)), tmp_path / str(machine), name="n", machine=machine)
+    for machine, why in (
+        ("lstm", "builder is lstm here and gru there"),
+        (None, "it is another kind of model"),
+    ):
+        refuses(
+            why, train, small(start=str(first)), tmp_path / str(machine), name="n", machine=machine
+        )
     with pytest.raises(InputError, match="it is another kind of model"):
         train(small(start="wma-learned"), tmp_path / "third", name="n", machine="gru")
 
@@ -179,23 +224,44 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     def refused(why, machine="gru", **changes):
         refuses(why, train, small(**changes), tmp_path / "run", name="m", machine=machine)
 
-    refused("no builder of machines called 'grus' is registered here; register it first", machine="grus")
-    refused(r"'gru' does not say how to make it again.*interp.register_machine", machine=machines.gru())
+    refused(
+        "no builder of machines called 'grus' is registered here; register it first", machine="grus"
+    )
+    refused(
+        r"'gru' does not say how to make it again.*interp.register_machine", machine=machines.gru()
+    )
     refused(r"'wma-learned' does not say how to make it again", machine=interp.load("wma-learned"))
-    refused(r"the run has n_experts 2 to 8, and 'gru' reads 4 to 4: give the run sizes", sizes={"n_experts": (2, 8)})
-    refused("the builder of 'chooser' makes a machine of 'qlearning'; this needs one of 'experts'", machine="chooser")
+    refused(
+        r"the run has n_experts 2 to 8, and 'gru' reads 4 to 4: give the run sizes",
+        sizes={"n_experts": (2, 8)},
+    )
+    refused(
+        "the builder of 'chooser' makes a machine of 'qlearning'; this needs one of 'experts'",
+        machine="chooser",
+    )
     refused("a machine is trained in its own; set 'float32' or 'auto'", precision="bfloat16")
     refused("compile is for transformers", compile=True)
-    with pytest.raises(InputError, match="'wide' cannot be built so: got an unexpected keyword argument 'depth'"):
-        train(small(machine={"builder": "wide", "arguments": {"depth": 1}}), tmp_path / "run", name="m")
+    with pytest.raises(
+        InputError, match="'wide' cannot be built so: got an unexpected keyword argument 'depth'"
+    ):
+        train(
+            small(machine={"builder": "wide", "arguments": {"depth": 1}}),
+            tmp_path / "run",
+            name="m",
+        )
     assert not (tmp_path / "run" / "training.json").exists()
 
 
 def test_presets_of_the_task_train_machines():
     given = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
-    assert given.machine == {"builder": "gru", "arguments": {}} and given.to_dict()["machine"] == given.machine
+    assert (
+        given.machine == {"builder": "gru", "arguments": {}}
+        and given.to_dict()["machine"] == given.machine
+    )
     assert TrainingConfig.from_dict(given.to_dict()) == given
-    assert "machine" not in preset("experts", "laptop").to_dict()  # runs of transformers are what they were
+    assert (
+        "machine" not in preset("experts", "laptop").to_dict()
+    )  # runs of transformers are what they were
     with pytest.raises(InputError, match=r'machine must be {"builder": NAME, "arguments": {...}}'):
         override(preset("experts", "laptop"), {"machine": {"name": "gru"}})
 
@@ -207,11 +273,22 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     train(small(), folders[1], name="m")
     run = load_run(folders[0], "again")
     assert run.finished and run.model.name == "again"
-    assert list(learning_curves(folders)["setting"].unique()) == ["machine=gru()", "machine=transformer"]
-    rows = pd.DataFrame({"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]})
+    assert list(learning_curves(folders)["setting"].unique()) == [
+        "machine=gru()",
+        "machine=transformer",
+    ]
+    rows = pd.DataFrame(
+        {"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]}
+    )
     text = card(run, "mine", rows, n_episodes=10, seed=0)
-    assert "A machine trained on expert advice" in text and "**Model**: gru(), which carries h [16]" in text
-    assert "interp --import tests.machines train experts --preset laptop --name mine --machine gru" in text
+    assert (
+        "A machine trained on expert advice" in text
+        and "**Model**: gru(), which carries h [16]" in text
+    )
+    assert (
+        "interp --import tests.machines train experts --preset laptop --name mine --machine gru"
+        in text
+    )
 
 
 def test_a_trained_machine_ships_with_a_card(tmp_path):
@@ -220,8 +297,15 @@ def test_a_trained_machine_ships_with_a_card(tmp_path):
     text = (folder / "README.md").read_text()
     assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
     shipped = interp.load(folder)
-    assert shipped.name == "mine" and shipped.origin["description"].startswith("trained on expert advice")
-    refuses(r"is a learned model: its checkpoint fixes everything, so it takes no d=3", interp.load, folder, d=3)
+    assert shipped.name == "mine" and shipped.origin["description"].startswith(
+        "trained on expert advice"
+    )
+    refuses(
+        r"is a learned model: its checkpoint fixes everything, so it takes no d=3",
+        interp.load,
+        folder,
+        d=3,
+    )
 
 
 # Checkpoints.
@@ -237,23 +321,39 @@ def saved(tmp_path):
 def test_a_saved_machine_loads_as_it_was(saved, tmp_path):
     model, folder = saved
     again = interp.load(folder)
-    assert again.digest() == model.digest() and again.name == "mine" and again.channels == model.channels
+    assert (
+        again.digest() == model.digest()
+        and again.name == "mine"
+        and again.channels == model.channels
+    )
     assert again.origin == {"builder": "wide", "arguments": {"width": 9}}
     episodes = experts.sample(3, 5, machines.N_EXPERTS, seed=1)
-    assert torch.equal(interp.rollout(again, episodes).latents, interp.rollout(model, episodes).latents)
+    assert torch.equal(
+        interp.rollout(again, episodes).latents, interp.rollout(model, episodes).latents
+    )
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     double = interp.load("wide").double()
-    assert load_checkpoint(save_checkpoint(double, tmp_path / "double")).digest() == double.digest() != model.digest()
-    with pytest.raises(InputError, match=r"cannot be saved in torch.bfloat16: call .float\(\) first"):
+    assert (
+        load_checkpoint(save_checkpoint(double, tmp_path / "double")).digest()
+        == double.digest()
+        != model.digest()
+    )
+    with pytest.raises(
+        InputError, match=r"cannot be saved in torch.bfloat16: call .float\(\) first"
+    ):
         save_checkpoint(interp.load("wide").bfloat16(), tmp_path / "half")
 
 
 def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
-    with pytest.raises(InputError, match="'gru' does not say how to make it again, so it cannot be saved"):
+    with pytest.raises(
+        InputError, match="'gru' does not say how to make it again, so it cannot be saved"
+    ):
         save_checkpoint(machines.gru(), tmp_path / "m")
     wrong = machines.gru()
     wrong.origin = {"builder": "lstm", "arguments": {}}
-    with pytest.raises(InputError, match=r"the weights do not fit the machine that the builder 'lstm' makes of {}"):
+    with pytest.raises(
+        InputError, match=r"the weights do not fit the machine that the builder 'lstm' makes of {}"
+    ):
         save_checkpoint(wrong, tmp_path / "m")
     wrong.origin = {"builder": "gru", "arguments": {}}
     wrong.one_step = lambda module, carried, fed: None
@@ -263,24 +363,41 @@ def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
 
 def test_a_checkpoint_without_its_builder_says_what_to_register(saved, monkeypatch):
     monkeypatch.delitem(checkpoints.BUILDERS, "wide")
-    refuses(r"'wide' is registered here; register it first: interp.register_machine", load_checkpoint, saved[1])
+    refuses(
+        r"'wide' is registered here; register it first: interp.register_machine",
+        load_checkpoint,
+        saved[1],
+    )
 
 
 def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
     """Its weights no longer fit, or they fit and do something else: code is not in the checkpoint."""
     _, folder = saved
-    load_checkpoint(folder)  # what was found to do the same once may do something else the next time
+    load_checkpoint(
+        folder
+    )  # what was found to do the same once may do something else the next time
     monkeypatch.setitem(checkpoints.BUILDERS, "wide", lambda width: wide(width + 1))
-    refuses(r"the weights do not fit the machine that the builder 'wide' makes of", load_checkpoint, folder)
+    refuses(
+        r"the weights do not fit the machine that the builder 'wide' makes of",
+        load_checkpoint,
+        folder,
+    )
 
     def bolder(width):
         machine = wide(width)
         kept = machine.one_step
-        machine.one_step = lambda module, carried, fed: (2 * (out := kept(module, carried, fed))[0], out[1])
+        machine.one_step = lambda module, carried, fed: (
+            2 * (out := kept(module, carried, fed))[0],
+            out[1],
+        )
         return machine
 
     monkeypatch.setitem(checkpoints.BUILDERS, "wide", bolder)
-    refuses(r"the builder 'wide' has changed since this was saved.*predicts otherwise", load_checkpoint, folder)
+    refuses(
+        r"the builder 'wide' has changed since this was saved.*predicts otherwise",
+        load_checkpoint,
+        folder,
+    )
 
 
 def test_an_edited_checkpoint_is_refused(saved):
@@ -307,8 +424,12 @@ def test_an_exact_machine_is_no_longer_exact_once_it_is_trained(tmp_path):
         return machine
 
     interp.register_machine("exact", exact, description="", task="experts")
-    assert load_checkpoint(save_checkpoint(interp.load("exact"), tmp_path / "as_built")).is_handwired
-    assert not load_checkpoint(train(small(), tmp_path / "run", name="m", machine="exact")).is_handwired
+    assert load_checkpoint(
+        save_checkpoint(interp.load("exact"), tmp_path / "as_built")
+    ).is_handwired
+    assert not load_checkpoint(
+        train(small(), tmp_path / "run", name="m", machine="exact")
+    ).is_handwired
 
 
 def test_weights_that_are_used_twice_are_saved(tmp_path):
@@ -327,7 +448,11 @@ def test_weights_that_are_used_twice_are_saved(tmp_path):
 
 def test_a_registered_machine_is_loaded_and_listed_by_name():
     record = next(record for record in interp.models() if record.name == "wide")
-    assert (record.kind, record.task, record.description) == ("built", "experts", "a wide of the tests")
+    assert (record.kind, record.task, record.description) == (
+        "built",
+        "experts",
+        "a wide of the tests",
+    )
     machine = interp.load("wide", width=np.int64(5).item())
     assert machine.name == "wide" and machine.channels[0].shape == (5,)
     assert machine.origin == {"builder": "wide", "arguments": {"width": 5}}
@@ -353,7 +478,11 @@ def test_a_builder_that_breaks_the_contract_is_refused_when_it_builds():
         return machine
 
     interp.register_machine("leaking", leaking, description="", task="experts")
-    refuses(r"predictions_do_not_see_the_truth: .*sees the truth before it predicts", interp.load, "leaking")
+    refuses(
+        r"predictions_do_not_see_the_truth: .*sees the truth before it predicts",
+        interp.load,
+        "leaking",
+    )
 
 
 def test_wrong_registrations_and_arguments_are_refused():
@@ -366,27 +495,63 @@ def test_wrong_registrations_and_arguments_are_refused():
     refused("unknown task 'expert'; did you mean 'experts'", task="expert")
     refused("build must be", build="gru")
     refused("description must be", description=3)
-    refuses(r"'wide' is built from JSON values, which a checkpoint can hold; got", interp.load, "wide", width={1, 2})
+    refuses(
+        r"'wide' is built from JSON values, which a checkpoint can hold; got",
+        interp.load,
+        "wide",
+        width={1, 2},
+    )
     refuses(r"'wide' is built from JSON values", interp.load, "wide", rate=float("nan"))
-    refuses(r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)", interp.load, "wide", depth=3)
+    refuses(
+        r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)",
+        interp.load,
+        "wide",
+        depth=3,
+    )
     interp.register_machine("list", lambda: [1], description="", task="experts")
-    refuses(r"the builder of .list. must return a machine, such as interp.adapt makes", interp.load, "list")
-    interp.register_machine("ours", lambda: interp.load("wma-handwired"), description="", task="experts")
+    refuses(
+        r"the builder of .list. must return a machine, such as interp.adapt makes",
+        interp.load,
+        "list",
+    )
+    interp.register_machine(
+        "ours", lambda: interp.load("wma-handwired"), description="", task="experts"
+    )
     refuses(r".ours. must return a machine whose name and origin can be set", interp.load, "ours")
 
 
 def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatch):
     """It lists and trains the machine, resumes nothing that is finished, and says what went wrong in a sentence."""
     code = "import interp\nfrom tests import machines\n"
-    code += "interp.register_machine('my-gru', machines.gru, description='of my own', task='experts')\n"
+    code += (
+        "interp.register_machine('my-gru', machines.gru, description='of my own', task='experts')\n"
+    )
     (tmp_path / "my_own_machines.py").write_text(code)
     (tmp_path / "my_broken_machines.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     assert "built      of my own" in printed("--import", "my_own_machines", "models")
-    sizes = ["--set", "stages=[{n_rounds=2, steps=2}]", "--set", "eval_rounds=2", "--set", "eval_episodes=4"]
-    trained = invoked("train", "experts", "--machine", "my-gru", "seed=3", "--name", "mine", "--out", tmp_path, *sizes)
+    sizes = [
+        "--set",
+        "stages=[{n_rounds=2, steps=2}]",
+        "--set",
+        "eval_rounds=2",
+        "--set",
+        "eval_episodes=4",
+    ]
+    trained = invoked(
+        "train",
+        "experts",
+        "--machine",
+        "my-gru",
+        "seed=3",
+        "--name",
+        "mine",
+        "--out",
+        tmp_path,
+        *sizes,
+    )
     assert trained.output.splitlines()[-1] == str(tmp_path / "mine" / "model")
     first = load_run(tmp_path / "mine", "mine")
     assert interp.load(tmp_path / "mine" / "model").origin["arguments"] == {"seed": 3}
@@ -395,10 +560,16 @@ def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatc
     assert load_run(tmp_path / "again" / "mine", "mine").model.digest() == first.model.digest()
     wrong = invoked("--import", "my_broken_machines", "models")
     assert wrong.exit_code == 2
-    assert wrong.output == "interp: --import my_broken_machines raised ZeroDivisionError: division by zero\n"
+    assert (
+        wrong.output
+        == "interp: --import my_broken_machines raised ZeroDivisionError: division by zero\n"
+    )
     assert (
         "interp: no builder of machines called 'your-gru'"
         in invoked("train", "experts", "--machine", "your-gru").output
     )
-    assert "interp: --machine takes NAME=VALUE" in invoked("train", "experts", "--machine", "my-gru", "wide").output
+    assert (
+        "interp: --machine takes NAME=VALUE"
+        in invoked("train", "experts", "--machine", "my-gru", "wide").output
+    )
     sys.modules.pop("my_own_machines")

@@ -38,7 +38,10 @@ def test_what_is_held_out_of_a_participant_knows_none_of_that_ones_choices(playe
     """Choices of one participant that are turned round change what is predicted of the others alone."""
     turned = played.choices.copy()
     turned[-2:] = 1 - turned[-2:]
-    one, other = (fit_cell(each, n_folds=6, steps=3).held_out for each in (played, replace(played, choices=turned)))
+    one, other = (
+        fit_cell(each, n_folds=6, steps=3).held_out
+        for each in (played, replace(played, choices=turned))
+    )
     assert np.array_equal(one[-2:, 0], other[-2:, 0])
     assert not np.array_equal(one[:-2, 0], other[:-2, 0])
 
@@ -66,14 +69,26 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
     pd.DataFrame(about | {"paid": played.rewards.ravel()}).to_csv(table, index=False)
     recorded = ("--recorded", table, "participant=who", "choice=key", "reward=paid")
     trained = printed(
-        *f"train bandit --machine gru steps=20 n_folds=2 --units 2 --name mine --out {tmp_path}".split(), *recorded
+        *f"train bandit --machine gru steps=20 n_folds=2 --units 2 --name mine --out {tmp_path}".split(),
+        *recorded,
     )
     assert "6 episodes of 8 rounds, 6 participants, 2 arms" in trained
-    assert re.search(r"Of 6 participants, held out, it loses 0.* an even guess loses 0.6931", trained)
+    assert re.search(
+        r"Of 6 participants, held out, it loses 0.* an even guess loses 0.6931", trained
+    )
     model = interp.load(tmp_path / "mine" / "model")
     assert [channel.shape for channel in model.channels] == [(2,)]
     assert pd.read_csv(tmp_path / "mine" / "held_out.csv")["rounds"].tolist() == [8] * 6
-    asked = ("--targets", "last_paid", "--hypothesis", "win_stay", "stays=0.9", "--out", tmp_path / "probes", "--json")
+    asked = (
+        "--targets",
+        "last_paid",
+        "--hypothesis",
+        "win_stay",
+        "stays=0.9",
+        "--out",
+        tmp_path / "probes",
+        "--json",
+    )
     told = json.loads(invoked("probe", tmp_path / "mine" / "model", *recorded, *asked).stdout)
     assert told["n_episodes"] == 6 and told["recorded"]["participants"] == 6
     assert told["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
@@ -87,7 +102,11 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
             ("experts", "--machine", "gru"),
             "unknown column 'choice'. Valid: advice, block, outcome, participant",
         ),
-        ("probe", (tmp_path / "mine" / "model", "--rounds", 5), "leave --episodes, --rounds and --regime out"),
+        (
+            "probe",
+            (tmp_path / "mine" / "model", "--rounds", 5),
+            "leave --episodes, --rounds and --regime out",
+        ),
     ):
         refused = invoked(command, *options, *recorded)
         assert refused.exit_code == 2 and said in refused.output

@@ -19,7 +19,9 @@ from interp.training.trainer import train
 from tests.refusals import refuses
 from tests.training.test_trainer import small
 
-CONFIG = small(stages=({"n_rounds": 2, "steps": 4},), sizes={"n_experts": (2, 2)}, checkpoint_every=2)
+CONFIG = small(
+    stages=({"n_rounds": 2, "steps": 4},), sizes={"n_experts": (2, 2)}, checkpoint_every=2
+)
 
 
 @pytest.fixture
@@ -66,7 +68,9 @@ def test_a_state_that_was_changed_is_refused(begun, change):
         refuses(r"training.safetensors' does not hold what was written; it was cut short", read)
 
 
-@pytest.mark.parametrize(("change", "message"), [(broadcast, r"of shape \(1,\), the model"), (drop_a_moment, "None")])
+@pytest.mark.parametrize(
+    ("change", "message"), [(broadcast, r"of shape \(1,\), the model"), (drop_a_moment, "None")]
+)
 def test_shapes_are_checked_even_where_the_digest_fits(begun, change, message):
     rewrite(begun, change, sign=True)
     refuses(message, train, CONFIG, begun, name="m")
@@ -78,7 +82,9 @@ def test_a_state_that_was_cut_short_is_refused(begun, contents):
     if contents == "no metadata":
         save_file({"a": torch.zeros(1)}, path)
     else:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if contents == "half" else contents)
+        path.write_bytes(
+            path.read_bytes()[: path.stat().st_size // 2] if contents == "half" else contents
+        )
     with pytest.raises(InputError, match=r"training.safetensors' is damaged \(") as raised:
         read_state(begun)
     assert raised.value.__cause__ is not None
@@ -87,7 +93,10 @@ def test_a_state_that_was_cut_short_is_refused(begun, contents):
 def test_a_second_process_in_one_folder_is_refused_and_told_which_holds_it(begun):
     with (
         locked(begun),
-        pytest.raises(InputError, match=rf"another process \(process {os.getpid()} on .*\) works in .*; wait for it"),
+        pytest.raises(
+            InputError,
+            match=rf"another process \(process {os.getpid()} on .*\) works in .*; wait for it",
+        ),
     ):
         train(CONFIG, begun, name="m")
     assert train(CONFIG, begun, name="m").is_dir()
@@ -106,7 +115,9 @@ def test_a_run_killed_before_its_first_state_leaves_no_metrics_twice(tmp_path):
 def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    stale, alive = (tmp_path / f".x.csv.~{_MACHINE}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid()))
+    stale, alive = (
+        tmp_path / f".x.csv.~{_MACHINE}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid())
+    )
     for path in (stale, alive):
         path.write_bytes(b"half")
     write = f"from interp.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
@@ -122,7 +133,9 @@ def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(be
         return step(run)
 
     monkeypatch.setattr(trainer._Run, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3 of 4; the same command goes on from step 3"):
+    with pytest.raises(
+        KeyboardInterrupt, match="stopped at step 3 of 4; the same command goes on from step 3"
+    ):
         train(CONFIG, begun, name="m")
 
 

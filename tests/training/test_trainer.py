@@ -45,7 +45,10 @@ def small(task="experts", **changes):
 
 
 def losses(folder):
-    return {r["step"]: r["loss"] for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
+    return {
+        r["step"]: r["loss"]
+        for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    }
 
 
 def test_kill_9_loses_nothing(tmp_path):
@@ -58,7 +61,9 @@ def test_kill_9_loses_nothing(tmp_path):
         finally:
             os._exit(0)
     metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 120
-    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") >= 5):
+    while time.monotonic() < deadline and not (
+        metrics.is_file() and metrics.read_text().count("\n") >= 5
+    ):
         time.sleep(0.002)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -84,7 +89,11 @@ def test_two_processes_are_really_two(tmp_path):
             try:  # what torchrun tells each process
                 signal.alarm(120)
                 os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2"}
-                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "CUDA_VISIBLE_DEVICES": ""}
+                os.environ |= {
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": f"{port}",
+                    "CUDA_VISIBLE_DEVICES": "",
+                }
                 AcceleratorState._reset_state(reset_partial_state=True)
                 (tmp_path / f"{rank}.txt").write_text(invoked(*arguments).stdout)
             finally:
@@ -94,7 +103,10 @@ def test_two_processes_are_really_two(tmp_path):
     first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
     assert first.splitlines()[-1] == model and "precision: " in first
     assert model not in second  # one of the two processes speaks
-    config = override(preset("experts", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})
+    config = override(
+        preset("experts", "laptop"),
+        {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED},
+    )
     torch.manual_seed(config.seed)
     model = HookedLatentTransformer(config.model_config("two"))
     source = EpisodeSource(config, model.layout)
@@ -107,13 +119,22 @@ def test_two_processes_are_really_two(tmp_path):
 
 def test_runs_of_both_precisions_in_one_process(tmp_path):
     """bfloat16 runs the forward pass under autocast, and only its own run's."""
-    both = {p: train(small(precision=p), tmp_path / p, name="m").parent for p in ("bfloat16", "float32")}
+    both = {
+        p: train(small(precision=p), tmp_path / p, name="m").parent for p in ("bfloat16", "float32")
+    }
     train(small(precision="float32"), tmp_path / "again", name="m")
     assert losses(both["float32"]) == losses(tmp_path / "again") != losses(both["bfloat16"])
 
 
 def test_fewer_processes_than_asked_for_are_refused(tmp_path):
-    refuses("2 processes were asked for but 1 run", train, small(), tmp_path / "run", name="m", n_processes=2)
+    refuses(
+        "2 processes were asked for but 1 run",
+        train,
+        small(),
+        tmp_path / "run",
+        name="m",
+        n_processes=2,
+    )
 
 
 def test_a_device_that_this_machine_lacks_is_refused(tmp_path):
@@ -202,16 +223,24 @@ def test_batches_are_a_function_of_seed_step_and_shard(task):
 
 def test_shards_of_a_step_are_as_long_as_each_other():
     """Processes make an optimizer step a window: one with more rounds than the others would wait for them for good."""
-    config = small(stages=({"n_rounds": 2, "steps": 1}, {"n_rounds": 3, "steps": 1}), mix=0.5, window=1)
+    config = small(
+        stages=({"n_rounds": 2, "steps": 1}, {"n_rounds": 3, "steps": 1}), mix=0.5, window=1
+    )
     source = EpisodeSource(config, config.model_config("m").layout)
-    lengths = [{source.batch(step, 1, shard, 4).n_rounds for shard in range(4)} for step in range(12)]
+    lengths = [
+        {source.batch(step, 1, shard, 4).n_rounds for shard in range(4)} for step in range(12)
+    ]
     assert all(len(of_step) == 1 for of_step in lengths) and len(set.union(*lengths)) == 2
 
 
 def test_a_fixed_data_set_is_drawn_from_again_and_again():
     config = small(dataset_episodes=4)
     source = EpisodeSource(config, config.model_config("m").layout)
-    rows = {tuple(row) for step in range(6) for row in source.batch(step, 0).rounds.tokens.flatten(1).tolist()}
+    rows = {
+        tuple(row)
+        for step in range(6)
+        for row in source.batch(step, 0).rounds.tokens.flatten(1).tolist()
+    }
     assert len(rows) <= 4
 
 
@@ -220,7 +249,13 @@ def test_a_stage_bounds_the_number_of_experts(dataset_episodes):
     """From above, to a range, and never beyond the run's own; the last stage has those."""
     expected = {3: {2, 3}, (4, 5): {4, 5}, (6, 9): {6}, 0: {2, 3, 4, 5, 6}}
     stages = tuple({"n_rounds": 3, "steps": 1, "sizes": {"n_experts": bound}} for bound in expected)
-    config = small("experts", stages=stages, sizes={"n_experts": (2, 6)}, mix=0.0, dataset_episodes=dataset_episodes)
+    config = small(
+        "experts",
+        stages=stages,
+        sizes={"n_experts": (2, 6)},
+        mix=0.0,
+        dataset_episodes=dataset_episodes,
+    )
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
     for stage, numbers in enumerate(expected.values()):
         assert {source.batch(step, stage).layout.n_experts for step in range(40)} == numbers
@@ -237,14 +272,19 @@ def test_tied_actions_share_the_target():
 def test_compiled_and_plain_steps_agree():
     """Slow: torch.compile takes half a minute for each shape."""
     command = [sys.executable, "-m", "tests.training.compiled"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    found = json.loads(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    )
     assert set(found) == {"experts", "qlearning"}
     assert all(difference < 1e-6 for both in found.values() for difference in both)
 
 
 @pytest.mark.parametrize(
     ("decay", "expected"),
-    [("linear", {0: 0.25, 3: 1, 4: 1, 20: 1, 30: 0.5, 40: 0}), ("cosine", {0: 0.25, 3: 1, 4: 1, 22: 0.5, 40: 0})],
+    [
+        ("linear", {0: 0.25, 3: 1, 4: 1, 20: 1, 30: 0.5, 40: 0}),
+        ("cosine", {0: 0.25, 3: 1, 4: 1, 22: 0.5, 40: 0}),
+    ],
 )
 def test_rates_warm_up_and_fall_to_zero(decay, expected):
     """Linear: constant up to the middle of the run, then a line to zero; cosine: one half at half of the rest."""
@@ -255,14 +295,21 @@ def test_rates_warm_up_and_fall_to_zero(decay, expected):
 def test_a_run_goes_on_from_a_trained_model(tmp_path):
     first = load_checkpoint(train(small(seed=1), tmp_path / "first", name="m"))
     still = {"lr": 1e-30, "weight_decay": 0.0, "stages": ({"n_rounds": 3, "steps": 1},)}
-    folder = train(small(start=str(tmp_path / "first" / "model"), **still), tmp_path / "second", name="n")
+    folder = train(
+        small(start=str(tmp_path / "first" / "model"), **still), tmp_path / "second", name="n"
+    )
     for key, value in load_checkpoint(folder).state_dict().items():
         torch.testing.assert_close(value, first.state_dict()[key])
     with pytest.raises(
-        InputError, match=r"do not fit this run: d_model is 8 here and 16 there.*; give the run the same"
+        InputError,
+        match=r"do not fit this run: d_model is 8 here and 16 there.*; give the run the same",
     ):
-        train(small(start=str(tmp_path / "first" / "model"), d_model=8), tmp_path / "third", name="n")
-    with pytest.raises(InputError, match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned'"):
+        train(
+            small(start=str(tmp_path / "first" / "model"), d_model=8), tmp_path / "third", name="n"
+        )
+    with pytest.raises(
+        InputError, match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned'"
+    ):
         train(small(start="wma-leaned"), tmp_path / "fourth", name="n")
 
 
@@ -309,5 +356,9 @@ def test_it_descends_and_decays():
 
 def test_it_trains_the_matrices_of_the_blocks_only():
     model = HookedLatentTransformer(preset("qlearning", "laptop").model_config("m"))
-    chosen = {name.rpartition(".")[2] for name, parameter in model.named_parameters() if is_stack(name, parameter)}
+    chosen = {
+        name.rpartition(".")[2]
+        for name, parameter in model.named_parameters()
+        if is_stack(name, parameter)
+    }
     assert chosen == {"W_Q", "W_K", "W_V", "W_O", "W_in", "W_out"}

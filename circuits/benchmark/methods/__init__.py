@@ -58,7 +58,9 @@ def register(*methods: Method) -> None:
         require_known("question", method.question, QUESTIONS)
         name = method.question, method.key
         if METHODS.get(name, method) != method:
-            raise InputError(f"a method {method.key!r} of {method.question!r} exists; choose another key")
+            raise InputError(
+                f"a method {method.key!r} of {method.question!r} exists; choose another key"
+            )
         METHODS[name] = method
 
 
@@ -69,11 +71,21 @@ FAINT = 1e-9
 
 
 def strongest(
-    material: Material, reading: str, items: Sequence[Hashable], effects: Callable[[Case], Float[np.ndarray, " item"]]
+    material: Material,
+    reading: str,
+    items: Sequence[Hashable],
+    effects: Callable[[Case], Float[np.ndarray, " item"]],
 ) -> Answer:
     """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
-    exits = {"single": EXITS[:1], "prediction": EXITS[:1], "state": EXITS[1:], "everything": (*EXITS, "latents")}
-    corruptions = {"another": (ANOTHER,), "everything": (*material.corruptions, ANOTHER)}.get(reading)
+    exits = {
+        "single": EXITS[:1],
+        "prediction": EXITS[:1],
+        "state": EXITS[1:],
+        "everything": (*EXITS, "latents"),
+    }
+    corruptions = {"another": (ANOTHER,), "everything": (*material.corruptions, ANOTHER)}.get(
+        reading
+    )
     rounds = (material.effort.early, material.effort.round) if reading == "rounds" else None
     cases = material.cases(exits.get(reading, EXITS), rounds, corruptions)
     best = np.zeros(len(items))
@@ -92,7 +104,9 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 
-def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False) -> list[Method]:
+def select(
+    keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False
+) -> list[Method]:
     """Methods by key and question; those that bound the scale, "oracle" and "random", always belong to them.
 
     ``keys`` and ``questions`` take all when empty; ``quick`` leaves out what the quick run leaves out and no key names.

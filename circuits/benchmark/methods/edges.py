@@ -23,17 +23,29 @@ from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site
 from interp.model.transformer import HookedLatentTransformer
 
-_ABLATIONS = {"zero": "zero cutting", "mean": "mean cutting", "resample": "resample cutting (path patching)"}
+_ABLATIONS = {
+    "zero": "zero cutting",
+    "mean": "mean cutting",
+    "resample": "resample cutting (path patching)",
+}
 _ESTIMATES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
 _TOLERANCE = 0.01  # of ACDC: how much of the metric a cut may cost, as a share
 
 
-def _cut(ablations: tuple[str, ...], reading: str, absolute: bool, subject: KnownMachine, material: Material) -> Answer:
+def _cut(
+    ablations: tuple[str, ...],
+    reading: str,
+    absolute: bool,
+    subject: KnownMachine,
+    material: Material,
+) -> Answer:
     """The largest drop over what is read and over ablations."""
 
     def effects(case: Case) -> np.ndarray:
         drops = [material.drops(case, ablation) for ablation in ablations]
-        return np.max([np.abs(drop).mean(1) if absolute else np.abs(drop.mean(1)) for drop in drops], 0)
+        return np.max(
+            [np.abs(drop).mean(1) if absolute else np.abs(drop.mean(1)) for drop in drops], 0
+        )
 
     return strongest(material, reading, material.edge_names, effects)
 
@@ -45,7 +57,9 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
     def effects(case: Case) -> np.ndarray:
         def make() -> np.ndarray:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Of hard attention, which is the point on some subjects.
+                warnings.simplefilter(
+                    "ignore"
+                )  # Of hard attention, which is the point on some subjects.
                 return attribute(case.pair, case.metric, steps=steps).edges
 
         made = material.once(("attribution", case.corruption, case.exit, case.round, steps), make)
@@ -54,10 +68,14 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
     return strongest(material, reading, material.edge_names, effects)
 
 
-def _discovered(ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material) -> Answer:
+def _discovered(
+    ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material
+) -> Answer:
     kept: set[tuple[str, str]] = set()
     for case in filter(None, map(material.case, exits)):
-        kept |= material.once(("acdc", case.corruption, case.exit, ablation), partial(_kept, material, case, ablation))
+        kept |= material.once(
+            ("acdc", case.corruption, case.exit, ablation), partial(_kept, material, case, ablation)
+        )
     return Answer({edge: float(edge in kept) for edge in material.items("edges")}, frozenset(kept))
 
 
@@ -66,7 +84,9 @@ def _kept(material: Material, case: Case, ablation: str) -> frozenset[tuple[str,
     if abs(float((scorer.full - scorer.empty).mean())) < 1e-9:
         return frozenset()  # The empty circuit does as well: there is nothing to be faithful to.
     keep, graph = acdc(scorer, _TOLERANCE), scorer.graph
-    return frozenset((graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d])
+    return frozenset(
+        (graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d]
+    )
 
 
 def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -> Method:
@@ -79,16 +99,24 @@ def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -
 def _attention(subject: KnownMachine, material: Material) -> Answer:
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
-    written = graph.contributions(material.pair(material.corruptions[0]).clean, t).norm(dim=-1)  # source episode pos
+    written = graph.contributions(material.pair(material.corruptions[0]).clean, t).norm(
+        dim=-1
+    )  # source episode pos
     with torch.no_grad():
-        _, cache = subject.transformer.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
+        _, cache = subject.transformer.run_with_cache(
+            run.tokens[:, t], run.latents[:, t], run.values[:, t]
+        )
     for s, d in material.candidates:
         size, name = written[s], graph.destinations[d]
         if "." in name:
             layer, head, _ = name.split(".")
-            size = (cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs() * size.unsqueeze(1)).sum(-1)
+            size = (
+                cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs() * size.unsqueeze(1)
+            ).sum(-1)
         elif name in ("prediction", "update"):
-            size = size[:, run.layout.update_position if name == "update" else run.layout.predict_position]
+            size = size[
+                :, run.layout.update_position if name == "update" else run.layout.predict_position
+            ]
         scores[graph.sources[s], name] = float(size.mean())
     return Answer(scores)
 
@@ -96,8 +124,14 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
 def _composition(subject: KnownMachine, material: Material) -> Answer:
     model, graph = subject.transformer, material.graph
     with torch.no_grad():
-        writes = {name: _written(model, name) for name in {graph.sources[s] for s, _ in material.candidates}}
-        reads = {name: _read(model, name) for name in {graph.destinations[d] for _, d in material.candidates}}
+        writes = {
+            name: _written(model, name)
+            for name in {graph.sources[s] for s, _ in material.candidates}
+        }
+        reads = {
+            name: _read(model, name)
+            for name in {graph.destinations[d] for _, d in material.candidates}
+        }
         scores = {}
         for s, d in material.candidates:
             write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
@@ -131,9 +165,16 @@ def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
 
 
 for _ablation in ("resample", "zero"):
-    for _key, _exits, _exits_read in (("single", EXITS[:1], "the prediction"), ("joined", EXITS, "both exits, united")):
+    for _key, _exits, _exits_read in (
+        ("single", EXITS[:1], "the prediction"),
+        ("joined", EXITS, "both exits, united"),
+    ):
         _answer = partial(_discovered, _ablation, _exits)
-        register(Method(f"acdc-{_ablation}:{_key}", f"ACDC, {_ablation}, {_exits_read}", "edges", _answer))
+        register(
+            Method(
+                f"acdc-{_ablation}:{_key}", f"ACDC, {_ablation}, {_exits_read}", "edges", _answer
+            )
+        )
 for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
@@ -151,7 +192,13 @@ register(
 
 _CAUSE = "embed"
 _BY_EDGES = (
-    *("zero:single", "zero:joined", "resample:joined", "zero+resample:joined", "zero+resample:everything"),
+    *(
+        "zero:single",
+        "zero:joined",
+        "resample:joined",
+        "zero+resample:joined",
+        "zero+resample:everything",
+    ),
     *("eap-ig:joined", "attention", "composition"),
 )
 """Keys of the methods of edges that score nodes, too."""
@@ -160,7 +207,9 @@ _BY_EDGES = (
 def _sites(material: Material) -> dict[str, Site]:
     """Every node and the site that holds what it writes."""
     nodes = material.items("nodes")
-    others = {node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else f"z[{node}]" for node in nodes}
+    others = {
+        node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else f"z[{node}]" for node in nodes
+    }
     return {node: Site.parse("embed" if node == "embed" else others[node]) for node in nodes}
 
 
@@ -169,9 +218,13 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     sites = _sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        patched = partial(of_pair, case.pair, sites=list(sites.values()), metric=case.metric, direction=direction)
+        patched = partial(
+            of_pair, case.pair, sites=list(sites.values()), metric=case.metric, direction=direction
+        )
         key = "node patching", case.corruption, case.exit, case.round, direction
-        return (material.once(key, lambda: patched().effects).mean(-1).abs() / case.scale).numpy(force=True)
+        return (material.once(key, lambda: patched().effects).mean(-1).abs() / case.scale).numpy(
+            force=True
+        )
 
     return strongest(material, reading, list(sites), effects)
 
@@ -185,21 +238,35 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
     for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
         rounds, sites = material.effort.round, list(through.values())
         mediation = mediate(*models, _CAUSE, sites, outcome=outcome, rounds=rounds, split=split)
-        shares = np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0) / mediation.total.sum()
-        for node, share in zip(through, shares[:-1].tolist(), strict=True):  # the last one is all of them jointly
+        shares = (
+            np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0)
+            / mediation.total.sum()
+        )
+        for node, share in zip(
+            through, shares[:-1].tolist(), strict=True
+        ):  # the last one is all of them jointly
             best[node] = max(best[node], share if share >= FAINT else 0.0)
     return Answer(best)
 
 
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
     scores = METHODS["edges", key].answer(subject, material).scores
-    return Answer({n: max((v for (s, _), v in scores.items() if s == n), default=0.0) for n in material.items("nodes")})
+    return Answer(
+        {
+            n: max((v for (s, _), v in scores.items() if s == n), default=0.0)
+            for n in material.items("nodes")
+        }
+    )
 
 
 register(Method("mediation", "mediation, both exits", "nodes", _mediated))
 for _direction in ("noising", "denoising"):
     for _reading in ("single", "prediction", "state", "joined", "another"):
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
-        register(Method(f"{_direction}:{_reading}", _name, "nodes", partial(_patched, _direction, _reading)))
+        register(
+            Method(
+                f"{_direction}:{_reading}", _name, "nodes", partial(_patched, _direction, _reading)
+            )
+        )
 for _key in _BY_EDGES:
     register(Method(_key, f"strongest edge by {_key}", "nodes", partial(_outgoing, _key)))

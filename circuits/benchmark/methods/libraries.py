@@ -16,7 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformer_lens.patching import get_act_patch_attn_head_out_all_pos
-from transformer_lens.tools.analysis.attribution_patching import EdgeAttributionConfig, Node, attribution_patch
+from transformer_lens.tools.analysis.attribution_patching import (
+    EdgeAttributionConfig,
+    Node,
+    attribution_patch,
+)
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
@@ -32,7 +36,10 @@ class _Bound:
     """A pair as a model of row ids: TransformerLens and captum call it with numbers of prepared rounds."""
 
     def __init__(self, case: Case) -> None:
-        pair, model = case.pair, cast(HookedLatentTransformer, case.pair.model)  # what has edges is one
+        pair, model = (
+            case.pair,
+            cast(HookedLatentTransformer, case.pair.model),
+        )  # what has edges is one
         self.layout, self.n, self.blocks = pair.layout, pair.clean.n_episodes, model.blocks
         self.is_probability = model.config.output == "probability"
         self.model = bind(model, pair.clean, pair.corrupted, rounds=pair.round)
@@ -48,16 +55,28 @@ class _Bound:
     def measure(self, logits: Tensor, ids: Tensor) -> Tensor:
         """The logit difference of each row, of the outcomes that its episode's corruption moves."""
         logs, episode = self._logs(logits), ids[:, :1] % self.n
-        return (logs.gather(1, self.rises[episode]) - logs.gather(1, self.falls[episode])).squeeze(1)
+        return (logs.gather(1, self.rises[episode]) - logs.gather(1, self.falls[episode])).squeeze(
+            1
+        )
 
 
 def _answered(
-    question: str, measured: Callable[[_Bound], dict[Any, float]], subject: KnownMachine, material: Material
+    question: str,
+    measured: Callable[[_Bound], dict[Any, float]],
+    subject: KnownMachine,
+    material: Material,
 ) -> Answer:
     """The sizes of the scores of a library in nats, but for rounding; of items that it does not score, 0."""
     case = material.case("prediction")
-    sizes = {} if case is None else {item: abs(score) for item, score in measured(_Bound(case)).items()}
-    return Answer({item: sizes[item] if sizes.get(item, 0.0) >= FAINT else 0.0 for item in material.items(question)})
+    sizes = (
+        {} if case is None else {item: abs(score) for item, score in measured(_Bound(case)).items()}
+    )
+    return Answer(
+        {
+            item: sizes[item] if sizes.get(item, 0.0) >= FAINT else 0.0
+            for item in material.items(question)
+        }
+    )
 
 
 def _attributed(bound: _Bound) -> dict[Any, float]:
@@ -69,7 +88,9 @@ def _attributed(bound: _Bound) -> dict[Any, float]:
         def metric(logits: Tensor, ids: Tensor = clean) -> Tensor:
             return bound.measure(logits, ids).mean()
 
-        with theirs("TransformerLens finds no gradient through this attention: {error}", of=ValueError):
+        with theirs(
+            "TransformerLens finds no gradient through this attention: {error}", of=ValueError
+        ):
             scored = attribution_patch(bound.model, clean, corrupted, metric, config)
         for (writer, reader), score in scored.edge_scores.items():
             edge = _node(writer), _node(reader)
@@ -82,7 +103,9 @@ def _node(node: Node) -> str:
     head = f"{node.layer}.{node.head}"
     inputs = {f"{port}_input": f"{head}.{port}" for port in "qkv"}
     mlp = dict.fromkeys(("mlp_in", "mlp_out"), f"mlp {node.layer}")
-    return {"embed": "embed", "attn_head_out": head, "logits": "prediction", **mlp, **inputs}[node.kind]
+    return {"embed": "embed", "attn_head_out": head, "logits": "prediction", **mlp, **inputs}[
+        node.kind
+    ]
 
 
 def _patched(bound: _Bound) -> dict[Any, float]:
@@ -95,7 +118,11 @@ def _patched(bound: _Bound) -> dict[Any, float]:
         _, cache = bound.model.run_with_cache(bound.clean)
         values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
         effects = values - metric(bound.model(bound.corrupted))
-    return {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
+    return {
+        f"{layer}.{head}": float(x)
+        for layer, row in enumerate(effects)
+        for head, x in enumerate(row)
+    }
 
 
 def _integrated(bound: _Bound) -> dict[Any, float]:
@@ -114,9 +141,19 @@ def _integrated(bound: _Bound) -> dict[Any, float]:
     return scores
 
 
-_NAMES = {"nodes": "TransformerLens' patching of heads", "edges": "TransformerLens' attribution of edges"}
+_NAMES = {
+    "nodes": "TransformerLens' patching of heads",
+    "edges": "TransformerLens' attribution of edges",
+}
 for _question, _measured in {"nodes": _patched, "edges": _attributed}.items():
-    register(Method("transformer-lens", _NAMES[_question], _question, partial(_answered, _question, _measured)))
+    register(
+        Method(
+            "transformer-lens",
+            _NAMES[_question],
+            _question,
+            partial(_answered, _question, _measured),
+        )
+    )
 if find_spec("captum") is not None:
     _captum = partial(_answered, "nodes", _integrated)
     register(Method("captum", "captum's integrated gradients of layers", "nodes", _captum))

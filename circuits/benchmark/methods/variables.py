@@ -33,7 +33,9 @@ from interp.model.rollout import replay, rollout
 _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 
 
-def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, Float[Tensor, "moment output"]]:
+def _probe(
+    x: Tensor, y: Tensor, within_round: bool
+) -> tuple[Affine, Float[Tensor, "moment output"]]:
     """A probe fitted on the first two thirds of the episodes; its squared errors on the others, and what they miss."""
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
@@ -54,8 +56,12 @@ def _linear(question: str, within_round: bool, subject: KnownMachine, material: 
     """R2 of each variable, at the site that is asked about or the best of all sites that any is looked for at."""
     items = material.items("where")
     if question == "where":
-        return Answer({(key, site): _probed(material, site, within_round)[key][1] for key, site in items})
-    tables = [_probed(material, site, within_round) for site in dict.fromkeys(site for _, site in items)]
+        return Answer(
+            {(key, site): _probed(material, site, within_round)[key][1] for key, site in items}
+        )
+    tables = [
+        _probed(material, site, within_round) for site in dict.fromkeys(site for _, site in items)
+    ]
     scores = {item: max(table[item][1] for table in tables) for item in material.items(question)}
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
@@ -67,7 +73,9 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
         fitted, _ = _probed(material, site, False)[key]
         sizes, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
         axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
-        subspaces[key, site] = torch.linalg.qr((fitted.along.T if pattern else fitted.slopes) @ axes)[0]
+        subspaces[key, site] = torch.linalg.qr(
+            (fitted.along.T if pattern else fitted.slopes) @ axes
+        )[0]
     return Answer({}, subspaces=subspaces)
 
 
@@ -81,11 +89,18 @@ def _probed(material: Material, site: str, within_round: bool) -> dict[str, tupl
         if place.kind.axes == "pos" and place.position is not None:
             x = whole[:, :, run.layout.position(place.position)]
         else:
-            x = whole.flatten(0, 1)[place.index(run.layout)].reshape(run.n_episodes, run.n_rounds, -1)
-        names = dict.fromkeys([*(variable for variable, _ in material.items("where")), *material.items("exists")])
+            x = whole.flatten(0, 1)[place.index(run.layout)].reshape(
+                run.n_episodes, run.n_rounds, -1
+            )
+        names = dict.fromkeys(
+            [*(variable for variable, _ in material.items("where")), *material.items("exists")]
+        )
         values = [torch.from_numpy(values_of(material, name)) for name in names]
         fitted, errors = _probe(x, torch.cat(values, -1), within_round)
-        fits, sizes = (fitted.middle, fitted.slopes, fitted.along.T, errors), [value.shape[-1] for value in values]
+        fits, sizes = (
+            (fitted.middle, fitted.slopes, fitted.along.T, errors),
+            [value.shape[-1] for value in values],
+        )
         parts = (of.split(sizes, -1) for of in fits)
         return {
             name: (Affine(fitted.centre, middle, slopes, along.T), _r2(missed))
@@ -97,7 +112,11 @@ def _probed(material: Material, site: str, within_round: bool) -> dict[str, tupl
 
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
     """The best cosine over both outcomes, for every variable and site that is asked for."""
-    decode = None if subject.model.is_handwired else material.once("state decoder", lambda: _reader(subject, material))
+    decode = (
+        None
+        if subject.model.is_handwired
+        else material.once("state decoder", lambda: _reader(subject, material))
+    )
     runs = material.run(2), material.run(3)
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
@@ -114,23 +133,35 @@ def _interchanged(subject: KnownMachine, material: Material) -> Answer:
 def _reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
     """A fitted decoder of the algorithm's state, for models without an exact one."""
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
-    state = run.layout.per_latent(torch.from_numpy(np.asarray(material.variables[NEXT + key], np.float64)))
-    decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=run.layout.n_latents > 1)
+    state = run.layout.per_latent(
+        torch.from_numpy(np.asarray(material.variables[NEXT + key], np.float64))
+    )
+    decoder = Decoder.fit(
+        run.latents[:, 1:], state, ridge=RIDGE, per_latent=run.layout.n_latents > 1
+    )
     return lambda latents: run.layout.state(decoder(latents))
 
 
 def _das(question: str, subject: KnownMachine, material: Material) -> Answer:
     """Accuracies of learned bases, or the bases, without items that were refused; the last refusal where all were."""
     asked = material.items(question)
-    learned = {item: material.once(("das", *item), partial(_align, subject, material, *item)) for item in asked}
+    learned = {
+        item: material.once(("das", *item), partial(_align, subject, material, *item))
+        for item in asked
+    }
     results = {item: one for item, one in learned.items() if isinstance(one, AlignmentResult)}
-    require(bool(results) or not asked, f"no site could be aligned; of the last: {[None, *learned.values()][-1]}")
+    require(
+        bool(results) or not asked,
+        f"no site could be aligned; of the last: {[None, *learned.values()][-1]}",
+    )
     if question == "where":
         return Answer({item: one.accuracy() for item, one in results.items()})
     return Answer({}, subspaces={item: one.basis for item, one in results.items()})
 
 
-def _align(subject: KnownMachine, material: Material, key: str, site: str) -> AlignmentResult | AlignmentError:
+def _align(
+    subject: KnownMachine, material: Material, key: str, site: str
+) -> AlignmentResult | AlignmentError:
     effort = material.effort
     runs = material.run(4, effort.fits), material.run(5, effort.fits)
     search = Search(steps=effort.steps, restarts=1, seed=material.seed)
@@ -143,26 +174,37 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
 def _nearest(subject: KnownMachine, material: Material) -> Answer:
     """Minus the divergence of every family; the family that explains the model, where one does."""
     effort, task = material.effort, subject.task
-    sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **shared_sizes([subject.model]))
+    sets = task.sets_for(
+        effort.episodes, effort.rounds, material.seed, **shared_sizes([subject.model])
+    )
     explained = explain(subject.model, task, sets, seed=material.seed)
     scores = {
         key: -float(np.mean([np.mean(each) for each in score.divergences.values()]))
         for key, score in explained.scores.items()
     }
-    return Answer(scores, frozenset() if explained.family is None else frozenset({explained.family}))
+    return Answer(
+        scores, frozenset() if explained.family is None else frozenset({explained.family})
+    )
 
 
 def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
     """Effects of the latents of each round on the prediction that is read; none where they come later."""
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
     for key, at in changes(subject, material):
-        later = list(range(at + 1, material.effort.rounds))  # what earlier rounds read is the same on both sides
+        later = list(
+            range(at + 1, material.effort.rounds)
+        )  # what earlier rounds read is the same on both sides
         # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
-        ask = partial(round_map, subject.model, *sides(subject, material, key, at), "latent", rounds=later)
+        ask = partial(
+            round_map, subject.model, *sides(subject, material, key, at), "latent", rounds=later
+        )
         made = material.once(("round map", key, at), partial(ask, direction="noising"))
         effects = made.table.pivot(index="patched", columns="read", values="size")
         sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[read])
-        scores |= {(key, at, t): x if x > FAINT else 0.0 for t, x in zip(later, sizes.tolist(), strict=True)}
+        scores |= {
+            (key, at, t): x if x > FAINT else 0.0
+            for t, x in zip(later, sizes.tolist(), strict=True)
+        }
     return Answer(scores)
 
 
@@ -183,22 +225,41 @@ def _decodable(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores)
 
 
-for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe, round means removed"}.items():
+for _key, _name in {
+    "probe": "linear probe",
+    "probe:within-round": "linear probe, round means removed",
+}.items():
     _within = _key != "probe"
     register(
         Method(_key, _name, "where", partial(_linear, "where", _within)),
         Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", partial(_linear, "exists", _within)),
     )
 register(
-    Method("probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)),
-    Method("probe:pattern", "directions along which decoded activations vary", "subspace", partial(_directions, True)),
+    Method(
+        "probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)
+    ),
+    Method(
+        "probe:pattern",
+        "directions along which decoded activations vary",
+        "subspace",
+        partial(_directions, True),
+    ),
     Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
     Method("das", "distributed alignment search", "where", partial(_das, "where"), quick=False),
-    Method("das", "distributed alignment search", "subspace", partial(_das, "subspace"), quick=False),
+    Method(
+        "das", "distributed alignment search", "subspace", partial(_das, "subspace"), quick=False
+    ),
     Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _nearest, quick=False),
 )
 register(
-    Method("patching", "patching of latents, the later round read", "rounds", partial(_patched, False)),
-    Method("patching:own-round", "patching of latents, their own round read", "rounds", partial(_patched, True)),
+    Method(
+        "patching", "patching of latents, the later round read", "rounds", partial(_patched, False)
+    ),
+    Method(
+        "patching:own-round",
+        "patching of latents, their own round read",
+        "rounds",
+        partial(_patched, True),
+    ),
     Method("probe", "probe for the changed input, by round", "rounds", _decodable),
 )

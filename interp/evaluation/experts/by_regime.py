@@ -32,12 +32,23 @@ from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.experts.predictors import PREDICTORS, ExpertRun, bayes, horizon_eta, weighted_majority
+from interp.tasks.experts.predictors import (
+    PREDICTORS,
+    ExpertRun,
+    bayes,
+    horizon_eta,
+    weighted_majority,
+)
 
 _PerRound = Float[np.ndarray, "episode round"]
 _ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
-    *("weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners"),
+    *(
+        "weighted_majority_best",
+        "weighted_majority_horizon",
+        "follow_the_leader",
+        "follow_previous_winners",
+    ),
     *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
 )
 """Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
@@ -47,18 +58,25 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 def training_prior(model: Machine) -> list[str]:
     """The regimes that a model was trained on, without those that switch among others; "uniform" if handwired."""
     trained = list(dict.fromkeys(model.origin.get("training", {}).get("regimes") or ["uniform"]))
-    return [name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None] or trained[:1]
+    return [
+        name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None
+    ] or trained[:1]
 
 
 def _best_eta(episodes: ExpertEpisodes) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
-    made = [np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes)) for eta in _ETAS]
+    made = [
+        np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes))
+        for eta in _ETAS
+    ]
     return _ETAS[int(np.argmin(made))]
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
     """P(y = 1) of every round, batch by batch."""
-    batches = [episodes.select(slice(start, start + _BATCH)) for start in range(0, len(episodes), _BATCH)]
+    batches = [
+        episodes.select(slice(start, start + _BATCH)) for start in range(0, len(episodes), _BATCH)
+    ]
     return np.concatenate([predictions_of(rollout(model, batch)) for batch in batches])
 
 
@@ -103,7 +121,9 @@ def evaluate(
         seed: of the episodes and the bootstrap; training used other streams.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
-    records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]
+    records = [
+        get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)
+    ]
     require(len(records) > 0, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
     trained = " or ".join(map(repr, prior))
@@ -114,27 +134,49 @@ def evaluate(
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
         eta = _best_eta(episodes)
         own = {
-            "weighted_majority_best": (f"weighted majority, best eta {eta:.2g}", partial(weighted_majority, eta=eta)),
+            "weighted_majority_best": (
+                f"weighted majority, best eta {eta:.2g}",
+                partial(weighted_majority, eta=eta),
+            ),
             "bayes_training": (f"Bayes predictor, prior of {trained}", partial(bayes, prior=prior)),
         }
-        known = {key: own.get(key) or (PREDICTORS[key].name, PREDICTORS[key].run) for key in BASELINES}
+        known = {
+            key: own.get(key) or (PREDICTORS[key].name, PREDICTORS[key].run) for key in BASELINES
+        }
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
         runs |= {key: (name, run(episodes)) for key, (name, run) in known.items()}
         bound = runs["bayes"][1]
         named = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
-        beyond: dict[str, Any] = {"reference": bound.predictions, "reference_name": named, "seed": seed}
+        beyond: dict[str, Any] = {
+            "reference": bound.predictions,
+            "reference_name": named,
+            "seed": seed,
+        }
         for key, (name, run) in runs.items():
-            scored = regret.score(run.predictions, episodes, name=name, decision=run.decision, **beyond)
-            numbers |= {(record.name, key, *metric): value for metric, value in scored.numbers.items()}
-            beside |= {(record.name, key, *metric): values for metric, values in scored.beside.items()}
+            scored = regret.score(
+                run.predictions, episodes, name=name, decision=run.decision, **beyond
+            )
+            numbers |= {
+                (record.name, key, *metric): value for metric, value in scored.numbers.items()
+            }
+            beside |= {
+                (record.name, key, *metric): values for metric, values in scored.beside.items()
+            }
             over = regret.regret(run.predictions, episodes, run.decision)
-            columns = dict(zip(("regret", "low", "high"), bootstrap_mean(over, seed=seed), strict=True))
-            curve = pd.DataFrame({"name": name, "round": np.arange(1, n_rounds + 1), **columns, "std": over.std(0)})
+            columns = dict(
+                zip(("regret", "low", "high"), bootstrap_mean(over, seed=seed), strict=True)
+            )
+            curve = pd.DataFrame(
+                {"name": name, "round": np.arange(1, n_rounds + 1), **columns, "std": over.std(0)}
+            )
             curves.append(curve.assign(regime=record.name, key=key))
         apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
         if np.isfinite(apart).all():
             at = (record.name, MODEL, "divergence")
-            numbers[at], beside[at] = mean_interval(apart, seed=seed), beside[record.name, MODEL, "excess_log_loss"]
+            numbers[at], beside[at] = (
+                mean_interval(apart, seed=seed),
+                beside[record.name, MODEL, "excess_log_loss"],
+            )
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}
     rate = horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0
     settings = provenance(model, training_prior=prior, **sizes, horizon_eta=rate, seed=seed)
@@ -167,13 +209,18 @@ def over_lengths(
     """
     n_experts, regime = n_experts_of(model), "uniform"
     kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
-    require(len(kept) > 0, f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)")
+    require(
+        len(kept) > 0,
+        f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)",
+    )
     episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)
     best = bayes(episodes).predictions
     predictions = {
         MODEL: predict(model, episodes),
         "bayes": best,
-        "weighted_majority_horizon": weighted_majority(episodes, eta=horizon_eta(n_experts, n_rounds)).predictions,
+        "weighted_majority_horizon": weighted_majority(
+            episodes, eta=horizon_eta(n_experts, n_rounds)
+        ).predictions,
     }
     if (prior := training_prior(model)) != [regime]:
         predictions["bayes_training"] = bayes(episodes, prior).predictions
@@ -183,12 +230,24 @@ def over_lengths(
         excess = regret.excess_log_loss(p, best, episodes)
         for start, stop in kept:
             here = slice(start, stop)
-            intervals[key, "accuracy", start, stop] = mean_interval(right[:, here].mean(1), seed=seed)
-            for metric, values in {"excess_log_loss": excess, "divergence": divergence(best, p)}.items():
+            intervals[key, "accuracy", start, stop] = mean_interval(
+                right[:, here].mean(1), seed=seed
+            )
+            for metric, values in {
+                "excess_log_loss": excess,
+                "divergence": divergence(best, p),
+            }.items():
                 if np.isfinite(values).all():
-                    intervals[key, metric, start, stop] = mean_interval(values[:, here].mean(1), seed=seed)
+                    intervals[key, metric, start, stop] = mean_interval(
+                        values[:, here].mean(1), seed=seed
+                    )
             intervals[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
     settings = provenance(
-        model, regime=regime, n_episodes=n_episodes, n_rounds=n_rounds, n_experts=n_experts, seed=seed
+        model,
+        regime=regime,
+        n_episodes=n_episodes,
+        n_rounds=n_rounds,
+        n_experts=n_experts,
+        seed=seed,
     )
     return Scores(("key", "metric", "start", "stop"), intervals, settings)

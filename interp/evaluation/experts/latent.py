@@ -28,7 +28,9 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes
 
 
 @checked
-def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None) -> Scores:
+def latent_control(
+    model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
+) -> Scores:
     """Accuracy with latents intact (``run``, where it is known), cut and swapped, and what is lost.
 
     Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
@@ -44,7 +46,10 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         "majority_vote": PREDICTORS["majority_vote"].run(episodes).predictions,
         "bayes": bayes(episodes).predictions,
     }
-    right = {name: 1 - np.nanmean(regret.mistakes(p, episodes), axis=1) for name, p in predictions.items()}
+    right = {
+        name: 1 - np.nanmean(regret.mistakes(p, episodes), axis=1)
+        for name, p in predictions.items()
+    }
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
     settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
     measured = {
@@ -81,12 +86,16 @@ def attention_to_experts(
     shares: dict[tuple[Any, ...], Interval] = {}
     blank: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
-    _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024)
+    _, _, forgot = replay(
+        model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024
+    )
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
     for layer, name in enumerate(names):
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
         without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
-        mean, low, high = bootstrap_mean(with_history, seed=seed, participants=participants_of(episodes))
+        mean, low, high = bootstrap_mean(
+            with_history, seed=seed, participants=participants_of(episodes)
+        )
         heads = [*map(str, range(len(mean) - 1)), "mean"]
         for index in np.ndindex(mean.shape):
             head, reader, target = index
@@ -94,11 +103,15 @@ def attention_to_experts(
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
             blank[key] = {"without_history": float(without[index])}
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "seed")}
-    settings = provenance(model, n_episodes=len(episodes), **drawn, rounds=chosen, bootstrap_seed=seed)
+    settings = provenance(
+        model, n_episodes=len(episodes), **drawn, rounds=chosen, bootstrap_seed=seed
+    )
     return Scores(("layer", "head", "reader", "target"), shares, settings, blank)
 
 
-def _by_target(patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]) -> np.ndarray:
+def _by_target(
+    patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]
+) -> np.ndarray:
     """``[episode, round, head, query, key] -> [episode, head + 1, reader, target]``, averaged over rounds."""
     paid = patterns[:, :, :, list(at.values())]
     pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]

@@ -10,7 +10,15 @@ import pandas as pd
 from interp.evaluation.experts import by_regime, theory
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, lacks_attention, predictions_of, row, unless
+from interp.evaluation.plan import (
+    MODEL,
+    EvaluationPlan,
+    Row,
+    lacks_attention,
+    predictions_of,
+    row,
+    unless,
+)
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import room
@@ -40,7 +48,9 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     if part == _LONG:
         few = max(2, n_episodes // 2)
         said = _lacks_room(model, by_regime.LONGEST)
-        return unless(said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame())
+        return unless(
+            said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame()
+        )
     if part == _BATCH:
         return _of_batch(model, n_episodes, seed)
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
@@ -49,7 +59,11 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 def _lacks_room(model: Machine, n_rounds: int) -> str:
     """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
     most = room(model, n_rounds)
-    return "" if most >= n_rounds else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
+    return (
+        ""
+        if most >= n_rounds
+        else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
+    )
 
 
 def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
@@ -57,16 +71,24 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
     calibrated = []
-    for key, predictions in {MODEL: predictions_of(run), "bayes": bayes(episodes).predictions}.items():
+    for key, predictions in {
+        MODEL: predictions_of(run),
+        "bayes": bayes(episodes).predictions,
+    }.items():
         result = calibration(predictions, episodes, seed=seed)
-        calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate))
+        calibrated.append(
+            result.to_frame().assign(
+                key=key, error=result.error, error_by_chance=result.chance.estimate
+            )
+        )
     few = episodes.select(slice(_N_ATTENDED))
     known = run if len(few) == len(episodes) else None
     return {
         "latent_control": latent_control(model, episodes, seed, run).to_frame(),
         "calibration": pd.concat(calibrated, ignore_index=True),
         "attention": unless(
-            lacks_attention(model), lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame()
+            lacks_attention(model),
+            lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame(),
         ),
     }
 
@@ -76,8 +98,12 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
     frame = pd.concat([part["regimes"].to_frame() for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
-    regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
-    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
+    regret = frame[frame["metric"] == "regret"].pivot(
+        index="regime", columns="key", values="estimate"
+    )
+    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")[
+        "estimate"
+    ]
     order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
     table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
     return {
@@ -97,7 +123,9 @@ _SHIFTED = ("stratified", "flat", "anti-signal")
 def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
-    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)["regimes"]
+    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)[
+        "regimes"
+    ]
 
     def value(regime: str, key: str, metric: str) -> float:
         return scored.get(regime, key, metric).estimate
@@ -111,7 +139,13 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own, text))
         if (regime, MODEL, "divergence") in scored.numbers:
             text = "expected excess, by the KL divergence from the Bayes predictor"
-            claims.append(row(f"{regime}: KL from Bayes (nats a round)", scored.get(regime, MODEL, "divergence"), text))
+            claims.append(
+                row(
+                    f"{regime}: KL from Bayes (nats a round)",
+                    scored.get(regime, MODEL, "divergence"),
+                    text,
+                )
+            )
         bayes, wm = (value(regime, key, "accuracy") for key in ("bayes", "weighted_majority_best"))
         text = f"Bayes {bayes:.4f}, weighted majority at its best eta {wm:.4f}"
         claims.append(row(f"{regime}: accuracy", scored.get(regime, MODEL, "accuracy"), text))
@@ -121,16 +155,25 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         "weighted majority, best eta": "weighted_majority_best",
     }
     for regime in (*main, *_SHIFTED):
-        text = ", ".join(f"{name} {value(regime, key, 'regret'):.2f}" for name, key in beside.items())
-        claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime, MODEL, "regret"), text))
+        text = ", ".join(
+            f"{name} {value(regime, key, 'regret'):.2f}" for name, key in beside.items()
+        )
+        claims.append(
+            row(f"{regime}: regret after 100 rounds", scored.get(regime, MODEL, "regret"), text)
+        )
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
     long, said = None, _lacks_room(model, n_rounds)
     if said:
         claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, said))
     else:
-        long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=_WINDOWS, seed=seed)
-    for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
+        long = by_regime.over_lengths(
+            model, n_episodes=few, n_rounds=n_rounds, windows=_WINDOWS, seed=seed
+        )
+    for metric, name in (
+        ("excess_log_loss", "log-loss above Bayes"),
+        ("divergence", "KL from Bayes"),
+    ):
         if long is None or (MODEL, metric, *first) not in long.numbers:
             continue
         text = f"{long.get(MODEL, metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
@@ -139,7 +182,9 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
             claims.append(row(what, long.get(MODEL, metric, start, stop), text))
     episodes = sample(max(2, n_episodes // 4), 100, by_regime.n_experts_of(model), seed=seed + 1)
     control = latent_control(model, episodes, seed=seed)
-    vote, swapped = (control.get(f"accuracy, {key}").estimate for key in ("majority_vote", "swapped"))
+    vote, swapped = (
+        control.get(f"accuracy, {key}").estimate for key in ("majority_vote", "swapped")
+    )
     text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"
     claims.append(row("uniform: accuracy with the latent cut", control.get("accuracy, cut"), text))
     return claims

@@ -42,11 +42,15 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
     wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))
     if wrong.any():
         where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
-        raise InputError(f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]")
+        raise InputError(
+            f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]"
+        )
     return np.clip(p, 0.0, 1.0)
 
 
-def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
+def mistakes(
+    predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
+) -> _PerRound:
     """Expected mistakes of each round, in [0, 1]; NaN in a missing one."""
     p = _check_predictions(predictions, episodes)
     require_known("decision", decision, ("threshold", "sample"))
@@ -56,10 +60,14 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
 
 
 @checked
-def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
+def regret(
+    predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold"
+) -> _PerRound:
     """The regret after each round over the best expert of the rounds until then, never clipped."""
     wrong = ~episodes.correct & episodes.counted[..., None]
-    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - wrong.cumsum(axis=1).min(axis=-1)
+    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - wrong.cumsum(
+        axis=1
+    ).min(axis=-1)
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
@@ -70,10 +78,15 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     return np.where(episodes.counted, losses, np.nan)
 
 
-def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
+def excess_log_loss(
+    predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes
+) -> _PerRound:
     """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
     bound = log_loss(reference, episodes)
-    require(not np.isinf(bound).any(), "the reference was certain and wrong; excess over infinity does not exist")
+    require(
+        not np.isinf(bound).any(),
+        "the reference was certain and wrong; excess over infinity does not exist",
+    )
     return log_loss(predictions, episodes) - bound
 
 
@@ -105,7 +118,9 @@ def score(
         "log_loss": np.nanmean(log_loss(predictions, episodes), axis=1),
     }
     if reference is not None:
-        measured["excess_log_loss"] = np.nanmean(excess_log_loss(predictions, reference, episodes), axis=1)
+        measured["excess_log_loss"] = np.nanmean(
+            excess_log_loss(predictions, reference, episodes), axis=1
+        )
     drawn = {key: getattr(episodes, key) for key in ("regime", "n_rounds", "n_experts", "seed")}
     own = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
     own |= {} if episodes.missing is None else {"n_counted": int(episodes.counted.sum())}
@@ -113,10 +128,18 @@ def score(
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
         finite = bool(np.isfinite(values).all())
-        number = mean_interval(values, seed=seed, participants=participants_of(episodes)) if finite else None
+        number = (
+            mean_interval(values, seed=seed, participants=participants_of(episodes))
+            if finite
+            else None
+        )
         numbers[metric,] = number or Interval(np.inf, np.inf, np.inf)
         std = float(after.std()) if metric == "regret" else np.nan
-        beside[metric,] = {"std": std, "reference": reference_name if metric == "excess_log_loss" else "", **own}
+        beside[metric,] = {
+            "std": std,
+            "reference": reference_name if metric == "excess_log_loss" else "",
+            **own,
+        }
     settings = provenance(**drawn, n_episodes=len(episodes), params=dict(episodes.params))
     return Scores(("metric",), numbers, settings, beside)
 
@@ -154,7 +177,9 @@ class Calibration(Found):
 
 
 @checked
-def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0) -> Calibration:
+def calibration(
+    predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0
+) -> Calibration:
     """The reliability table of ``predictions`` P(y=1) [episode, round]."""
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = _check_predictions(predictions, episodes)
@@ -169,7 +194,9 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     observed = per_episode(episodes.labels.astype(float))
 
     def error(labels: np.ndarray) -> float:
-        return float(np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / episodes.counted.sum())
+        return float(
+            np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / episodes.counted.sum()
+        )
 
     resampled = resample_weights(b, seed=seed, participants=participants_of(episodes))
     with np.errstate(invalid="ignore"):
@@ -179,10 +206,17 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     rng = np.random.default_rng([seed, 1])
     drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]
     edges = np.linspace(0, 1, n_bins + 1)
-    columns = {"from": edges[:-1], "to": edges[1:], "share": total / total.sum(), "prediction": prediction}
+    columns = {
+        "from": edges[:-1],
+        "to": edges[1:],
+        "share": total / total.sum(),
+        "prediction": prediction,
+    }
     return Calibration(
         pd.DataFrame({**columns, "frequency": frequency, "low": low, "high": high}),
         error(episodes.labels.astype(float)),
         Interval.of_samples(drawn, float(np.mean(drawn))),
-        provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
+        provenance(
+            regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed
+        ),
     )

@@ -36,17 +36,27 @@ class _LatentExpertEpisodes:
     @property
     def likelihoods(self) -> Float[np.ndarray, "episode round expert"]:
         """The probability that each expert gave to what happened."""
-        return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[..., 0]
+        return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[
+            ..., 0
+        ]
 
 
-def _sample_latent_expert(n_episodes: int, n_rounds: int, n_experts: int, seed: int = 0) -> _LatentExpertEpisodes:
+def _sample_latent_expert(
+    n_episodes: int, n_rounds: int, n_experts: int, seed: int = 0
+) -> _LatentExpertEpisodes:
     """Episodes of the appendix's model with two outcomes, Dirichlet(2) predictions and a Dirichlet(1) prior."""
-    for name, size in {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}.items():
+    for name, size in {
+        "n_episodes": n_episodes,
+        "n_rounds": n_rounds,
+        "n_experts": n_experts,
+    }.items():
         integer(name, size, 1)
     refuse_beyond_machine("these distributions", 32.0 * n_episodes * n_rounds * n_experts)
     prior = np.random.default_rng([seed, 0]).dirichlet(np.ones(n_experts))
     experts = np.random.default_rng([seed, 1]).choice(n_experts, size=n_episodes, p=prior)
-    distributions = np.random.default_rng([seed, 2]).dirichlet([2.0, 2.0], size=(n_episodes, n_rounds, n_experts))
+    distributions = np.random.default_rng([seed, 2]).dirichlet(
+        [2.0, 2.0], size=(n_episodes, n_rounds, n_experts)
+    )
     truth = distributions[np.arange(n_episodes)[:, None], np.arange(n_rounds), experts[:, None]]
     luck = np.random.default_rng([seed, 3]).random((n_episodes, n_rounds, 1))
     outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), 1)
@@ -57,10 +67,14 @@ def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode ro
     """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
     start = np.zeros_like(evidence[:, :1])
-    return special.softmax(np.log(episodes.prior) + np.concatenate([start, evidence], axis=1), axis=-1)
+    return special.softmax(
+        np.log(episodes.prior) + np.concatenate([start, evidence], axis=1), axis=-1
+    )
 
 
-def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
+def _multiplicative_weights(
+    episodes: _LatentExpertEpisodes,
+) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """The weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the prior as start."""
     path = [np.broadcast_to(episodes.prior, (len(episodes.outcomes), len(episodes.prior)))]
     for likelihoods in np.moveaxis(episodes.likelihoods, 1, 0):
@@ -70,7 +84,9 @@ def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray
     return np.stack(path, axis=1)
 
 
-def _mixture_log_loss(logits: _Weights, likelihoods: _Weights) -> tuple[Float[np.ndarray, "*any"], _Weights]:
+def _mixture_log_loss(
+    logits: _Weights, likelihoods: _Weights
+) -> tuple[Float[np.ndarray, "*any"], _Weights]:
     """``-log sum_i w_i r_i``, one round's loss of the mixture, and its gradient in the logits: ``w - w+``."""
     weights = special.softmax(logits, axis=-1)
     joint = weights * likelihoods
@@ -102,7 +118,9 @@ def _equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> _TheoryChec
     """Whether two numbers of every episode have one mean: the means may differ by four standard errors."""
     difference = left - right
     bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    return _TheoryCheck(claim, float(abs(difference.mean())), float(bound), float(left.mean()), float(right.mean()))
+    return _TheoryCheck(
+        claim, float(abs(difference.mean())), float(bound), float(left.mean()), float(right.mean())
+    )
 
 
 def _excess_and_divergence(
@@ -126,7 +144,9 @@ def _every_history(
 
     ``experts`` is -1 throughout: an episode is a history, whichever expert made it.
     """
-    many = f"2 outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
+    many = (
+        f"2 outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
+    )
     require(n_rounds <= 16, many)
     drawn = _sample_latent_expert(1, n_rounds, n_experts, seed)
     outcomes = np.array(list(product((0, 1), repeat=n_rounds)))
@@ -145,14 +165,21 @@ def _corollary(seed: int = 0) -> _TheoryCheck:
     right = np.log(_posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
     wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
-    epsilon, divergence = (np.array([_excess_and_divergence(weights, episodes) for weights in wrong]) @ probabilities).T
+    epsilon, divergence = (
+        np.array([_excess_and_divergence(weights, episodes) for weights in wrong]) @ probabilities
+    ).T
     largest = int(divergence.argmax())
-    error, sides = float(max(0.0, (divergence - epsilon).max())), (float(divergence[largest]), float(epsilon[largest]))
+    error, sides = (
+        float(max(0.0, (divergence - epsilon).max())),
+        (float(divergence[largest]), float(epsilon[largest])),
+    )
     return _TheoryCheck("summed KL <= excess log-loss (corollary)", error, 1e-12, *sides)
 
 
 @checked
-def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: int = 0) -> list[_TheoryCheck]:
+def check(
+    n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: int = 0
+) -> list[_TheoryCheck]:
     """The four statements: three on simulated episodes of the appendix's model, the corollary over every history.
 
     The simulated identity may miss by four standard errors (false alarms: 6 in 100,000 seeds).
@@ -163,7 +190,9 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     logits = np.random.default_rng([seed, 4]).normal(size=likelihoods.shape)
     shifts = 1e-5 * np.eye(n_experts)[:, None]
     up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods)[0] for sign in (1, -1))
-    gradient = np.abs(np.moveaxis(up - down, 0, -1) / 2e-5 - _mixture_log_loss(logits, likelihoods)[1]).max()
+    gradient = np.abs(
+        np.moveaxis(up - down, 0, -1) / 2e-5 - _mixture_log_loss(logits, likelihoods)[1]
+    ).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
     slow = special.softmax(0.5 * np.log(_posterior(episodes)[:, :-1]), axis=-1)
     return [
@@ -184,7 +213,9 @@ def excess_is_divergence(model: Machine, n_episodes: int, seed: int = 0) -> list
     predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions
     excess = regret.excess_log_loss(predictions, best, episodes).sum(1)
     divergence = by_regime.divergence(best, predictions).sum(1)
-    identity = _equal_means(f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence)
+    identity = _equal_means(
+        f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence
+    )
     at_most = f"summed KL of {model.name} <= its excess log-loss over Bayes (corollary)"
     left, right = identity.right, identity.left
     return [identity, _TheoryCheck(at_most, max(0.0, left - right), identity.bound, left, right)]

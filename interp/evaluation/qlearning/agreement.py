@@ -60,7 +60,9 @@ def agreement(
     batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    weights = resample_weights(sum(map(len, batches)), n_resamples, seed, participants=participants_of(*batches))
+    weights = resample_weights(
+        sum(map(len, batches)), n_resamples, seed, participants=participants_of(*batches)
+    )
     for quantity in (q for q in QUANTITIES if all(q in counts for counts in counted)):
         for phase in _PHASES:
             sums: tuple[list[NDArray[np.float64]], ...] = ([], [])
@@ -89,12 +91,17 @@ def agreement_by_round(
     for a round in which every step is tied.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
-    weights, rows = resample_weights(len(episodes), seed=seed, participants=participants_of(episodes)), []
+    weights, rows = (
+        resample_weights(len(episodes), seed=seed, participants=participants_of(episodes)),
+        [],
+    )
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
         hits, steps = counts[quantity]
         for t in np.flatnonzero(steps.sum(0)):
             value = ratio_interval(hits[:, t], steps[:, t], weights=weights)
-            rows.append({"key": key, "round": int(t) + 1, **vars(value), "n_steps": int(steps[:, t].sum())})
+            rows.append(
+                {"key": key, "round": int(t) + 1, **vars(value), "n_steps": int(steps[:, t].sum())}
+            )
     return pd.DataFrame(rows)
 
 
@@ -106,15 +113,22 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     array = np.asarray(predictions)
     shape, n_actions = batch.states.shape, batch.n_actions
     if array.shape == shape and array.dtype.kind in "iu":
-        return np.eye(n_actions)[episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)], None
+        return np.eye(n_actions)[
+            episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)
+        ], None
     require(
         array.shape == (*shape, n_actions) and array.dtype.kind == "f",
         f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
         f"{shape}, got {array.dtype} of shape {array.shape}",
     )
-    array = np.where(batch.counted[..., None], array.astype(np.float64), 1 / n_actions)  # the others may be anything
+    array = np.where(
+        batch.counted[..., None], array.astype(np.float64), 1 / n_actions
+    )  # the others may be anything
     valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
-    require(valid, "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first")
+    require(
+        valid,
+        "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
+    )
     return np.eye(n_actions)[array.argmax(-1)], array
 
 
@@ -125,11 +139,15 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
     """Hits and steps, each ``[episode, round]``, of every quantity."""
     choices, probabilities = policy
     sets = [_greedy(each, table) for each in (batch, batch.relearned(gamma=0.0))]
-    target, of_gamma0 = (tied / tied.sum(-1, keepdims=True) for tied in sets)  # uniform over the greedy actions
+    target, of_gamma0 = (
+        tied / tied.sum(-1, keepdims=True) for tied in sets
+    )  # uniform over the greedy actions
     every = np.ones(batch.states.shape)
     n_greedy = (target > 0).sum(-1)
     untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
-    disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (of_gamma0 > 0)).any(-1), np.float64)
+    disputed: NDArray[np.float64] = np.asarray(
+        ~((target > 0) & (of_gamma0 > 0)).any(-1), np.float64
+    )
     chosen, gamma0 = (choices * target).sum(-1), (of_gamma0 * target).sum(-1)
     counts: _Counts = {
         "untied": (chosen * untied, untied),
@@ -148,12 +166,16 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
         paid = -(target * np.log(np.maximum(probabilities, _MINIMUM_PROBABILITY))).sum(-1)
         counts["cross_entropy"] = (paid, every)
         counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
-    return {key: (hits * batch.counted, steps * batch.counted) for key, (hits, steps) in counts.items()}
+    return {
+        key: (hits * batch.counted, steps * batch.counted) for key, (hits, steps) in counts.items()
+    }
 
 
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
     """The greedy actions at the state reached, ``[episode, round, action]``."""
-    return bellman.greedy_sets(batch.next_values_after if table == "after" else batch.next_values_before)
+    return bellman.greedy_sets(
+        batch.next_values_after if table == "after" else batch.next_values_before
+    )
 
 
 # Which discount do the choices follow?
@@ -175,12 +197,22 @@ def followed_discount(
     interval over all of them.
     """
     for c, b in one_each("choices", choices, batches):
-        require(_policy(c, b)[1] is None, f"choices must be whole numbers [episode, round], got {shown(c)}")
+        require(
+            _policy(c, b)[1] is None,
+            f"choices must be whole numbers [episode, round], got {shown(c)}",
+        )
     columns = []  # per episode, the expected number of rounds where a greedy action of its tables is the one chosen
     for gamma in _GAMMAS:
         sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]
-        shares = [bellman.entries_at(tied, c) / tied.sum(-1) for c, tied in zip(choices, sets, strict=True)]
-        columns.append(np.concatenate([(share * b.counted).sum(1) for share, b in zip(shares, batches, strict=True)]))
+        shares = [
+            bellman.entries_at(tied, c) / tied.sum(-1)
+            for c, tied in zip(choices, sets, strict=True)
+        ]
+        columns.append(
+            np.concatenate(
+                [(share * b.counted).sum(1) for share, b in zip(shares, batches, strict=True)]
+            )
+        )
     hits = np.stack(columns, 1)
     rounds = np.concatenate([b.counted.sum(1, dtype=np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed, participants=participants_of(*batches))
@@ -196,9 +228,16 @@ def followed_discount(
     lowest, highest = followed(samples)
     first, last = followed(curve[None])
     bounds = percentile_bounds(lowest)[0], percentile_bounds(highest)[1]
-    best = dict(zip(("best", "best_low", "best_high"), map(float, ((first[0] + last[0]) / 2, *bounds)), strict=True))
+    best = dict(
+        zip(
+            ("best", "best_low", "best_high"),
+            map(float, ((first[0] + last[0]) / 2, *bounds)),
+            strict=True,
+        )
+    )
     numbers = {
-        (g,): Interval(*map(float, row)) for g, row in zip(_GAMMAS, zip(curve, low, high, strict=True), strict=True)
+        (g,): Interval(*map(float, row))
+        for g, row in zip(_GAMMAS, zip(curve, low, high, strict=True), strict=True)
     }
     settings = provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
     return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))

@@ -49,10 +49,14 @@ def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(t, batch) for t, batch in pairs]
     xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
-    weights = resample_weights(len(xx), seed=seed, participants=participants_of(*(batch for _, batch in pairs)))
+    weights = resample_weights(
+        len(xx), seed=seed, participants=participants_of(*(batch for _, batch in pairs))
+    )
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
     numbers = {
-        (rate, method): found[i] for i, rate in enumerate(("alpha", "gamma")) for method, found in by_method.items()
+        (rate, method): found[i]
+        for i, rate in enumerate(("alpha", "gamma"))
+        for method, found in by_method.items()
     }
     made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
     n_steps = {"n_steps": sum(int(batch.counted.sum()) for _, batch in pairs)}
@@ -83,7 +87,10 @@ def _moments(decoded: Any, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, 
     wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {tables.shape}"
     require(tables.shape == batch.q_tables.shape, wanted)
     causes, instruments = (  # r - Q(s, a) and max_a Q(s', a), [episode, round, 2]
-        np.stack([batch.rewards - _visited(of, batch), bellman.rows_at(of, batch.next_states).max(-1)], -1)
+        np.stack(
+            [batch.rewards - _visited(of, batch), bellman.rows_at(of, batch.next_states).max(-1)],
+            -1,
+        )
         * batch.counted[..., None]
         for of in (tables[:, :-1], batch.q_tables[:, :-1])
     )
@@ -119,7 +126,9 @@ def decode(
 
     Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
     """
-    latents = (rollout(model, episodes) if run is None else require_own(run, model, episodes)).latents
+    latents = (
+        rollout(model, episodes) if run is None else require_own(run, model, episodes)
+    ).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
     held: dict[str, Any] = {"seed": seed, "participants": participants_of(episodes)}
@@ -127,7 +136,9 @@ def decode(
         # Nothing says which part of what it carries holds which column.
         return cross_fitted(latents, episodes.q_tables, **held).numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
-    return model.layout.state(cross_fitted(latents, columns, per_latent=True, **held)).numpy(force=True)
+    return model.layout.state(cross_fitted(latents, columns, per_latent=True, **held)).numpy(
+        force=True
+    )
 
 
 @checked
@@ -141,24 +152,48 @@ def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed:
     """
     sizes = representative_sizes(model)
     each = -(-n_episodes // len(sizes))
-    batches = [sampling.sample(each, n_rounds, s, a, seed=seed + i) for i, (s, a) in enumerate(sizes)]
+    batches = [
+        sampling.sample(each, n_rounds, s, a, seed=seed + i) for i, (s, a) in enumerate(sizes)
+    ]
     tables = {"model": [decode(model, batch, seed=seed) for batch in batches]}
     if not model.is_handwired:
         blank = untrained(model, seed)
         runs = [rollout(blank, batch) for batch in batches]
-        if all(run.latents.isfinite().all() for run in runs):  # linear heads can overflow, which is no control
+        if all(
+            run.latents.isfinite().all() for run in runs
+        ):  # linear heads can overflow, which is no control
             pairs = zip(batches, runs, strict=True)
             tables["untrained model"] = [decode(blank, b, seed=seed, run=run) for b, run in pairs]
-    rates = {source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()}
+    rates = {
+        source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()
+    }
     rates["true table"] = effective_rates([batch.q_tables for batch in batches], batches, seed=seed)
     short = [batch.relearned(gamma=0.0) for batch in batches]
-    rates["gamma = 0 table"] = effective_rates([batch.q_tables for batch in short], short, seed=seed)
-    drawn = {"commit": "own", "regime": "grid", "sizes": sizes, "n_episodes": n_episodes, "n_rounds": n_rounds}
-    numbers = {(source, *key): value for source, found in rates.items() for key, value in found.numbers.items()}
-    beside = {(source, *key): found.beside[key] for source, found in rates.items() for key in found.numbers}
+    rates["gamma = 0 table"] = effective_rates(
+        [batch.q_tables for batch in short], short, seed=seed
+    )
+    drawn = {
+        "commit": "own",
+        "regime": "grid",
+        "sizes": sizes,
+        "n_episodes": n_episodes,
+        "n_rounds": n_rounds,
+    }
+    numbers = {
+        (source, *key): value
+        for source, found in rates.items()
+        for key, value in found.numbers.items()
+    }
+    beside = {
+        (source, *key): found.beside[key]
+        for source, found in rates.items()
+        for key in found.numbers
+    }
     numbers |= {(source, *R2): _r2(decoded, batches, seed) for source, decoded in tables.items()}
     beside = {key: {**beside.get(key, {}), "commit": "own"} for key in numbers}
-    return Scores(("source", "rate", "method"), numbers, provenance(model, **drawn, seed=seed), beside)
+    return Scores(
+        ("source", "rate", "method"), numbers, provenance(model, **drawn, seed=seed), beside
+    )
 
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:
@@ -166,4 +201,6 @@ def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int)
     pairs = [(decoded, batch.q_tables) for decoded, batch in zip(tables, batches, strict=True)]
     missed = np.concatenate([((decoded - true) ** 2).sum((1, 2, 3)) for decoded, true in pairs])
     total = np.concatenate([((true - true.mean()) ** 2).sum((1, 2, 3)) for _, true in pairs])
-    return ratio_interval(missed, total, seed=seed, participants=participants_of(*batches)).complement
+    return ratio_interval(
+        missed, total, seed=seed, participants=participants_of(*batches)
+    ).complement

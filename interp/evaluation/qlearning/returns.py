@@ -46,7 +46,11 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     refuse_missing("the normalised score", *batches)
     rows = []
     for batch in batches:
-        at, mdps, n = (np.arange(len(batch)), 0, batch.states[:, 0]), batch.known_mdps, n_rounds or batch.n_rounds
+        at, mdps, n = (
+            (np.arange(len(batch)), 0, batch.states[:, 0]),
+            batch.known_mdps,
+            n_rounds or batch.n_rounds,
+        )
         optimum, by_chance = finite_horizon(mdps, n).values[at], random_values(mdps, n)[at]
         rows.append((batch.rewards[:, :n].sum(1), by_chance, optimum))
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
@@ -54,10 +58,14 @@ def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> 
     require(bool((optimal - random).sum() > 1e-9 * (1 + np.abs(optimal).sum())), alike)
     columns = {"earned": earned, "random": random, "optimal": optimal}
     whose = participants_of(*batches)
-    intervals = {k: mean_interval(column, seed=seed, participants=whose) for k, column in columns.items()}
+    intervals = {
+        k: mean_interval(column, seed=seed, participants=whose) for k, column in columns.items()
+    }
     made = drawn_from(batches, n_episodes=len(earned))
     score = ratio_interval(earned - random, optimal - random, seed=seed, participants=whose)
-    return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
+    return Scores(
+        ("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made
+    )
 
 
 # What a model earns when it acts.
@@ -88,28 +96,46 @@ def evaluate(
         n_episodes: per regime, over the representative sizes.
         horizons: numbers of rounds after which returns are read; the longest is played.
     """
-    require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
+    require(
+        bool(horizons) and min(horizons) >= 1,
+        f"horizons must be numbers of rounds >= 1, got {list(horizons)}",
+    )
     sizes, longest = representative_sizes(model), max(horizons)
     each, explored = -(-n_episodes // len(sizes)), tabular.AGENTS["epsilon-greedy"].epsilon
     scores: dict[tuple[Any, ...], Interval] = {}
     rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
-        mdps = [sampling.sample_mdps(each, s, a, seed=seed + i, regime=regime) for i, (s, a) in enumerate(sizes)]
+        mdps = [
+            sampling.sample_mdps(each, s, a, seed=seed + i, regime=regime)
+            for i, (s, a) in enumerate(sizes)
+        ]
         played = {
-            key: [play(model, batch, longest, seed + i, epsilon=epsilon)[0] for i, batch in enumerate(mdps)]
+            key: [
+                play(model, batch, longest, seed + i, epsilon=epsilon)[0]
+                for i, batch in enumerate(mdps)
+            ]
             for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
         }
         for key in _AGENTS:
-            played[key] = [tabular.run(tabular.AGENTS[key], batch, longest, seed + i) for i, batch in enumerate(mdps)]
+            played[key] = [
+                tabular.run(tabular.AGENTS[key], batch, longest, seed + i)
+                for i, batch in enumerate(mdps)
+            ]
         for key, batches in played.items():
             for horizon in horizons:
                 found = normalised_score(batches, n_rounds=horizon, seed=seed).numbers
-                scores |= {(regime, key, horizon, *quantity): value for quantity, value in found.items()}
+                scores |= {
+                    (regime, key, horizon, *quantity): value for quantity, value in found.items()
+                }
             for start in range(0, longest, _WINDOW):
-                rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
+                rewards = [
+                    row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]
+                ]
                 sums, lengths = [row.sum() for row in rewards], [float(len(row)) for row in rewards]
                 rates[regime, key, start] = ratio_interval(sums, lengths, seed=seed)
-    settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
+    settings = provenance(
+        model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed
+    )
     columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
     own = {"commit": "own"}, {"commit": ""}
     return {

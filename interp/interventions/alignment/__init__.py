@@ -108,7 +108,9 @@ class AlignmentResult(Found):
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
         """Accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
         counted = self.informative if informative else self.decided
-        return ratio_interval((self.hits[condition] & counted).sum(1), counted.sum(1), participants=self.participants)
+        return ratio_interval(
+            (self.hits[condition] & counted).sum(1), counted.sum(1), participants=self.participants
+        )
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
         """Accuracy over informative pairs, or over all."""
@@ -117,7 +119,9 @@ class AlignmentResult(Found):
     @property
     def sentence(self) -> str:
         """How often the learned basis gives the algorithm's choice, beside its strongest control."""
-        others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)}
+        others = {
+            name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)
+        }
         best = max(others, key=lambda name: others[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
@@ -125,16 +129,25 @@ class AlignmentResult(Found):
     def _draw(self, figures: Any) -> Any:
         """The accuracy of every condition with its interval."""
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
-        return figures.intervals(named(rows), xlabel=f"interchange accuracy of {self.variable} at {self.site}")
+        return figures.intervals(
+            named(rows), xlabel=f"interchange accuracy of {self.variable} at {self.site}"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
         rows = []
         for condition in self.hits:
-            every, informative = self.interval(condition, informative=False), self.interval(condition)
-            if condition == _ARBITRARY:  # an arbitrary label is no counterfactual: no pair of it is informative
+            every, informative = (
+                self.interval(condition, informative=False),
+                self.interval(condition),
+            )
+            if (
+                condition == _ARBITRARY
+            ):  # an arbitrary label is no counterfactual: no pair of it is informative
                 informative = NO_NUMBER
-            scores = [x for each in (every, informative) for x in (each.estimate, each.low, each.high)]
+            scores = [
+                x for each in (every, informative) for x in (each.estimate, each.low, each.high)
+            ]
             of = self.variable, self.site, self.rank, condition
             rows.append((*of, *scores, self.train_accuracy[condition], int(self.informative.sum())))
         return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -186,10 +199,15 @@ def align(
     exam = rounds_with(model, runs, at, place)
 
     def run_of(machine: Machine) -> RoundsWithSite:
-        first, second = (rollout(machine.eval(), episodes, commit=runs[0].commit) for episodes in both)
+        first, second = (
+            rollout(machine.eval(), episodes, commit=runs[0].commit) for episodes in both
+        )
         return rounds_with(machine, (first, second), at, place)
 
-    practice, fresh = exam if smooth is None else run_of(smooth), run_of(untrained(smooth or model, seed))
+    practice, fresh = (
+        exam if smooth is None else run_of(smooth),
+        run_of(untrained(smooth or model, seed)),
+    )
     width = int(practice.is_used.sum())
     if rank is None:
         rank = min(identified_rank(algorithm, *values, variable, training), width)
@@ -205,7 +223,10 @@ def align(
             "'latent', or smooth=, a machine without hard choices"
         )
         raise AlignmentError(why)
-    n_outcomes, labelled = model.layout.n_outputs, []  # the same pairs with a random outcome for each source
+    n_outcomes, labelled = (
+        model.layout.n_outputs,
+        [],
+    )  # the same pairs with a random outcome for each source
     for pairs in parts:
         labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
         labelled.append(replace(pairs, target=one_hot(labels, n_outcomes).double()))
@@ -214,16 +235,25 @@ def align(
         _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
         UNTRAINED: fit(fresh, training, stopping, rank, search),
     }
-    interventions: dict[str, Intervention] = {name: SubspaceInterchange(of.basis) for name, of in fits.items()}
+    interventions: dict[str, Intervention] = {
+        name: SubspaceInterchange(of.basis) for name, of in fits.items()
+    }
     placebo = NormMatchedPlacebo(interventions["learned"], exam.random_basis(rank, seed))
     interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
 
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
         judged = arbitrary if condition == _ARBITRARY else pairs
-        choices = (fresh if condition == UNTRAINED else exam).scored(interventions[condition], judged).argmax(-1)
+        choices = (
+            (fresh if condition == UNTRAINED else exam)
+            .scored(interventions[condition], judged)
+            .argmax(-1)
+        )
         return (choices == judged.target.argmax(-1)).numpy()
 
-    trained = {name: hits(name, training, labelled[0])[training.informative.numpy()].mean() for name in fits}
+    trained = {
+        name: hits(name, training, labelled[0])[training.informative.numpy()].mean()
+        for name in fits
+    }
     shape = scoring.n_episodes, -1
     return AlignmentResult(
         variable=variable,
@@ -253,12 +283,17 @@ def _site(model: Machine, base: Any, site: Site | str) -> Site:
     layout = model.layout.fit(base)
     place = resolve(site, model, layout)
     require(
-        place.kind.axes in ("", "latent") or (place.kind.axes == "pos" and place.position is not None),
+        place.kind.axes in ("", "latent")
+        or (place.kind.axes == "pos" and place.position is not None),
         "aligning needs one vector: 'latent', a point without positions, or a site of the residual stream with a "
         f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    if place.kind.axes == "pos" and runs_from(model) and layout.position(str(place.position)) > last:
+    if (
+        place.kind.axes == "pos"
+        and runs_from(model)
+        and layout.position(str(place.position)) > last
+    ):
         raise AlignmentError(
             f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
             f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"

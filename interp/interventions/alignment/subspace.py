@@ -39,7 +39,9 @@ from interp.machine import Machine, runs_from
 from interp.model.rollout import replay
 from interp.model.run import Rollout
 
-_LARGEST = 8192  # pairs of one part of the episodes: every base is paired with as many sources as fit
+_LARGEST = (
+    8192  # pairs of one part of the episodes: every base is paired with as many sources as fit
+)
 _TIE = 1e-6  # a choice that changes when the variable moves by this share of its spread is a tie, decided by rounding
 _N_MOVES = 8  # random moves by which ties are found
 _STOPPING_SHARE = 1 / 3  # share of the episodes not scored that says when training stops
@@ -83,7 +85,9 @@ class Pairs:
         for kind in (self.informative, ~self.informative & ~self.tied):
             counts = torch.bincount(self.rounds[kind])
             weights[kind] = 1 / (counts[self.rounds[kind]] * (counts > 0).sum()).double()
-        return torch.multinomial(weights, n, replacement=True, generator=torch.Generator().manual_seed(seed))
+        return torch.multinomial(
+            weights, n, replacement=True, generator=torch.Generator().manual_seed(seed)
+        )
 
 
 def split(whose: Int[np.ndarray, " episode"], held_out: float) -> list[Int[np.ndarray, " chosen"]]:
@@ -119,14 +123,22 @@ def make_pairs(
     """
     n, n_rounds = len(episodes), len(next(iter(base_values.values()))[0])
     n_sources = min(n, max(1, _LARGEST // (n * n_rounds)))
-    bases, shifts, rounds = np.meshgrid(np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij")
-    base, source = (episodes[i].ravel() * n_rounds + rounds.ravel() for i in (bases, (bases + shifts) % n))
-    before, theirs = (_rows_of(values, rows) for values, rows in ((base_values, base), (source_values, source)))
+    bases, shifts, rounds = np.meshgrid(
+        np.arange(n), np.arange(n_sources), np.arange(n_rounds), indexing="ij"
+    )
+    base, source = (
+        episodes[i].ravel() * n_rounds + rounds.ravel() for i in (bases, (bases + shifts) % n)
+    )
+    before, theirs = (
+        _rows_of(values, rows) for values, rows in ((base_values, base), (source_values, source))
+    )
     target, tied = _outcome(algorithm, before, theirs[variable], variable)
     unpatched, tied_before = _outcome(algorithm, before, before[variable], variable)
     tied |= tied_before
     informative = (target.argmax(-1) != unpatched.argmax(-1)) & ~tied
-    return Pairs(n, *(torch.from_numpy(x) for x in (base, source, rounds.ravel(), target, informative, tied)))
+    return Pairs(
+        n, *(torch.from_numpy(x) for x in (base, source, rounds.ravel(), target, informative, tied))
+    )
 
 
 def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -134,14 +146,18 @@ def _rows_of(values: Values, rows: np.ndarray) -> dict[str, np.ndarray]:
     return {key: value.reshape(-1, 1, *value.shape[2:])[rows] for key, value in values.items()}
 
 
-def _outcome(algorithm: Algorithm, base: Values, value: np.ndarray, variable: str) -> tuple[np.ndarray, np.ndarray]:
+def _outcome(
+    algorithm: Algorithm, base: Values, value: np.ndarray, variable: str
+) -> tuple[np.ndarray, np.ndarray]:
     """The algorithm's distribution in every base row with the variable at ``value``; whether its choice is a tie."""
     distribution = _outcome_of(algorithm, base, value, variable)
     tied = np.zeros(len(distribution), dtype=bool)
     if algorithm.variable(variable).kind == "real":
         rng, size = np.random.default_rng(0), _TIE * value.std()
         for _ in range(_N_MOVES):
-            moved = _outcome_of(algorithm, base, value + size * rng.standard_normal(value.shape), variable)
+            moved = _outcome_of(
+                algorithm, base, value + size * rng.standard_normal(value.shape), variable
+            )
             tied |= moved.argmax(-1) != distribution.argmax(-1)
     return distribution, tied
 
@@ -173,7 +189,9 @@ def identified_rank(
 
     def choice(values: Float[NDArray, "row element"]) -> NDArray:
         rows = _rows_of(base_values, np.repeat(base, len(values) // len(base)))
-        return _outcome_of(algorithm, rows, values.reshape(len(values), 1, *shape), variable).argmax(-1)
+        return _outcome_of(
+            algorithm, rows, values.reshape(len(values), 1, *shape), variable
+        ).argmax(-1)
 
     before, ones = choice(start), np.ones(len(at))
     crossing, _ = _crossings(choice, before, start, path, 0 * ones, ones)
@@ -181,8 +199,12 @@ def identified_rank(
     moved = np.stack([sign * h * np.eye(n)[j] for j in range(n) for sign in (1, -1)])
     low, high = (np.repeat(crossing + sign * _REACH, 2 * n) for sign in (-1, 1))
     before, along, starts = (np.repeat(x, 2 * n, 0) for x in (before, path, start))
-    shifted, bracketed = _crossings(choice, before, starts + np.tile(moved, (len(at), 1)), along, low, high)
-    normals = (shifted.reshape(len(at), n, 2) @ np.array([1.0, -1.0]))[bracketed.reshape(len(at), -1).all(-1)]
+    shifted, bracketed = _crossings(
+        choice, before, starts + np.tile(moved, (len(at), 1)), along, low, high
+    )
+    normals = (shifted.reshape(len(at), n, 2) @ np.array([1.0, -1.0]))[
+        bracketed.reshape(len(at), -1).all(-1)
+    ]
     lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
     normals = normals[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
     if not len(normals):
@@ -192,7 +214,12 @@ def identified_rank(
 
 
 def _crossings(
-    choice: Callable[[NDArray], NDArray], before: NDArray, start: NDArray, path: NDArray, low: NDArray, high: NDArray
+    choice: Callable[[NDArray], NDArray],
+    before: NDArray,
+    start: NDArray,
+    path: NDArray,
+    low: NDArray,
+    high: NDArray,
 ) -> tuple[Float[NDArray, " row"], Bool[NDArray, " row"]]:
     """The share of each ``path`` at which the choice leaves ``before``, and whether it does between two shares."""
 
@@ -225,13 +252,19 @@ class RoundsWithSite:
     which of these numbers are a channel's, and which only pad it.
     """
 
-    def __init__(self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
+    def __init__(
+        self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
+    ) -> None:
         self.model, self.layout, self.site, self.hook = model, runs[0].layout, site, site.hook
-        self.gives_probabilities = getattr(getattr(model, "config", model), "output", "logits") == "probability"
+        self.gives_probabilities = (
+            getattr(getattr(model, "config", model), "output", "logits") == "probability"
+        )
         self.may_lack_gradient = True  # the site may be computed after the prediction is read
         self.rows = Rows.of(runs[0], rounds)
         caches = (replay(model, run, rounds=rounds, names_filter=self.hook)[2] for run in runs)
-        self.own, self.source = (site.read(cache[self.hook].flatten(0, 1), self.layout).flatten(1) for cache in caches)
+        self.own, self.source = (
+            site.read(cache[self.hook].flatten(0, 1), self.layout).flatten(1) for cache in caches
+        )
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":
             rows = carried_mask(model)[: runs[0].latents.shape[2]]
@@ -258,14 +291,23 @@ class RoundsWithSite:
             return intervention(own.flatten(1), source).view_as(own)
 
         rows = self.rows.part(pairs.base[at])
-        done, _ = passed(self.model, rows, self.layout, [(self.site, change)], gradient=torch.is_grad_enabled())
+        done, _ = passed(
+            self.model, rows, self.layout, [(self.site, change)], gradient=torch.is_grad_enabled()
+        )
         outcomes = self.layout.distribution(done.prediction)
-        return outcomes if self.gives_probabilities else outcomes.clamp_min(torch.finfo(outcomes.dtype).tiny).log()
+        return (
+            outcomes
+            if self.gives_probabilities
+            else outcomes.clamp_min(torch.finfo(outcomes.dtype).tiny).log()
+        )
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """:meth:`trained` for all pairs, without a gradient, on the CPU."""
         with torch.no_grad():
-            parts = [self.trained(intervention, pairs, at).cpu() for at in torch.arange(len(pairs)).split(CHUNK)]
+            parts = [
+                self.trained(intervention, pairs, at).cpu()
+                for at in torch.arange(len(pairs)).split(CHUNK)
+            ]
         return torch.cat(parts)
 
 
@@ -274,19 +316,34 @@ class _RoundsFromSite(RoundsWithSite):
 
     model: Any  # a HookedLatentTransformer
 
-    def __init__(self, model: Any, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
+    def __init__(
+        self, model: Any, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
+    ) -> None:
         self.model, self.layout, self.site = model, runs[0].layout, site
         self.gives_probabilities = model.config.output == "probability"
-        self.may_lack_gradient = any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
+        self.may_lack_gradient = any(
+            rule == "hard" for rules in model.config.attention_rules for rule in rules
+        )
         # The embedding and the first residual stream differ by the position's code, the same in base and source.
         self.layer = site.layer or 0
         self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
         start = self.layout.position(str(site.position))
         resid = f"blocks.{self.layer}.hook_resid_pre"
-        past = [f"blocks.{i}.attn.hook_{kv}" for i in range(self.layer, model.config.n_layers) for kv in "kv"]
-        _, _, known = replay(model, runs[0], rounds=rounds, names_filter=list(dict.fromkeys([resid, self.hook, *past])))
+        past = [
+            f"blocks.{i}.attn.hook_{kv}"
+            for i in range(self.layer, model.config.n_layers)
+            for kv in "kv"
+        ]
+        _, _, known = replay(
+            model,
+            runs[0],
+            rounds=rounds,
+            names_filter=list(dict.fromkeys([resid, self.hook, *past])),
+        )
         _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
-        self.own, self.source = (cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs))
+        self.own, self.source = (
+            cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs)
+        )
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         self.resid = known[resid][:, :, start : self.layout.predict_position + 1].flatten(0, 1)
         before = [known[name][:, :, :start].flatten(0, 1) for name in past]
@@ -294,7 +351,11 @@ class _RoundsFromSite(RoundsWithSite):
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
         """What the model gives for each outcome, in base rounds ``rows``: logits or probabilities."""
-        past = None if self.past is None else (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
+        past = (
+            None
+            if self.past is None
+            else (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
+        )
         resid = self.model.run_from(self.resid[rows], self.layer, past=past)
         return self.model.unembed(self.model.ln_final(resid[:, -1]))[:, : self.layout.n_outputs]
 
@@ -302,17 +363,25 @@ class _RoundsFromSite(RoundsWithSite):
         """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
         base, source = pairs.base[at], self.source[pairs.source[at]]
         first = torch.zeros_like(base)
-        return run_with_intervention(self.model, self.hook, intervention, base, source, self, positions=first)
+        return run_with_intervention(
+            self.model, self.hook, intervention, base, source, self, positions=first
+        )
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """:meth:`__call__` under an intervention, for all pairs, without a gradient; those that are alike run once."""
         new = intervention(self.own[pairs.base], self.source[pairs.source]).detach().double().cpu()
-        rows, which = torch.cat([pairs.base.unsqueeze(1), new], 1).unique(dim=0, return_inverse=True)
+        rows, which = torch.cat([pairs.base.unsqueeze(1), new], 1).unique(
+            dim=0, return_inverse=True
+        )
         base, new, first = rows[:, 0].long(), rows[:, 1:], torch.zeros(len(rows), dtype=torch.long)
-        return intervened_logits(self.model, self.hook, lambda _, new: new, base, new, self, positions=first)[which]
+        return intervened_logits(
+            self.model, self.hook, lambda _, new: new, base, new, self, positions=first
+        )[which]
 
 
-def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
+def rounds_with(
+    model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
+) -> RoundsWithSite:
     """The rounds in their fast form, where the machine runs on from such a site, or else run whole."""
     runs_on = runs_from(model) and site.kind.axes == "pos"
     return (_RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
@@ -356,13 +425,19 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, sea
     fits: list[Fit] = []
     with frozen(rounds.model):
         with torch.no_grad():
-            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, search.seed)))
+            nothing = float(
+                _loss(
+                    rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, search.seed)
+                )
+            )
         frame = rounds.differences(training)
         if not frame.shape[1]:
             return Fit(rounds.random_basis(rank, search.seed).to(frame), nothing, (0,))
         for start in range(search.restarts):
             seed = search.seed + _SEEDS_APART * start
-            fits.append(_start(rounds, frame, rank, training, stopping, search, seed, _SOLVED * nothing))
+            fits.append(
+                _start(rounds, frame, rank, training, stopping, search, seed, _SOLVED * nothing)
+            )
             if fits[-1].loss <= _SOLVED * nothing:
                 break
     best = min(fits, key=lambda fit: fit.loss)
@@ -376,7 +451,12 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         return True
     subspace = _subspace(frame, rank, seed)
     with frozen(rounds.model):
-        loss = _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, training.drawn(_BATCH, seed))
+        loss = _loss(
+            rounds,
+            SubspaceInterchange(frame @ subspace.basis),
+            training,
+            training.drawn(_BATCH, seed),
+        )
         if not loss.requires_grad or frame.shape[1] <= rank:
             return loss.requires_grad
         loss.backward()

@@ -20,14 +20,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, maker, variable_table
+from interp.algorithm import (
+    Algorithm,
+    AlgorithmRecord,
+    Equation,
+    Family,
+    Values,
+    family_table,
+    maker,
+    variable_table,
+)
 from interp.checks import checked, number
 
 _Array = NDArray[np.float64]
 _made = maker(
     "bandit",
     variable_table(Path(__file__).with_name("variables.csv")),
-    {"pulled": lambda episodes: np.eye(episodes.n_arms)[episodes.choices], "payoff": lambda episodes: episodes.rewards},
+    {
+        "pulled": lambda episodes: np.eye(episodes.n_arms)[episodes.choices],
+        "payoff": lambda episodes: episodes.rewards,
+    },
     # What was paid last is one number; the others are one for each arm.
     lambda episodes, key: np.zeros((len(episodes), episodes.n_arms)[: 1 + (key != "last_paid")]),
     lambda v: v["arm_probabilities"],
@@ -35,7 +47,11 @@ _made = maker(
 
 
 def _algorithm(
-    key: str, name: str, parameters: Mapping[str, float], memory: str, equations: Mapping[str, Equation | None]
+    key: str,
+    name: str,
+    parameters: Mapping[str, float],
+    memory: str,
+    equations: Mapping[str, Equation | None],
 ) -> Algorithm:
     """An algorithm of this task, which chooses by the softmax of its ``logits``."""
     for parameter, value in parameters.items():
@@ -58,13 +74,21 @@ def _learner(
 
     def moved(v: Values) -> _Array:
         rates = v["pulled"] * np.where(v["payoff_error"] > 0, gain, loss)[..., None]
-        return np.asarray(v["arm_values"] * (1 - forgets * (1 - v["pulled"])) + rates * v["payoff_error"][..., None])
+        return np.asarray(
+            v["arm_values"] * (1 - forgets * (1 - v["pulled"]))
+            + rates * v["payoff_error"][..., None]
+        )
 
-    last: dict[str, Equation | None] = {"last_pulled": None, "next_last_pulled": lambda v: v["pulled"]}
+    last: dict[str, Equation | None] = {
+        "last_pulled": None,
+        "next_last_pulled": lambda v: v["pulled"],
+    }
     equations: dict[str, Equation | None] = {
         "arm_values": None,
         **({} if stays is None else last),
-        "logits": lambda v: beta * v["arm_values"] + (0.0 if stays is None else stays * v["last_pulled"]),
+        "logits": lambda v: (
+            beta * v["arm_values"] + (0.0 if stays is None else stays * v["last_pulled"])
+        ),
         "payoff_error": lambda v: v["payoff"] - (v["arm_values"] * v["pulled"]).sum(-1),
         "next_arm_values": moved,
     }
@@ -88,14 +112,18 @@ def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float 
     return _learner("two_rates", "Rescorla-Wagner with two rates", known, gain, loss)
 
 
-def _forgetting(rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
+def _forgetting(
+    rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0
+) -> Algorithm:
     """Rescorla-Wagner whose values of the arms that were not chosen fall to 0 by a share ``forgets`` a round."""
     known = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     return _learner("forgetting", "Rescorla-Wagner that forgets", known, rate, rate, forgets)
 
 
 @checked
-def perseveration(rate: float = 0.3, stays: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
+def perseveration(
+    rate: float = 0.3, stays: float = 1.0, inverse_temperature: float = 5.0
+) -> Algorithm:
     """Rescorla-Wagner that repeats: the last choice has ``stays`` nats more log-odds, or less where it is negative."""
     known = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
     return _learner("perseveration", "Rescorla-Wagner that repeats", known, rate, rate, stays=stays)
@@ -123,7 +151,11 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         last, n = v["last_pulled"], v["last_pulled"].shape[-1]
         again = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
         return np.asarray(
-            np.where(last.sum(-1, keepdims=True) > 0, np.log(last * again + (1 - last) * (1 - again) / (n - 1)), 0.0)
+            np.where(
+                last.sum(-1, keepdims=True) > 0,
+                np.log(last * again + (1 - last) * (1 - again) / (n - 1)),
+                0.0,
+            )
         )
 
     equations: dict[str, Equation | None] = {
@@ -134,10 +166,18 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
     }
-    return _algorithm("win_stay", "win-stay lose-shift", {"stays": stays, "shifts": shifts}, "last_pulled", equations)
+    return _algorithm(
+        "win_stay",
+        "win-stay lose-shift",
+        {"stays": stays, "shifts": shifts},
+        "last_pulled",
+        equations,
+    )
 
 
-def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0) -> Algorithm:
+def _bayes(
+    key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0
+) -> Algorithm:
     """A Bayesian with a Beta(1, 1) prior, whose counts fade: ``keeps`` of them is left after each round."""
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
@@ -145,7 +185,9 @@ def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equatio
         "paid": lambda v: (v["payoff"] > 0).astype(np.float64),
         "logits": logits,
         "next_arm_wins": lambda v: keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None],
-        "next_arm_losses": lambda v: keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None],
+        "next_arm_losses": lambda v: (
+            keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None]
+        ),
     }
     return _algorithm(key, name, parameters, "arm_wins", equations)
 
@@ -182,7 +224,9 @@ def bayes_thompson(keeps: float = 1.0) -> Algorithm:
         z = (points - mean[..., None, :]) / deviation[..., None, :]
         below = special.log_ndtr(z)
         log_density = -(z**2) / 2 - np.log(deviation[..., None, :])
-        return np.asarray(special.logsumexp(log_density + below.sum(-1, keepdims=True) - below, axis=-2))
+        return np.asarray(
+            special.logsumexp(log_density + below.sum(-1, keepdims=True) - below, axis=-2)
+        )
 
     return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
 
@@ -194,7 +238,9 @@ def fixed_bias(first: float = 0.5) -> Algorithm:
 
     def logits(v: Values) -> _Array:
         n = v["pulled"].shape[-1]
-        return np.broadcast_to(np.log([first, *[(1 - first) / (n - 1)] * (n - 1)]), v["pulled"].shape)
+        return np.broadcast_to(
+            np.log([first, *[(1 - first) / (n - 1)] * (n - 1)]), v["pulled"].shape
+        )
 
     return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 
@@ -203,10 +249,14 @@ def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task."""
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
-        AlgorithmRecord("perseveration", "Rescorla-Wagner that repeats", "RW + habit", perseveration),
+        AlgorithmRecord(
+            "perseveration", "Rescorla-Wagner that repeats", "RW + habit", perseveration
+        ),
         AlgorithmRecord("choice_kernel", "choice kernel", "habit", choice_kernel),
         AlgorithmRecord("win_stay", "win-stay lose-shift", "WSLS", win_stay),
-        AlgorithmRecord("bayes_thompson", "Bayes that draws (Thompson)", "Thompson", bayes_thompson),
+        AlgorithmRecord(
+            "bayes_thompson", "Bayes that draws (Thompson)", "Thompson", bayes_thompson
+        ),
         AlgorithmRecord("fixed_bias", "a fixed bias", "bias", fixed_bias),
     )
 
@@ -214,4 +264,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
 def families() -> tuple[Family, ...]:
     """What a player, or a model of one, is compared with."""
     learners = rescorla_wagner, _two_rates, _forgetting, perseveration, choice_kernel, win_stay
-    return family_table(Path(__file__).with_name("families.toml"), (*learners, _bayes_ucb, bayes_thompson, fixed_bias))
+    return family_table(
+        Path(__file__).with_name("families.toml"),
+        (*learners, _bayes_ucb, bayes_thompson, fixed_bias),
+    )

@@ -70,7 +70,10 @@ class BanditEpisodes(BaseEpisodes):
         require(rewards.shape == choices.shape, wanted)
         n_arms = integer("n_arms", self.n_arms) or max(2, int(choices.max()) + 1)
         fits = 2 <= n_arms > choices.max()
-        require(fits, f"choices must be arms 0 to n_arms - 1 of 2 or more, got {choices.max()} with n_arms={n_arms}")
+        require(
+            fits,
+            f"choices must be arms 0 to n_arms - 1 of 2 or more, got {choices.max()} with n_arms={n_arms}",
+        )
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
 
@@ -93,7 +96,11 @@ def sample(
     >>> sample(n_episodes=2, n_rounds=5, n_arms=3, regime="reversal", seed=0)
     BanditEpisodes(2 episodes of 5 rounds, 3 arms, reversal regime, seed 0)
     """
-    for name, size, least in (("n_episodes", n_episodes, 1), ("n_rounds", n_rounds, 1), ("n_arms", n_arms, 2)):
+    for name, size, least in (
+        ("n_episodes", n_episodes, 1),
+        ("n_rounds", n_rounds, 1),
+        ("n_arms", n_arms, 2),
+    ):
         integer(name, size, least)
     what = f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms"
     refuse_beyond_machine(what, 24.0 * n_episodes * n_rounds * n_arms)
@@ -118,7 +125,9 @@ def sample(
     return BanditEpisodes(choices, rewards, n_arms, regime, seed)
 
 
-def _chances(regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator) -> _Array:
+def _chances(
+    regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator
+) -> _Array:
     """The chance that each arm pays, ``[episode, round, arm]``."""
     start = rng.uniform(0.1, 0.9, (n_episodes, 1, n_arms))
     if regime == "stationary":
@@ -162,8 +171,16 @@ def read(
         trial: column by which trials are ordered.
         scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
-    named = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
-    told, whose, labels, scale = trials(path, ("choice", "reward"), named, {"choice": "choice"}, scale)
+    named = {
+        "participant": participant,
+        "choice": choice,
+        "reward": reward,
+        "block": block,
+        "trial": trial,
+    }
+    told, whose, labels, scale = trials(
+        path, ("choice", "reward"), named, {"choice": "choice"}, scale
+    )
     rounds, arms = {"choices": told["choice"], "rewards": told["reward"]}, labels["choice"]
     return BanditEpisodes.of(**rounds, participants=whose, n_arms=len(arms), scale=scale, arms=arms)
 
@@ -188,5 +205,11 @@ def corruptions() -> tuple[Corruption, ...]:
     """What patching changes in episodes of this task."""
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _other_reward)),
-        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption(
+            "exchange-history",
+            "take another episode's history",
+            0,
+            exchange_history,
+            changes_history=True,
+        ),
     )

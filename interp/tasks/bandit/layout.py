@@ -35,7 +35,14 @@ class BanditRound(SizedRound):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return ("<w>", "cue", "choice?", "reward", "w?", *(f"arm_{i + 1}" for i in range(self.served[0][1])))
+        return (
+            "<w>",
+            "cue",
+            "choice?",
+            "reward",
+            "w?",
+            *(f"arm_{i + 1}" for i in range(self.served[0][1])),
+        )
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -44,7 +51,9 @@ class BanditRound(SizedRound):
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
         tokens = self.blank(*episodes.choices.shape)
-        tokens[..., self.position("choice")] = self.token_ids["arm_1"] + torch.from_numpy(episodes.choices)
+        tokens[..., self.position("choice")] = self.token_ids["arm_1"] + torch.from_numpy(
+            episodes.choices
+        )
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
@@ -52,4 +61,6 @@ class BanditRound(SizedRound):
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
     """The probability of another choice than the player's, ``[*batch, episode, round]``."""
-    return BanditRound(episodes.n_arms).loss(predictions, torch.from_numpy(episodes.choices[:, rounds]))
+    return BanditRound(episodes.n_arms).loss(
+        predictions, torch.from_numpy(episodes.choices[:, rounds])
+    )

@@ -16,7 +16,16 @@ from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, read, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
-__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "read", "sample"]
+__all__ = [
+    "REGIMES",
+    "TASK",
+    "Bounds",
+    "ExpertEpisodes",
+    "ExpertRegime",
+    "get_regime",
+    "read",
+    "sample",
+]
 
 TASK = Task(
     key="experts",
@@ -37,7 +46,14 @@ TASK = Task(
         battery=lazy("interp.tasks.experts.episodes:battery"),
     ),
     analysis=Analysis(
-        **lazies("interp.tasks.experts.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
+        **lazies(
+            "interp.tasks.experts.analysis",
+            "round_inputs",
+            "corruptions",
+            "aligned",
+            "claims",
+            "steering",
+        ),
         probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
         default_corruption="exchange-history",
     ),

@@ -53,7 +53,9 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
     """Weighted Majority with log gamma = ``gain``."""
     equations: Mapping[str, Equation | None] = {
         "log_weights": None,
-        "log_weights_centred": lambda v: v["log_weights"] - v["log_weights"].mean(-1, keepdims=True),
+        "log_weights_centred": lambda v: (
+            v["log_weights"] - v["log_weights"].mean(-1, keepdims=True)
+        ),
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
         "binding": lambda v: np.ones(v["votes"].shape),
         "prediction": lambda v: share(v["weights"], v["votes"]),
@@ -75,7 +77,9 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     equations: Mapping[str, Equation | None] = {
         "counts": None,
         "elapsed": None,
-        "accuracies": lambda v: mean_accuracy(v["counts"], v["elapsed"][..., None] - v["counts"], (low, high)),
+        "accuracies": lambda v: mean_accuracy(
+            v["counts"], v["elapsed"][..., None] - v["counts"], (low, high)
+        ),
         "log_odds": log_odds,
         "evidence": lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
         "prediction": lambda v: special.expit(v["evidence"]),
@@ -100,7 +104,9 @@ def follow_the_leader() -> Algorithm:
 
 def majority_vote() -> Algorithm:
     """The share of all experts that say 1, whatever happened before."""
-    return _algorithm("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)})
+    return _algorithm(
+        "majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)}
+    )
 
 
 def follow_previous_winners() -> Algorithm:

@@ -17,7 +17,14 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchange_history, in_one_round
+from interp.task import (
+    Corruption,
+    RoundInputs,
+    Steering,
+    corrupted_round,
+    exchange_history,
+    in_one_round,
+)
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.tables import places
@@ -38,10 +45,15 @@ def hypothesis(model: Machine) -> Algorithm:
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     """Advice and label of each round, then also whether each expert was right: what one round says by itself."""
-    advice, label = episodes.advice.astype(np.float64), episodes.labels.astype(np.float64)[..., None]
+    advice, label = (
+        episodes.advice.astype(np.float64),
+        episodes.labels.astype(np.float64)[..., None],
+    )
     plain = np.concatenate([advice, label], axis=-1)
     products = np.concatenate([plain, episodes.correct.astype(np.float64)], axis=-1)
-    return RoundInputs((plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1))
+    return RoundInputs(
+        (plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
+    )
 
 
 claims, aligned = places(Path(__file__).with_name("places.csv"))
@@ -96,8 +108,20 @@ def corruptions() -> tuple[Corruption, ...]:
             each=lambda episodes: {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)},
         ),
         Corruption("flip-label", "flip the label", 1, flip_label),
-        Corruption("swap-histories", "swap two experts' histories", 0, _swap_histories, changes_history=True),
-        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption(
+            "swap-histories",
+            "swap two experts' histories",
+            0,
+            _swap_histories,
+            changes_history=True,
+        ),
+        Corruption(
+            "exchange-history",
+            "take another episode's history",
+            0,
+            exchange_history,
+            changes_history=True,
+        ),
     )
 
 
@@ -107,5 +131,8 @@ def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:
     if expert in labels:
         return labels.index(str(expert))
     known = isinstance(expert, int) and 0 <= expert < n
-    require(known, f"expert {expert} does not exist: the episodes have experts 0 to {n - 1}, or p_1 to p_{n}")
+    require(
+        known,
+        f"expert {expert} does not exist: the episodes have experts 0 to {n - 1}, or p_1 to p_{n}",
+    )
     return int(expert)

@@ -101,7 +101,11 @@ class ExpertEpisodes(BaseEpisodes):
 
 @checked
 def sample(
-    n_episodes: int, n_rounds: int, n_experts: int, regime: str | ExpertRegime = "uniform", seed: int = 0
+    n_episodes: int,
+    n_rounds: int,
+    n_experts: int,
+    regime: str | ExpertRegime = "uniform",
+    seed: int = 0,
 ) -> ExpertEpisodes:
     """Draw episodes; the same arguments always give the same bytes.
 
@@ -111,10 +115,15 @@ def sample(
     >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape
     ((2, 3, 4), (2, 3), (2, 4))
     """
-    for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_experts", n_experts)):
+    for name, size in (
+        ("n_episodes", n_episodes),
+        ("n_rounds", n_rounds),
+        ("n_experts", n_experts),
+    ):
         integer(name, size, 1)
     refuse_beyond_machine(
-        f"{n_episodes} episodes of {n_rounds} rounds with {n_experts} experts", 24.0 * n_episodes * n_rounds * n_experts
+        f"{n_episodes} episodes of {n_rounds} rounds with {n_experts} experts",
+        24.0 * n_episodes * n_rounds * n_experts,
     )
     record = get_regime(regime)
     labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
@@ -140,7 +149,9 @@ def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
     kinds = {"advice": "label", "outcome": "label"}
     told, whose, labels, _ = trials(path, tuple(kinds), columns, kinds, several="advice")
     two, said = labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
-    require(len(two) == 2, f"{said}, got {', '.join(two)}; name their columns with advice= and outcome=")
+    require(
+        len(two) == 2, f"{said}, got {', '.join(two)}; name their columns with advice= and outcome="
+    )
     rounds = {"advice": told["advice"], "labels": told["outcome"]}
     return ExpertEpisodes.of(**rounds, participants=whose, regime="recorded")
 
@@ -149,14 +160,18 @@ def _stream(seed: int, stage: int) -> np.random.Generator:
     return np.random.default_rng([seed, stage])
 
 
-def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) -> NDArray[np.float64]:
+def _accuracies(
+    record: ExpertRegime, shape: tuple[int, int, int], seed: int
+) -> NDArray[np.float64]:
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
     in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
     start = _stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
     if record.drift_std is not None:
         path = [start]
-        for step in _stream(seed, _MOTION).normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):
+        for step in _stream(seed, _MOTION).normal(
+            0, record.drift_std, size=(n_rounds - 1, *start.shape)
+        ):
             path.append(np.clip(path[-1] + step, *record.drift_bounds))
         return np.stack(path, axis=1)
     if record.switch_every is None:
@@ -169,7 +184,9 @@ def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) ->
     return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
 
 
-def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dict[str, ExpertEpisodes]:
+def battery(
+    n_episodes: int, n_rounds: int, *, n_experts: int, seed: int
+) -> dict[str, ExpertEpisodes]:
     """Episodes on which algorithms predict differently, by the name of each set: what tells them apart.
 
         uniform, wide   accuracies U[.3, .9] and U[0, 1]: the prior
@@ -202,4 +219,6 @@ def _drawn(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpiso
     moved = np.take_along_axis(accuracies, np.repeat(order[:, None], n_rounds, 1), -1)
     labels = rng.integers(0, 2, (n_episodes, n_rounds))
     right = rng.random(moved.shape) < moved
-    return ExpertEpisodes(np.where(right, labels[..., None], 1 - labels[..., None]), labels, moved, name, seed)
+    return ExpertEpisodes(
+        np.where(right, labels[..., None], 1 - labels[..., None]), labels, moved, name, seed
+    )

@@ -33,7 +33,11 @@ _SILENT = 0.5  # what an expert says that has no vote: neither 0 nor 1
 
 
 def bayes_mixture(
-    low: float = 0.3, high: float = 0.9, other_low: float = 0.0, other_high: float = 1.0, weight: float = 0.5
+    low: float = 0.3,
+    high: float = 0.9,
+    other_low: float = 0.0,
+    other_high: float = 1.0,
+    weight: float = 0.5,
 ) -> Algorithm:
     """The Bayes predictor of episodes whose experts are all from U[low, high], or all from U[other_low, other_high].
 
@@ -51,7 +55,9 @@ def bayes_mixture(
 
     def evidence(v: Values) -> _Array:
         misses, said = v["elapsed"][..., None] - v["counts"], v["votes"] > 0.5
-        means = [keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds]
+        means = [
+            keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds
+        ]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
 
         def likelihood(agreeing: _Array) -> _Array:
@@ -64,10 +70,24 @@ def bayes_mixture(
     (regime,) = VARIABLES("bayes_mixture", {"regime": posterior})
     kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
     at = [v.key for v in kept].index("evidence")
-    known = {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight}
+    known = {
+        "low": low,
+        "high": high,
+        "other_low": other_low,
+        "other_high": other_high,
+        "weight": weight,
+    }
     changes = {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)}
     name, made = "Bayes predictor of two intervals", (*kept[:at], regime, *kept[at:])
-    return first.varied("bayes_mixture", name, known, changes, variables=made, memory="counts", written="next_counts")
+    return first.varied(
+        "bayes_mixture",
+        name,
+        known,
+        changes,
+        variables=made,
+        memory="counts",
+        written="next_counts",
+    )
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
@@ -78,7 +98,9 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
         return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
 
     made = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
-    return made.varied(made.key, made.name, made.parameters, {"accuracies": (("counts", "elapsed"), accuracies)})
+    return made.varied(
+        made.key, made.name, made.parameters, {"accuracies": (("counts", "elapsed"), accuracies)}
+    )
 
 
 @checked
@@ -93,14 +115,22 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
         return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
 
-    base, changes = algorithms.weighted_majority(gain), {"next_log_weights": (("log_weights", "match"), following)}
+    base, changes = (
+        algorithms.weighted_majority(gain),
+        {"next_log_weights": (("log_weights", "match"), following)},
+    )
     return base.varied("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
     base = algorithms.bayes()
-    changes = {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))}
+    changes = {
+        "log_odds": (
+            ("counts", "elapsed"),
+            lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]),
+        )
+    }
     variables = tuple(v for v in base.variables if v.key != "accuracies")
     return base.varied("sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
 
@@ -109,9 +139,14 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before."""
     require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
     changes = {
-        "prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * (2 * v["votes"] - 1).sum(-1)))
+        "prediction": (
+            ("votes",),
+            lambda v: special.expit(special.logit(accuracy) * (2 * v["votes"] - 1).sum(-1)),
+        )
     }
-    return algorithms.majority_vote().varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
+    return algorithms.majority_vote().varied(
+        "fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes
+    )
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
@@ -123,7 +158,9 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     base = algorithms.weighted_majority(gain)
-    require(hears in (0, _SILENT, 1), f"hears must be 0, 1, or {_SILENT} for no vote, got {hears!r}")
+    require(
+        hears in (0, _SILENT, 1), f"hears must be 0, 1, or {_SILENT} for no vote, got {hears!r}"
+    )
 
     def weights(v: Values) -> _Array:
         n_experts = v["votes"].shape[-1]
@@ -133,12 +170,21 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     changes = {
         "weights": (("log_weights", "votes"), weights),
         "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
-        "match": (("heard", "label"), lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64)),
+        "match": (
+            ("heard", "label"),
+            lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64),
+        ),
     }
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
-    heard = {"heard": lambda v: np.where(np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"])}
+    heard = {
+        "heard": lambda v: np.where(
+            np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"]
+        )
+    }
     variables = (*base.variables[:2], *VARIABLES(key, heard), *base.variables[2:])
-    return base.varied(key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables)
+    return base.varied(
+        key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables
+    )
 
 
 late_majority = lapsed(late, algorithms.weighted_majority, "late_majority")
@@ -162,8 +208,20 @@ def families() -> tuple[Family, ...]:
     """What a model of expert advice is compared with."""
     lapses = (lapsed(lapse, algorithms.bayes) for lapse in (window, late, stopped))
     priors = algorithms.bayes, bayes_mixture, bayes_fading, *lapses
-    forgetful = algorithms.weighted_majority, fading_majority, fixed_share, late_majority, majority_window
-    followers = algorithms.follow_the_leader, algorithms.follow_previous_winners, algorithms.majority_vote
+    forgetful = (
+        algorithms.weighted_majority,
+        fading_majority,
+        fixed_share,
+        late_majority,
+        majority_window,
+    )
+    followers = (
+        algorithms.follow_the_leader,
+        algorithms.follow_previous_winners,
+        algorithms.majority_vote,
+    )
     stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
     others = stopped_majority, deaf_majority, sigmoid_vote, *followers, fixed_vote
-    return family_table(Path(__file__).with_name("families.toml"), (*map(_by_room, priors), *forgetful, *others))
+    return family_table(
+        Path(__file__).with_name("families.toml"), (*map(_by_room, priors), *forgetful, *others)
+    )

@@ -46,7 +46,10 @@ class ExpertRound(SizedRound):
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        advice, labels = torch.from_numpy(episodes.advice).long(), torch.from_numpy(episodes.labels).long()
+        advice, labels = (
+            torch.from_numpy(episodes.advice).long(),
+            torch.from_numpy(episodes.labels).long(),
+        )
         tokens, q0 = self.blank(*labels.shape), self.token_ids["q0"]
         tokens[..., 3 : 3 + 2 * self.n_experts : 2] = q0 + advice
         tokens[..., self.position("y")] = q0 + labels
@@ -57,7 +60,8 @@ class ExpertRound(SizedRound):
     @checked
     def prediction(self, probabilities: Float[Tensor, "*axes outcome"]) -> Tensor:
         require(
-            probabilities.shape[-1] >= 2, f"probabilities are [..., outcome], got shape {tuple(probabilities.shape)}"
+            probabilities.shape[-1] >= 2,
+            f"probabilities are [..., outcome], got shape {tuple(probabilities.shape)}",
         )
         return probabilities[..., 1]
 

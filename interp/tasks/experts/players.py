@@ -26,7 +26,10 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before."""
-    require(expert >= 1 and agrees in (0, 1), f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}")
+    require(
+        expert >= 1 and agrees in (0, 1),
+        f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}",
+    )
 
     def prediction(v: Values) -> _Array:
         said = v["votes"][..., min(expert, v["votes"].shape[-1]) - 1].astype(np.float64)
@@ -34,17 +37,23 @@ def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
 
     changes = {"prediction": (("votes",), prediction)}
     base = algorithms.majority_vote()
-    return base.varied("one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes)
+    return base.varied(
+        "one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes
+    )
 
 
 def _first_leader() -> Algorithm:
     """Follow the leader; of several leaders the first."""
 
     def prediction(v: Values) -> _Array:
-        return np.take_along_axis(v["votes"], v["leads"].argmax(-1)[..., None], -1)[..., 0].astype(np.float64)
+        return np.take_along_axis(v["votes"], v["leads"].argmax(-1)[..., None], -1)[..., 0].astype(
+            np.float64
+        )
 
     changes = {"prediction": (("leads", "votes"), prediction)}
-    return algorithms.follow_the_leader().varied("first_leader", "follow the first leader", {}, changes)
+    return algorithms.follow_the_leader().varied(
+        "first_leader", "follow the first leader", {}, changes
+    )
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:
@@ -55,14 +64,30 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
         family = known[key]
         searched = tuple(replace(s, grid=tuple(grids[s.name])) for s in family.searched)
         if key == "deaf_majority":
-            searched = tuple(replace(s, grid=s.grid[:n_experts]) if s.name == "expert" else s for s in searched)
+            searched = tuple(
+                replace(s, grid=s.grid[:n_experts]) if s.name == "expert" else s for s in searched
+            )
         chosen.append(
-            replace(family, searched=searched, extends="weighted_majority" if key in _LIMITS else family.extends)
+            replace(
+                family,
+                searched=searched,
+                extends="weighted_majority" if key in _LIMITS else family.extends,
+            )
         )
-    experts = Searched("expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",))
+    experts = Searched(
+        "expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",)
+    )
     sides = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
     return (
         *chosen,
-        Family("first_leader", "follow the first leader", _first_leader, extends="weighted_majority"),
-        Family("one_expert", "what one expert says, or its opposite", _one_expert, (experts, sides), memoryless=True),
+        Family(
+            "first_leader", "follow the first leader", _first_leader, extends="weighted_majority"
+        ),
+        Family(
+            "one_expert",
+            "what one expert says, or its opposite",
+            _one_expert,
+            (experts, sides),
+            memoryless=True,
+        ),
     )

@@ -34,7 +34,9 @@ def check_bounds(bounds: Bounds) -> None:
     """Raise unless ``bounds`` is an interval in [0, 1]."""
     require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
-    require(0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})")
+    require(
+        0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})"
+    )
 
 
 def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
@@ -52,7 +54,9 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
 
     if low == high:
         return np.full(hits.shape, float(low))
-    return _once_per_record(lambda k, m: np.clip(_mean(k + 1, m + 1, low, high), low, high), hits, misses)
+    return _once_per_record(
+        lambda k, m: np.clip(_mean(k + 1, m + 1, low, high), low, high), hits, misses
+    )
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
@@ -63,7 +67,9 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     def evidence(k: _Reals, l: _Reals) -> _Reals:  # noqa: E741
         if low == high:
             return special.xlogy(k, low) + special.xlog1py(l, -low)
-        return special.betaln(k + 1, l + 1) + _log_mass(k + 1, l + 1, low, high) - np.log(high - low)
+        return (
+            special.betaln(k + 1, l + 1) + _log_mass(k + 1, l + 1, low, high) - np.log(high - low)
+        )
 
     return _once_per_record(evidence, hits, misses)
 
@@ -73,16 +79,22 @@ def keep_uncertain(accuracies: _Reals) -> _Reals:
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
-def _once_per_record(function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts) -> _Reals:
+def _once_per_record(
+    function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
+) -> _Reals:
     """Many episodes share few records: evaluate ``function`` once for each different one, unless they are fractions."""
     if hits.dtype.kind == "f":
         return function(hits, misses)
     base = int(misses.max(initial=0)) + 1
     codes, where = np.unique(hits * base + misses, return_inverse=True)
-    return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(hits.shape)
+    return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(
+        hits.shape
+    )
 
 
-def _below(p: _Reals, r: _Reals, low: float, high: float) -> tuple[_Reals, _Reals, _Reals, _Reals, _Mask]:
+def _below(
+    p: _Reals, r: _Reals, low: float, high: float
+) -> tuple[_Reals, _Reals, _Reals, _Reals, _Mask]:
     """Beta(p, r) on (low, high), or its mirror image where the interval lies above the mean; and where it does."""
     above = low > p / (p + r)
     p, r = np.where(above, r, p), np.where(above, p, r)
@@ -97,8 +109,12 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     result = np.log(np.where(tiny, 1.0, mass))
     if tiny.any():
         p, r, lower, upper = p[tiny], r[tiny], lower[tiny], upper[tiny]
-        at_edge = special.xlogy(p, upper) + special.xlog1py(r, -upper) - np.log(p) - special.betaln(p, r)
-        tails = 1 + _series(p, r, upper) - _edge_ratio(p, r, lower, upper) * (1 + _series(p, r, lower))
+        at_edge = (
+            special.xlogy(p, upper) + special.xlog1py(r, -upper) - np.log(p) - special.betaln(p, r)
+        )
+        tails = (
+            1 + _series(p, r, upper) - _edge_ratio(p, r, lower, upper) * (1 + _series(p, r, lower))
+        )
         result[tiny] = at_edge + np.log(tails)
     return result
 
@@ -108,7 +124,9 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     p, r, lower, upper, above = _below(p, r, low, high)
     mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
     tiny = mass < _UNDERFLOW
-    ratio = (special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)) / np.where(tiny, 1.0, mass)
+    ratio = (special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)) / np.where(
+        tiny, 1.0, mass
+    )
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
         series = [_series(p[tiny], r[tiny], edge[tiny]) for edge in (upper, lower)]
@@ -148,7 +166,9 @@ _Orders = Integer[np.ndarray, "order expert"]
 
 _MAX_ORDERS = 1000  # more orders than this are refused: use one interval for all experts
 _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
-_BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
+_BLOCK = (
+    2**21
+)  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 
 
 def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
@@ -175,14 +195,21 @@ def _deal(tally: list[int]) -> list[list[int]]:
     ]
 
 
-def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> _Predictions:
+def average_orders(
+    episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
+) -> _Predictions:
     """P(y=1) when each slot is one expert's, in an unknown order.
 
     ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
-    dealt = [_different_orders(slots) for slots in non_empty("alternatives", alternatives, "the slots of each regime")]
+    dealt = [
+        _different_orders(slots)
+        for slots in non_empty("alternatives", alternatives, "the slots of each regime")
+    ]
     kinds = sorted({kind for own, _ in dealt for kind in own})
-    orders = np.concatenate([np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt])
+    orders = np.concatenate(
+        [np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt]
+    )
     log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
     deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
     hits = episodes.correct.cumsum(axis=1) - episodes.correct
@@ -190,25 +217,38 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 
     def average(block: slice) -> _Predictions:
         record, advice = (hits[block], misses[block]), episodes.advice[block, ..., None]
-        evidence = np.maximum(np.stack([log_evidence(*record, kind) for kind in kinds], axis=-1), _IMPOSSIBLE)
+        evidence = np.maximum(
+            np.stack([log_evidence(*record, kind) for kind in kinds], axis=-1), _IMPOSSIBLE
+        )
         means = np.stack([mean_accuracy(*record, kind) for kind in kinds], axis=-1)
         posterior = special.softmax(_flat(evidence) @ deal.T + log_prior, axis=-1)
         right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
-        return _predict(posterior, [_flat(np.where(advice == y, right, wrong)) @ deal.T for y in (0, 1)])
+        return _predict(
+            posterior, [_flat(np.where(advice == y, right, wrong)) @ deal.T for y in (0, 1)]
+        )
 
     return _in_blocks(average, episodes, len(orders))
 
 
-def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> _Predictions:
+def filter_switches(
+    episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
+) -> _Predictions:
     """P(y=1) when known accuracies rotate to a new order every ``every`` rounds."""
     if len(slots) != episodes.n_experts:
-        raise InputError(f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}")
+        raise InputError(
+            f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}"
+        )
     if any(low < high for low, high in slots):
-        raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
+        raise InputError(
+            f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}"
+        )
     kinds, orders = _different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
     # How likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely.
-    number, rotate = {tuple(order): i for i, order in enumerate(orders)}, np.zeros((len(orders), len(orders)))
+    number, rotate = (
+        {tuple(order): i for i, order in enumerate(orders)},
+        np.zeros((len(orders), len(orders))),
+    )
     for i, shift in product(range(len(orders)), range(1, len(slots))):
         rotate[i, number[tuple(np.roll(orders[i], shift))]] += 1 / (len(slots) - 1)
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
@@ -251,7 +291,11 @@ def _predict(posterior: np.ndarray, vote: list[np.ndarray]) -> _Predictions:
     return special.expit(one - zero)
 
 
-def _in_blocks(function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int) -> _Predictions:
+def _in_blocks(
+    function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
+) -> _Predictions:
     """``function`` on blocks of episodes, put together."""
     size = max(1, _BLOCK // (2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts))
-    return np.concatenate([function(slice(start, start + size)) for start in range(0, len(episodes), size)])
+    return np.concatenate(
+        [function(slice(start, start + size)) for start in range(0, len(episodes), size)]
+    )

@@ -25,7 +25,14 @@ from scipy import special
 from interp.algorithm import Algorithm, refuse_missing
 from interp.checks import array_of, checked
 from interp.errors import InputError, require
-from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
+from interp.tasks.experts import (
+    Bounds,
+    ExpertEpisodes,
+    ExpertRegime,
+    algorithms,
+    get_regime,
+    posterior,
+)
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 Decision = Literal["threshold", "sample"]
@@ -57,15 +64,21 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
     rates = array_of("eta", eta).astype(np.float64)
     wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
     require(rates.shape in ((), (len(episodes),)), wanted)
-    require(bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}")
+    require(
+        bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}"
+    )
     gains = (episodes.correct & episodes.counted[..., None]) * rates.reshape(-1, 1, 1)
-    return np.concatenate([np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1)
+    return np.concatenate(
+        [np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1
+    )
 
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
     """The weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
-    return ExpertRun(share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice))
+    return ExpertRun(
+        share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice)
+    )
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
@@ -73,13 +86,16 @@ def horizon_eta(n_experts: int, n_rounds: int) -> float:
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
-def _of(algorithm: Algorithm, decision: Decision = "threshold") -> Callable[[ExpertEpisodes], ExpertRun]:
+def _of(
+    algorithm: Algorithm, decision: Decision = "threshold"
+) -> Callable[[ExpertEpisodes], ExpertRun]:
     return lambda episodes: ExpertRun(algorithm.run(episodes)["prediction"], decision)
 
 
 @checked
 def bayes(
-    episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None
+    episodes: ExpertEpisodes,
+    prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
     """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
@@ -94,7 +110,11 @@ def bayes(
         InputError: a prior that needs too many orders, a switching regime in a list, None for episodes made by hand.
     """
     refuse_missing("the Bayes predictor", episodes)
-    regimes = [_prior(episodes, each) for each in prior] if isinstance(prior, list) else [_prior(episodes, prior)]
+    regimes = (
+        [_prior(episodes, each) for each in prior]
+        if isinstance(prior, list)
+        else [_prior(episodes, prior)]
+    )
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
     alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
     slots, *others = alternatives
@@ -113,7 +133,11 @@ def bayes(
         "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
         "shared predictions": any(regime.correlation for regime in regimes),
     }
-    return ExpertRun(predictions, "threshold", "; ".join(name for name, parameter in ignored.items() if parameter))
+    return ExpertRun(
+        predictions,
+        "threshold",
+        "; ".join(name for name, parameter in ignored.items() if parameter),
+    )
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
@@ -129,8 +153,12 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
         np.broadcast_shapes(accuracies.shape, advice.shape)
     except ValueError:
         one, other = accuracies.shape, advice.shape
-        raise InputError(f"accuracies and advice are [..., expert] both, got shapes {one} and {other}") from None
-    return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
+        raise InputError(
+            f"accuracies and advice are [..., expert] both, got shapes {one} and {other}"
+        ) from None
+    return special.expit(
+        ((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1)
+    )
 
 
 def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
@@ -161,18 +189,29 @@ class _Baseline:
 PREDICTORS: Mapping[str, _Baseline] = {
     "weighted_majority": _Baseline("weighted majority, eta 1", weighted_majority),
     "weighted_majority_horizon": _Baseline(
-        "weighted majority, eta sqrt(ln n / T)", lambda e: weighted_majority(e, horizon_eta(e.n_experts, e.n_rounds))
+        "weighted majority, eta sqrt(ln n / T)",
+        lambda e: weighted_majority(e, horizon_eta(e.n_experts, e.n_rounds)),
     ),
     "weighted_majority_paper": _Baseline(
         "weighted majority, eta U[.05, .5] per episode",
-        lambda e: weighted_majority(e, np.random.default_rng([e.seed or 0, _ETA]).uniform(0.05, 0.5, len(e))),
+        lambda e: weighted_majority(
+            e, np.random.default_rng([e.seed or 0, _ETA]).uniform(0.05, 0.5, len(e))
+        ),
     ),
-    "follow_the_leader": _Baseline("follow the leader", _of(algorithms.follow_the_leader(), "sample")),
-    "follow_previous_winners": _Baseline("follow previous winners", _of(algorithms.follow_previous_winners())),
+    "follow_the_leader": _Baseline(
+        "follow the leader", _of(algorithms.follow_the_leader(), "sample")
+    ),
+    "follow_previous_winners": _Baseline(
+        "follow previous winners", _of(algorithms.follow_previous_winners())
+    ),
     "majority_vote": _Baseline("majority vote", _of(algorithms.majority_vote())),
-    "random": _Baseline("random guessing", lambda e: ExpertRun(np.full(e.labels.shape, 0.5), "sample")),
+    "random": _Baseline(
+        "random guessing", lambda e: ExpertRun(np.full(e.labels.shape, 0.5), "sample")
+    ),
     "bayes": _Baseline("Bayes predictor, the regime's own prior", bayes),
-    "bayes_uniform": _Baseline("Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
+    "bayes_uniform": _Baseline(
+        "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))
+    ),
     "bayes_wide": _Baseline("Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
     "oracle": _Baseline("oracle that knows the accuracies", oracle),
 }

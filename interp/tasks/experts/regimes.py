@@ -56,15 +56,35 @@ class ExpertRegime:
     def __post_init__(self) -> None:
         check_fields(self)
         for low, high in (*self.first, self.rest, self.drift_bounds):
-            require(0 <= low <= high <= 1, f"regime {self.name!r}: ({low}, {high}) is not an interval in [0, 1]")
-        require(0 <= self.correlation <= 1, f"regime {self.name!r}: correlation {self.correlation} is not in [0, 1]")
-        departures = [self.switch_every is not None, self.drift_std is not None, self.correlation > 0]
-        require(sum(departures) <= 1, f"regime {self.name!r}: give only one of switch_every, drift_std and correlation")
+            require(
+                0 <= low <= high <= 1,
+                f"regime {self.name!r}: ({low}, {high}) is not an interval in [0, 1]",
+            )
+        require(
+            0 <= self.correlation <= 1,
+            f"regime {self.name!r}: correlation {self.correlation} is not in [0, 1]",
+        )
+        departures = [
+            self.switch_every is not None,
+            self.drift_std is not None,
+            self.correlation > 0,
+        ]
+        require(
+            sum(departures) <= 1,
+            f"regime {self.name!r}: give only one of switch_every, drift_std and correlation",
+        )
         if self.switch_every is not None:
-            require(self.switch_every >= 1, f"regime {self.name!r}: switch_every {self.switch_every} must be >= 1")
-            require(self.min_experts >= 2, f"regime {self.name!r}: switching needs min_experts >= 2")
+            require(
+                self.switch_every >= 1,
+                f"regime {self.name!r}: switch_every {self.switch_every} must be >= 1",
+            )
+            require(
+                self.min_experts >= 2, f"regime {self.name!r}: switching needs min_experts >= 2"
+            )
         if self.drift_std is not None:
-            require(self.drift_std > 0, f"regime {self.name!r}: drift_std {self.drift_std} must be > 0")
+            require(
+                self.drift_std > 0, f"regime {self.name!r}: drift_std {self.drift_std} must be > 0"
+            )
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
@@ -79,8 +99,15 @@ class ExpertRegime:
     @property
     def params(self) -> dict[str, Any]:
         """The parameters that are in use, as JSON values."""
-        values = {"first": [list(b) for b in self.first], "rest": list(self.rest), "switch_every": self.switch_every}
-        values |= {"drift_std": self.drift_std, "drift_bounds": self.drift_std and list(self.drift_bounds)}
+        values = {
+            "first": [list(b) for b in self.first],
+            "rest": list(self.rest),
+            "switch_every": self.switch_every,
+        }
+        values |= {
+            "drift_std": self.drift_std,
+            "drift_bounds": self.drift_std and list(self.drift_bounds),
+        }
         values["correlation"] = self.correlation
         return {name: value for name, value in values.items() if value or name == "first"}
 
@@ -92,7 +119,9 @@ _KINDS: Mapping[str, Any] = {
     **dict.fromkeys(("drift_std", "correlation"), float),
 }
 _REGIMES = (
-    ExpertRegime(**{name: _KINDS.get(name, str)(text) for name, text in row.items() if text})  # empty: not given
+    ExpertRegime(
+        **{name: _KINDS.get(name, str)(text) for name, text in row.items() if text}
+    )  # empty: not given
     for row in read_rows(Path(__file__).with_name("regimes.csv"))
 )
 REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _REGIMES})

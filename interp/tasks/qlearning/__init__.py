@@ -43,7 +43,14 @@ TASK = Task(
         battery=lazy("interp.tasks.qlearning.sampling:battery"),
     ),
     analysis=Analysis(
-        **lazies("interp.tasks.qlearning.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
+        **lazies(
+            "interp.tasks.qlearning.analysis",
+            "round_inputs",
+            "corruptions",
+            "aligned",
+            "claims",
+            "steering",
+        ),
         probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
         default_corruption="exchange-history",
     ),

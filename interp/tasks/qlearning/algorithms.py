@@ -38,8 +38,14 @@ def _read(episodes: MDPEpisodes, noise: bool) -> dict[str, _Array]:
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
             "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
         )
-    read: dict[str, Any] = {"state": episodes.states, "action": episodes.actions, "reward": episodes.rewards}
-    return read | {"next_state": episodes.next_states} | ({"noise": episodes.noise} if noise else {})
+    read: dict[str, Any] = {
+        "state": episodes.states,
+        "action": episodes.actions,
+        "reward": episodes.rewards,
+    }
+    return (
+        read | {"next_state": episodes.next_states} | ({"noise": episodes.noise} if noise else {})
+    )
 
 
 def pair(v: Values) -> _Array:
@@ -76,7 +82,10 @@ def q_learning(
     """
     bellman.check_rates(alpha, gamma)
     for what, value in (("beta", beta), ("hardness", hardness)):
-        require(value is None or value >= 0, f"{what} must be a finite number >= 0, or None, got {value}")
+        require(
+            value is None or value >= 0,
+            f"{what} must be a finite number >= 0, or None, got {value}",
+        )
 
     def sloped(v: Values) -> _Array:
         return v["next_values"] - tie_slope * np.arange(v["next_values"].shape[-1])
@@ -88,7 +97,11 @@ def q_learning(
         else:
             values = sloped(v) if beta is None else v["next_values"]
             chances = special.softmax(slope * (values - values.max(-1, keepdims=True)), axis=-1)
-        return np.where(v["noise"][..., None] > 0, np.eye(n_actions)[v["noise"] - 1], chances) if noise else chances
+        return (
+            np.where(v["noise"][..., None] > 0, np.eye(n_actions)[v["noise"] - 1], chances)
+            if noise
+            else chances
+        )
 
     def next_table(v: Values) -> _Array:
         taken = np.eye(v["table"].shape[-1], dtype=bool)[v["action"]][..., None, :]
@@ -110,7 +123,9 @@ def q_learning(
         "policy": policy,
         "best_column": lambda v: columns_at(v["table"], v["choice"]),
         "td_error": lambda v: v["reward"] + v["bootstrapped_value"] - v["current_value"],
-        "change": lambda v: alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]],
+        "change": lambda v: (
+            alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]]
+        ),
         "next_column": lambda v: v["column"] + v["change"],
         "next_table": next_table,
         "next_visits": lambda v: v["visits"] + pair(v),
@@ -121,9 +136,17 @@ def q_learning(
         "table_visited": lambda v: v["visits"] > 0,
         "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
         "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
-        "greedy_action": lambda v: bellman.greedy_sets(rows_at(v["next_table"], v["next_state"])).sum(-1) == 1,
+        "greedy_action": lambda v: (
+            bellman.greedy_sets(rows_at(v["next_table"], v["next_state"])).sum(-1) == 1
+        ),
     }
-    parameters = {"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness}
+    parameters = {
+        "alpha": alpha,
+        "gamma": gamma,
+        "tie_slope": tie_slope,
+        "beta": beta,
+        "hardness": hardness,
+    }
     return Algorithm(
         key="q_learning",
         name="tabular Q-learning",
@@ -140,7 +163,9 @@ def q_learning(
 
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
     """The table of discount 0: the mean reward of every pair, recent ones counting more."""
-    return replace(q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping")
+    return replace(
+        q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping"
+    )
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
@@ -148,7 +173,13 @@ def records() -> tuple[AlgorithmRecord, ...]:
     plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(
-            "q_learning", "tabular Q-learning", "Q-learning", q_learning, lambda e: {"alpha": e.alpha, "gamma": e.gamma}
+            "q_learning",
+            "tabular Q-learning",
+            "Q-learning",
+            q_learning,
+            lambda e: {"alpha": e.alpha, "gamma": e.gamma},
         ),
-        AlgorithmRecord("no_bootstrap", plain, "Q, gamma 0", no_bootstrap, lambda e: {"alpha": e.alpha}),
+        AlgorithmRecord(
+            "no_bootstrap", plain, "Q, gamma 0", no_bootstrap, lambda e: {"alpha": e.alpha}
+        ),
     )

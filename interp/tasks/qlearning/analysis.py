@@ -26,7 +26,9 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
     """``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round, ``[*batch, episode, round]``."""
     tables = torch.from_numpy(episodes.q_tables[:, :-1][:, rounds]).to(predictions)
     states = torch.from_numpy(episodes.next_states[:, rounds]).to(predictions.device)
-    values = tables.gather(2, states[..., None, None].expand(*states.shape, 1, tables.shape[-1])).squeeze(2)
+    values = tables.gather(
+        2, states[..., None, None].expand(*states.shape, 1, tables.shape[-1])
+    ).squeeze(2)
     return values.amax(-1) - (predictions * values).sum(-1)
 
 
@@ -46,10 +48,17 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     n_states, n_actions = episodes.n_states, episodes.n_actions
     pair = np.eye(n_states * n_actions)[episodes.states * n_actions + episodes.actions]
     rewards, states = episodes.rewards[..., None], np.eye(n_states)
-    tokens = (states[episodes.states], np.eye(n_actions)[episodes.actions], states[episodes.next_states])
+    tokens = (
+        states[episodes.states],
+        np.eye(n_actions)[episodes.actions],
+        states[episodes.next_states],
+    )
     plain = np.concatenate([*tokens, rewards], axis=-1)
     products = np.concatenate([plain, pair, pair * rewards], axis=-1)
-    return RoundInputs((plain, products), np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1))
+    return RoundInputs(
+        (plain, products),
+        np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1),
+    )
 
 
 claims, aligned = places(Path(__file__).with_name("places.csv"))
@@ -76,7 +85,9 @@ def _relearned(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisodes:
 exchange_history = partial(task.exchange_history, remade=_relearned)
 
 
-def _change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> tuple[Any, Any]:
+def _change_reward(
+    episodes: MDPEpisodes, round: int, reward: float | None = None
+) -> tuple[Any, Any]:
     """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
 
     def edit(e: MDPEpisodes, t: int) -> Any:
@@ -91,6 +102,12 @@ def corruptions() -> tuple[Corruption, ...]:
     A reward is read after the round's choice, so its corruption shows from the next round on.
     """
     return (
-        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption(
+            "exchange-history",
+            "take another episode's history",
+            0,
+            exchange_history,
+            changes_history=True,
+        ),
         Corruption("change-reward", "change the reward", 1, _change_reward),
     )

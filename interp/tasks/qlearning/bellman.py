@@ -28,7 +28,10 @@ _PerRound = Int[np.ndarray, "episode round"]
 def check_rates(alpha: float, gamma: float) -> None:
     """Refuse a learning rate outside (0, 1] or a discount outside [0, 1)."""
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha}; the paper uses 0.1")
-    require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma}; the paper uses 0.9, and 0 never bootstraps")
+    require(
+        0 <= gamma < 1,
+        f"gamma must lie in [0, 1), got {gamma}; the paper uses 0.9, and 0 never bootstraps",
+    )
 
 
 def q_update(
@@ -131,5 +134,7 @@ def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps sta
     return values
 
 
-def _lookahead(mdps: MDPs, values: Float[np.ndarray, "mdp state"]) -> Float[np.ndarray, "mdp state action"]:
+def _lookahead(
+    mdps: MDPs, values: Float[np.ndarray, "mdp state"]
+) -> Float[np.ndarray, "mdp state action"]:
     return mdps.rewards + np.einsum("bsan,bn->bsa", mdps.transitions, values)

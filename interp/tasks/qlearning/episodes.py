@@ -79,16 +79,22 @@ class MDPEpisodes(BaseEpisodes):
         n, n_states, n_actions = len(tables), tables.shape[2], tables.shape[3]
         known = self.mdps
         require(
-            known is None or (len(known), known.n_states, known.n_actions) == (n, n_states, n_actions),
+            known is None
+            or (len(known), known.n_states, known.n_actions) == (n, n_states, n_actions),
             f"q_tables have {n} rows but there are {0 if known is None else len(known)} MDPs, or other states and "
             f"actions than in q_tables {tables.shape}; give one MDP per episode",
         )
         names = (*_TRANSITIONS, "greedy", *(["noise"] * (self.noise is not None)))
         arrays = _by_round({name: getattr(self, name) for name in names}, n, n_states, n_actions)
         expected = (n, arrays["states"].shape[1] + 1, n_states, n_actions)
-        require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
+        require(
+            tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}"
+        )
         epsilon = check_epsilon(self.epsilon)
-        require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
+        require(
+            epsilon.shape == (n,),
+            f"epsilon must have one entry per episode ({n}), got {epsilon.shape}",
+        )
         freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
         super().__post_init__()
         self._check_tables()
@@ -110,7 +116,11 @@ class MDPEpisodes(BaseEpisodes):
         values = self.next_values_after
         chosen = bellman.entries_at(values, self.greedy)
         require(
-            bool((chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale)[self.counted].all()),
+            bool(
+                (chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale)[
+                    self.counted
+                ].all()
+            ),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -151,18 +161,30 @@ class MDPEpisodes(BaseEpisodes):
         """
         bellman.check_rates(alpha, gamma)
         require(
-            mdps is None or n_states is n_actions is None, "MDPs have their own sizes; leave out n_states, n_actions"
+            mdps is None or n_states is n_actions is None,
+            "MDPs have their own sizes; leave out n_states, n_actions",
         )
-        n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
-        n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
+        n_states = (
+            mdps.n_states
+            if mdps is not None
+            else _as_many("n_states", n_states, states, next_states)
+        )
+        n_actions = (
+            mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
+        )
         n = len(array_of("states", states) if mdps is None else mdps)
         given = dict(zip(_TRANSITIONS, (states, actions, rewards, next_states), strict=True))
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         gone = None if missing is None else array_of("missing", missing).astype(bool)
-        tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma, missing=gone)
+        tables = bellman.replay_tables(
+            **made, initial=start, alpha=alpha, gamma=gamma, missing=gone
+        )
         greedy = bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)
-        learner, draws = (alpha, gamma, np.full(n, 1.0) * epsilon), None if noise is None else np.asarray(noise)
+        learner, draws = (
+            (alpha, gamma, np.full(n, 1.0) * epsilon),
+            None if noise is None else np.asarray(noise),
+        )
         what: Any = (*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
         return cls(*what, missing=gone, participants=participants)
 
@@ -188,7 +210,10 @@ class MDPEpisodes(BaseEpisodes):
         kept = [*_TRANSITIONS, "epsilon", "regime", "seed", "noise", "missing", "participants"]
         kept += ["n_states", "n_actions"] if self.mdps is None else []
         given: dict[str, Any] = {**{name: getattr(self, name) for name in kept}, **changed}
-        given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
+        given["alpha"], given["gamma"] = (
+            self.alpha if alpha is None else alpha,
+            self.gamma if gamma is None else gamma,
+        )
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> MDPEpisodes:
@@ -234,7 +259,10 @@ class MDPEpisodes(BaseEpisodes):
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
         following = states[rows, self.next_states]
         draws = np.concatenate([np.zeros((len(self), 1), np.int64), actions + 1], 1)
-        moved: dict[str, Any] = {"states": states[rows, self.states], "actions": actions[rows, self.actions]}
+        moved: dict[str, Any] = {
+            "states": states[rows, self.states],
+            "actions": actions[rows, self.actions],
+        }
         moved |= {"next_states": following, "q_tables": tables}
         moved["greedy"] = bellman.rows_at(tables[:, 1:], following).argmax(-1)
         moved["mdps"] = None if self.mdps is None else self.mdps.permuted(states, actions)
@@ -243,7 +271,12 @@ class MDPEpisodes(BaseEpisodes):
 
 @checked
 def read(
-    path: str | Path, *, scale: float | None = None, alpha: float = 0.1, gamma: float = 0.9, **columns: Any
+    path: str | Path,
+    *,
+    scale: float | None = None,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    **columns: Any,
 ) -> MDPEpisodes:
     """Recorded transitions from a table with a row a trial, as of :func:`interp.tasks.bandit.read`.
 
@@ -255,10 +288,14 @@ def read(
     told, whose, labels, _ = trials(path, (*kinds, "reward"), columns, kinds, scale)
     rounds = {name: told[name.removesuffix("s")] for name in _TRANSITIONS}
     sizes = {f"n_{kind}s": len(names) for kind, names in labels.items()}
-    return MDPEpisodes.of(**rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma)
+    return MDPEpisodes.of(
+        **rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma
+    )
 
 
-def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+def _by_round(
+    arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int
+) -> dict[str, NDArray[Any]]:
     """Arrays ``[episode, round]`` of ``n`` episodes, states first: labels, the draws of ``noise``, and rewards."""
     most = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
     most |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
@@ -267,7 +304,10 @@ def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) 
         low, high = (0, most[name]) if name in most else (-np.inf, np.inf)
         found[name] = episode_array(name, values, "episode, round", low, high, whole=name in most)
         wanted, shape = (n, found["states"].shape[1]), found[name].shape
-        require(shape == wanted, f"{name} must be [episode, round] = {wanted}, one MDP and table each, got {shape}")
+        require(
+            shape == wanted,
+            f"{name} must be [episode, round] = {wanted}, one MDP and table each, got {shape}",
+        )
     return found
 
 
@@ -275,7 +315,10 @@ def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
     """``number``, or one more than the largest label when it is None."""
     seen = [array_of("labels", values) for values in labels]
     if number is None:
-        require(all(values.size > 0 for values in seen), f"there are no transitions to count from; give {name}=")
+        require(
+            all(values.size > 0 for values in seen),
+            f"there are no transitions to count from; give {name}=",
+        )
         number = 1 + int(max(values.max() for values in seen))
     return integer(name, number, 1)
 
@@ -298,7 +341,10 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
-        require(isinstance(batch, MDPEpisodes), f"expected batches of MDPEpisodes, got {type(batch).__name__}")
+        require(
+            isinstance(batch, MDPEpisodes),
+            f"expected batches of MDPEpisodes, got {type(batch).__name__}",
+        )
     return batches
 
 
@@ -306,10 +352,14 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
     """Every batch with its array; ``arrays`` is the array itself where ``episodes`` is one batch."""
     batches = as_batches(episodes)
     single = isinstance(episodes, MDPEpisodes)
-    require(single or isinstance(arrays, Sequence | np.ndarray), f"{name} are one array for each batch, got {arrays!r}")
+    require(
+        single or isinstance(arrays, Sequence | np.ndarray),
+        f"{name} are one array for each batch, got {arrays!r}",
+    )
     listed = [arrays] if single else list(arrays)
     require(
-        len(listed) == len(batches), f"got {len(listed)} arrays of {name} for {len(batches)} batches; give one each"
+        len(listed) == len(batches),
+        f"got {len(listed)} arrays of {name} for {len(batches)} batches; give one each",
     )
     return list(zip(listed, batches, strict=True))
 

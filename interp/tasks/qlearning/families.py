@@ -31,7 +31,9 @@ _Array = NDArray[Any]
 
 def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Q-learning by its rates alone."""
-    return replace(q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma})
+    return replace(
+        q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma}
+    )
 
 
 late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "stopped_q")
@@ -41,12 +43,23 @@ def families() -> tuple[Family, ...]:
     """What a model of Q-learning is compared with."""
 
     def with_acts(learner: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-        def made(temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **of: Any) -> Algorithm:
+        def made(
+            temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **of: Any
+        ) -> Algorithm:
             return acting(learner(**of), temperature, bool(shared_ties), bool(after))
 
         return made
 
-    learners = q_learning, late_q, stopped_q, no_bootstrap, mean_bootstrap, sarsa, _mean_reward, visit_counts
+    learners = (
+        q_learning,
+        late_q,
+        stopped_q,
+        no_bootstrap,
+        mean_bootstrap,
+        sarsa,
+        _mean_reward,
+        visit_counts,
+    )
     return family_table(Path(__file__).with_name("families.toml"), map(with_acts, learners))
 
 
@@ -57,7 +70,9 @@ def updates() -> tuple[Family, ...]:
 
 
 @checked
-def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True) -> Algorithm:
+def acting(
+    algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True
+) -> Algorithm:
     """The same learner with another choice at the state reached.
 
     Args:
@@ -79,7 +94,9 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
 
     equations = {read: lambda v: bellman.rows_at(v[table], v["next_state"]), "policy": policy}
     own = VARIABLES(moment, equations)
-    kept = {k: v for k, v in algorithm.parameters.items() if k not in ("tie_slope", "beta", "hardness")}
+    kept = {
+        k: v for k, v in algorithm.parameters.items() if k not in ("tie_slope", "beta", "hardness")
+    }
     return replace(
         algorithm,
         parameters={**kept, "temperature": temperature, "shared_ties": shared_ties, "after": after},
@@ -103,25 +120,40 @@ def _learner(
     ``memories`` are further tables that it keeps, zero at first: (key, what it is, its value after the round).
     """
     labels = _Q.variable("table").outputs
-    inputs, states = (tuple(v for v in _Q.variables if v.role == role) for role in ("input", "state"))
-    states += tuple(Variable(key, key, what, "reward", "state", outputs=labels) for key, what, _ in memories)
+    inputs, states = (
+        tuple(v for v in _Q.variables if v.role == role) for role in ("input", "state")
+    )
+    states += tuple(
+        Variable(key, key, what, "reward", "state", outputs=labels) for key, what, _ in memories
+    )
     known, round_ = tuple(v.key for v in (*inputs, *states)), []
     following: dict[str, tuple[str, Callable[[Values], _Array]]] = {
         "next_visits": ("visits, this round included", lambda v: v["visits"] + pair(v)),
-        **{f"next_{key}": (f"{what}, after the round", equation) for key, what, equation in memories},
+        **{
+            f"next_{key}": (f"{what}, after the round", equation)
+            for key, what, equation in memories
+        },
         "next_table": ("every entry of the table after the round", table),
     }
     for what, (meaning, equation) in following.items():
-        round_.append(Variable(what, what, meaning, "reward", parents=known, equation=equation, outputs=labels))
+        round_.append(
+            Variable(
+                what, what, meaning, "reward", parents=known, equation=equation, outputs=labels
+            )
+        )
         known = (*known, what)
-    column = VARIABLES("rival", {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])})
+    column = VARIABLES(
+        "rival", {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
+    )
     learner = replace(
         _Q,
         key=key,
         name=name,
         parameters=parameters,
         variables=(*inputs, *states, *round_, *column),
-        initial=lambda episodes: {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states},
+        initial=lambda episodes: {
+            variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states
+        },
     )
     return acting(learner)
 
@@ -132,14 +164,21 @@ def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
 
 
 def _bootstrapping(
-    key: str, name: str, value: Callable[[_Array], _Array], alpha: float, gamma: float, **parameters: Any
+    key: str,
+    name: str,
+    value: Callable[[_Array], _Array],
+    alpha: float,
+    gamma: float,
+    **parameters: Any,
 ) -> Algorithm:
     """Q-learning with another value of the next ``[..., action]`` than their maximum; it fades by ``keep``."""
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
         reached = bellman.rows_at(v["table"], v["next_state"])
-        return parameters.get("keep", 1.0) * _towards(v, alpha, v["reward"] + gamma * value(reached))
+        return parameters.get("keep", 1.0) * _towards(
+            v, alpha, v["reward"] + gamma * value(reached)
+        )
 
     return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
 
@@ -165,7 +204,14 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
     """Q-learning whose table fades: every entry is multiplied by ``keep``, in [0, 1], at the end of each round."""
-    return _bootstrapping("fading_q", "Q-learning that forgets", lambda values: values.max(-1), alpha, gamma, keep=keep)
+    return _bootstrapping(
+        "fading_q",
+        "Q-learning that forgets",
+        lambda values: values.max(-1),
+        alpha,
+        gamma,
+        keep=keep,
+    )
 
 
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
@@ -177,7 +223,11 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
         error = error - (v["table"] * pair(v)).sum((-1, -2))
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 
-    eligible = "eligible", "traces of the pairs before", lambda v: gamma * trace * v["eligible"] + pair(v)
+    eligible = (
+        "eligible",
+        "traces of the pairs before",
+        lambda v: gamma * trace * v["eligible"] + pair(v),
+    )
     return _learner("trace_q", "Q(lambda)", table, eligible, alpha=alpha, gamma=gamma, trace=trace)
 
 
@@ -187,7 +237,10 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
     def table(v: Values) -> _Array:
         here = pair(v)
-        known = v["table"] + alpha * gamma * (v["table"] * here).sum((-1, -2), keepdims=True) * v["last_pair"]
+        known = (
+            v["table"]
+            + alpha * gamma * (v["table"] * here).sum((-1, -2), keepdims=True) * v["last_pair"]
+        )
         return known + alpha * here * (v["reward"][..., None, None] - v["table"])
 
     last = "last_pair", "the pair of the round before", pair
@@ -197,9 +250,13 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 def _mean_reward() -> Algorithm:
     """The mean reward of every pair, 0 where it was never visited."""
     name = "mean reward of every pair"
-    return _learner("mean_reward", name, lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"]))
+    return _learner(
+        "mean_reward", name, lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
+    )
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
     """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
-    return _learner("visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign)
+    return _learner(
+        "visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign
+    )

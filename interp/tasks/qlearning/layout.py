@@ -40,7 +40,9 @@ class QLearningRound(SizedRound):
     predict_label: ClassVar[str] = "Select"
     choice_label: ClassVar[str | None] = "a*"
     payload: ClassVar[str | None] = "rewards"
-    payload_hint: ClassVar[str] = "(signed=True for negative ones), or use variant='lin', which takes any"
+    payload_hint: ClassVar[str] = (
+        "(signed=True for negative ones), or use variant='lin', which takes any"
+    )
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -67,11 +69,17 @@ class QLearningRound(SizedRound):
     @property
     def draws(self) -> tuple[str, ...]:
         """In the order of the episodes' ``noise``."""
-        return ("greedy", *(f"explore_{i}" for i in range(1, self.served[1][1] + 1))) if self.noise else ()
+        return (
+            ("greedy", *(f"explore_{i}" for i in range(1, self.served[1][1] + 1)))
+            if self.noise
+            else ()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         # A layout without the position is written as it was before there was one.
-        return {key: value for key, value in super().to_dict().items() if key != "noise" or self.noise}
+        return {
+            key: value for key, value in super().to_dict().items() if key != "noise" or self.noise
+        }
 
     @property
     def n_latents(self) -> int:
@@ -85,7 +93,10 @@ class QLearningRound(SizedRound):
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
         ids, at = self.token_ids, self.position
-        states, actions = torch.from_numpy(episodes.states).long(), torch.from_numpy(episodes.actions).long()
+        states, actions = (
+            torch.from_numpy(episodes.states).long(),
+            torch.from_numpy(episodes.actions).long(),
+        )
         following = torch.from_numpy(episodes.next_states).long()
         tokens = self.blank(*states.shape)
         if self.noise:
@@ -143,11 +154,16 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def serves(model: Machine, n_states: int, n_actions: int) -> bool:
     """Whether a model serves these sizes."""
-    return all(low <= n <= high for n, (low, high) in zip((n_states, n_actions), served(model), strict=True))
+    return all(
+        low <= n <= high
+        for n, (low, high) in zip((n_states, n_actions), served(model), strict=True)
+    )
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """A small, a middle and a large (n_states, n_actions) among those that a model serves."""
     (low_s, high_s), (low_a, high_a) = served(model)
     wanted = ((4, 2), (6, 3), (8, 4))
-    return list(dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in wanted))
+    return list(
+        dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in wanted)
+    )

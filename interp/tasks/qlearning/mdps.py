@@ -61,7 +61,9 @@ class MDPs:
     bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
-        transitions = episode_array("transitions", self.transitions, "episode, state, action, next state", 0)
+        transitions = episode_array(
+            "transitions", self.transitions, "episode, state, action, next state", 0
+        )
         rewards = episode_array("rewards", self.rewards, "episode, state, action")
         n, n_states, n_actions = rewards.shape
         few = f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}"
@@ -78,11 +80,17 @@ class MDPs:
                 f"transitions{where} (episode, state, action) sums to {sums[tuple(where)]:.6g}, not 1; normalise the "
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
             )
-        defaults: dict[str, Any] = {"concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
+        defaults: dict[str, Any] = {
+            "concentrations": np.full(n, np.nan),
+            "bernoulli": np.zeros(n, bool),
+        }
         defaults["families"] = ("custom",) * n
         filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
         for name, value in filled.items():
-            require(len(value) == n, f"{name} must have one entry for each of the {n} MDPs, got {len(value)}")
+            require(
+                len(value) == n,
+                f"{name} must have one entry for each of the {n} MDPs, got {len(value)}",
+            )
         for name in ("concentrations", "bernoulli"):
             filled[name] = array_of(name, filled[name]).astype(defaults[name].dtype, copy=False)
         chances = rewards[filled["bernoulli"]]
@@ -103,10 +111,14 @@ class MDPs:
         """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
         families = tuple(self.families[i] for i in chosen)
-        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
+        arrays = {
+            f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"
+        }
         return MDPs(families=families, **arrays)
 
-    def permuted(self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]) -> MDPs:
+    def permuted(
+        self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
+    ) -> MDPs:
         """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
         rows = np.arange(len(self))
         old_states = inverse_labels("states", states, len(self), self.n_states)
@@ -129,13 +141,16 @@ _Rewards = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 
 _FAMILIES: dict[str, _Rewards] = {
-    **dict.fromkeys(("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
+    **dict.fromkeys(
+        ("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)
+    ),
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
 """The reward families by name that are no beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
 reward of 1."""
 _BETAS = {
-    row["family"]: (float(row["a"]), float(row["b"])) for row in read_rows(Path(__file__).with_name("rewards.csv"))
+    row["family"]: (float(row["a"]), float(row["b"]))
+    for row in read_rows(Path(__file__).with_name("rewards.csv"))
 }
 
 
@@ -174,7 +189,9 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.fl
     """Transitions of a line of states: action 0 steps up by one, the others step ``down``."""
     few = f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}"
     require(n_states >= 2 and n_actions >= 2, few)
-    refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
+    refuse_beyond_machine(
+        f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions
+    )
     at = np.arange(n_states)
     transitions = np.zeros((1, n_states, n_actions, n_states))
     transitions[0, at, 0, np.minimum(at + 1, n_states - 1)] = 1
@@ -183,10 +200,17 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.fl
 
 
 _drawn = [
-    MDPRegime(row["key"], row["name"], tuple(product(row["families"].split(), map(float, row["kappas"].split()))))
+    MDPRegime(
+        row["key"],
+        row["name"],
+        tuple(product(row["families"].split(), map(float, row["kappas"].split()))),
+    )
     for row in read_rows(Path(__file__).with_name("regimes.csv"))
 ]
-_built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
+_built = (
+    MDPRegime("chain", "linear chain", build=chain),
+    MDPRegime("ladder", "ladder", build=ladder),
+)
 REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
@@ -195,7 +219,12 @@ SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-v
 
 
 def draw(
-    regime: MDPRegime, n: int, n_states: int, n_actions: int, shares: np.random.Generator, rng: np.random.Generator
+    regime: MDPRegime,
+    n: int,
+    n_states: int,
+    n_actions: int,
+    shares: np.random.Generator,
+    rng: np.random.Generator,
 ) -> MDPs:
     """``n`` MDPs, a cell for each in equal shares and shuffled; ``shares`` draws which cells get one more."""
     if regime.build is not None:
@@ -207,8 +236,12 @@ def draw(
     for i, (family, kappa) in enumerate(regime.cells):
         here = np.flatnonzero(cells == i)
         size = len(here), n_states, n_actions
-        rewards[here] = rng.beta(*_BETAS[family], size) if family in _BETAS else _FAMILIES[family](rng, size)
-        transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
+        rewards[here] = (
+            rng.beta(*_BETAS[family], size) if family in _BETAS else _FAMILIES[family](rng, size)
+        )
+        transitions[here] = rng.dirichlet(
+            np.full(n_states, kappa), (len(here), n_states, n_actions)
+        )
     families, kappas = zip(*(regime.cells[i] for i in cells), strict=True) if n else ((), ())
     bernoulli = np.array([family == "bernoulli-draws" for family in families], bool)
     return MDPs(transitions, rewards, families, np.array(kappas), bernoulli)

@@ -31,7 +31,18 @@ _Epsilon = float | Literal["uniform"]
 _Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
 
 _STREAMS = (
-    *("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes"),
+    *(
+        "cells",
+        "mdps",
+        "epsilon",
+        "start",
+        "explore",
+        "action",
+        "transition",
+        "reward",
+        "relabel",
+        "sizes",
+    ),
     "behaviour",
 )
 
@@ -72,11 +83,24 @@ class Interaction:
     ) -> None:
         bellman.check_rates(alpha, gamma)
         check_epsilon(epsilon)
-        require(not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan")
+        require(
+            not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan"
+        )
         n, shape = len(mdps), (len(mdps), n_rounds)
-        _check_sizes(n_episodes=n, n_states=mdps.n_states, n_actions=mdps.n_actions, n_rounds=n_rounds)
-        require(np.shape(epsilon) in ((), (n,)), f"epsilon must be one number or {n}, got shape {np.shape(epsilon)}")
-        self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = mdps, n_rounds, alpha, gamma, 0
+        _check_sizes(
+            n_episodes=n, n_states=mdps.n_states, n_actions=mdps.n_actions, n_rounds=n_rounds
+        )
+        require(
+            np.shape(epsilon) in ((), (n,)),
+            f"epsilon must be one number or {n}, got shape {np.shape(epsilon)}",
+        )
+        self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = (
+            mdps,
+            n_rounds,
+            alpha,
+            gamma,
+            0,
+        )
         self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
         self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
         self._random_action = stream(seed, "action").integers(mdps.n_actions, size=shape)
@@ -85,7 +109,9 @@ class Interaction:
         self._luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)
-        self._reach = total / total[..., -1:]  # ends at exactly 1: no draw in [0, 1) falls on an impossible state
+        self._reach = (
+            total / total[..., -1:]
+        )  # ends at exactly 1: no draw in [0, 1) falls on an impossible state
         self._rows = np.arange(n)
         self._states = np.zeros((n, n_rounds + 1), np.int64)
         self._states[:, 0] = stream(seed, "start").integers(mdps.n_states, size=n)
@@ -120,17 +146,26 @@ class Interaction:
         ``choices`` are the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
         zeros, so that an agent with no first choice starts as a tabular learner does.
         """
-        require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
+        require(
+            not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
+        )
         t, rows, states = self.round, self._rows, self.states
         chosen = np.zeros(len(rows), np.int64) if choices is None else array_of("choices", choices)
         chosen = episode_array("choices", chosen, "episode", 0, self.mdps.n_actions - 1, whole=True)
-        require(chosen.shape == rows.shape, f"choices must be one for each of {len(rows)} episodes, got {len(chosen)}")
+        require(
+            chosen.shape == rows.shape,
+            f"choices must be one for each of {len(rows)} episodes, got {len(chosen)}",
+        )
         wrapped = self._explore[:, t] & (choices is None or not self._told)
         actions = np.where(wrapped, self._random_action[:, t], chosen)
         rewards = self.mdps.rewards[rows, states, actions]
         rewards = np.where(self.mdps.bernoulli, self._reward_luck[:, t] < rewards, rewards)
         following = (self._reach[rows, states, actions] > self._luck[:, t, None]).argmax(-1)
-        self._actions[:, t], self._rewards[:, t], self._states[:, t + 1] = actions, rewards, following
+        self._actions[:, t], self._rewards[:, t], self._states[:, t + 1] = (
+            actions,
+            rewards,
+            following,
+        )
         self._tables[:, t + 1] = bellman.q_update(
             self._tables[:, t], states, actions, rewards, following, self.alpha, self.gamma
         )
@@ -147,11 +182,18 @@ class Interaction:
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
         following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
-        states, actions, rewards = (each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards))
+        states, actions, rewards = (
+            each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards)
+        )
         rounds = states, actions, rewards, following.copy()
         greedy = bellman.rows_at(tables[:, 1:], following).argmax(-1)
-        learner, drawn = (self.alpha, self.gamma, self.epsilon.copy()), self._noise[:, start:stop].copy()
-        return MDPEpisodes(*rounds, greedy, tables.copy(), self.mdps, *learner, regime, self._seed, drawn)
+        learner, drawn = (
+            (self.alpha, self.gamma, self.epsilon.copy()),
+            self._noise[:, start:stop].copy(),
+        )
+        return MDPEpisodes(
+            *rounds, greedy, tables.copy(), self.mdps, *learner, regime, self._seed, drawn
+        )
 
 
 @checked
@@ -177,19 +219,34 @@ def sample(
     _check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
     rate: Any = epsilon
     if isinstance(epsilon, str):
-        require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
+        require(
+            epsilon == "uniform",
+            f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}",
+        )
         rate = stream(seed, "epsilon").random(n_episodes)
-    return _played(_drawn(n_episodes, n_states, n_actions, seed, regime), n_rounds, seed, rate, alpha, gamma, regime)
+    return _played(
+        _drawn(n_episodes, n_states, n_actions, seed, regime),
+        n_rounds,
+        seed,
+        rate,
+        alpha,
+        gamma,
+        regime,
+    )
 
 
 @checked
-def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid") -> MDPs:
+def sample_mdps(
+    n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid"
+) -> MDPs:
     """MDPs alone, labels shuffled, for agents that act on their own."""
     _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
     return _relabelled(_drawn(n_mdps, n_states, n_actions, seed, regime), seed)
 
 
-def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int) -> dict[str, MDPEpisodes]:
+def battery(
+    n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
+) -> dict[str, MDPEpisodes]:
     """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
@@ -211,18 +268,30 @@ def _delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
     rng, n_hubs = stream(seed, "mdps"), n_states // 2
     hub = np.arange(n_states) < n_hubs
     shape = (n, n_states, n_actions)
-    target = np.where(hub[:, None], n_hubs + rng.integers(0, n_states - n_hubs, shape), rng.integers(0, n_hubs, shape))
+    target = np.where(
+        hub[:, None],
+        n_hubs + rng.integers(0, n_states - n_hubs, shape),
+        rng.integers(0, n_hubs, shape),
+    )
     rewards = np.where(hub[:, None], _HUB_REWARD * rng.random(shape), rng.beta(0.5, 0.5, shape))
     return MDPs(np.eye(n_states)[target], rewards, families=("delayed",) * n)
 
 
 def _drawn(n: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
     require_known("MDP regime", regime, REGIMES)
-    return draw(REGIMES[regime], n, n_states, n_actions, stream(seed, "cells"), stream(seed, "mdps"))
+    return draw(
+        REGIMES[regime], n, n_states, n_actions, stream(seed, "cells"), stream(seed, "mdps")
+    )
 
 
 def _played(
-    mdps: MDPs, n_rounds: int, seed: int, epsilon: Any, alpha: float = 0.1, gamma: float = 0.9, regime: str = "delayed"
+    mdps: MDPs,
+    n_rounds: int,
+    seed: int,
+    epsilon: Any,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    regime: str = "delayed",
 ) -> MDPEpisodes:
     """Episodes of epsilon-greedy Q-learning, labels shuffled."""
     interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)

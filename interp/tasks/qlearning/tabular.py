@@ -19,7 +19,9 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.sampling import Interaction, stream
 
 _Choices = Int[np.ndarray, " episode"]
-_Chooser = Callable[[], _Choices]  # gives one action per episode for where the interaction stands when it is called
+_Chooser = Callable[
+    [], _Choices
+]  # gives one action per episode for where the interaction stands when it is called
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class QLearner:
         def choose() -> _Choices:
             values = interaction.values_before if self.before_update else interaction.values
             if self.random_ties:
-                return np.asarray((bellman.greedy_sets(values) * rng.random(values.shape)).argmax(-1))
+                return np.asarray(
+                    (bellman.greedy_sets(values) * rng.random(values.shape)).argmax(-1)
+                )
             return values.argmax(-1)
 
         return choose

@@ -40,7 +40,14 @@ TASK = Task(
         battery=lazy("interp.tasks.reachability.sampling:battery"),
     ),
     analysis=Analysis(
-        **lazies("interp.tasks.reachability.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
+        **lazies(
+            "interp.tasks.reachability.analysis",
+            "round_inputs",
+            "corruptions",
+            "aligned",
+            "claims",
+            "steering",
+        ),
         probed=("reached", "member", "prediction"),
         default_corruption="exchange-history",
     ),

@@ -18,7 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, maker, variable_table
+from interp.algorithm import (
+    Algorithm,
+    AlgorithmRecord,
+    Equation,
+    Family,
+    Values,
+    family_table,
+    maker,
+    variable_table,
+)
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.files import read_rows
@@ -45,7 +54,9 @@ def _take(values: _Array, index: _Array) -> _Array:
 
 def _expanded(v: Values) -> _Array:
     """The frontier, with the targets of active edges."""
-    following = np.array(np.broadcast_to(v["frontier"] > 0.5, v["frontier"].shape), dtype=np.float64)
+    following = np.array(
+        np.broadcast_to(v["frontier"] > 0.5, v["frontier"].shape), dtype=np.float64
+    )
     edges, ends = v["active"] > 0.5, v["target"]
     flat, where = following.reshape(-1, following.shape[-1]), np.broadcast_to(ends, edges.shape)
     rows, columns = np.nonzero(edges.reshape(len(flat), -1))
@@ -72,7 +83,9 @@ def _prediction(spread: float) -> Equation:
             return answer
         reached = (v["reached"] > 0.5).astype(np.float64)
         number = reached.sum(-1, keepdims=True)
-        return np.where(number > 0, (1 - spread) * answer + spread * reached / np.maximum(number, 1), answer)
+        return np.where(
+            number > 0, (1 - spread) * answer + spread * reached / np.maximum(number, 1), answer
+        )
 
     return equation
 
@@ -98,7 +111,9 @@ _algorithm = maker(
 def _search(key: str, name: str, spread: float, active: Equation, expanded: Equation) -> Algorithm:
     equations = {
         "reached": None,
-        "frontier": lambda v: np.where(np.eye(v["reached"].shape[-1], dtype=bool)[v["root"]], 1.0, v["reached"]),
+        "frontier": lambda v: np.where(
+            np.eye(v["reached"].shape[-1], dtype=bool)[v["root"]], 1.0, v["reached"]
+        ),
         "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
         "active": active,
         "prediction": _prediction(spread),
@@ -129,21 +144,27 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     name = f"breadth-first search of {hops} hop{'s' * (hops > 1)}"
-    return sometimes(breadth_first(spread), lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name)
+    return sometimes(
+        breadth_first(spread), lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name
+    )
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that is ``lag`` rounds late: it holds what it should have held so many rounds before."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
-    return sometimes(breadth_first(spread), lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
+    return sometimes(
+        breadth_first(spread), lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name
+    )
 
 
 def undirected(spread: float = 0.0) -> Algorithm:
     """Breadth-first search that follows every edge both ways."""
 
     def active(v: Values) -> _Array:
-        return (_take(v["frontier"], np.concatenate([v["source"], v["target"]], -1)) > 0.5).astype(np.float64)
+        return (_take(v["frontier"], np.concatenate([v["source"], v["target"]], -1)) > 0.5).astype(
+            np.float64
+        )
 
     return _search(
         "undirected",
@@ -159,7 +180,9 @@ def undirected(spread: float = 0.0) -> Algorithm:
 
 def _stepped(v: Values, edge: _Array, moves: _Array) -> _Array:
     """The visits after a step along ``edge`` ``[...]``, where there is one to take."""
-    node = np.take_along_axis(np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1])), edge[..., None], -1)
+    node = np.take_along_axis(
+        np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1])), edge[..., None], -1
+    )
     after = v["started"].copy()
     latest = v["started"].max(-1, keepdims=True) + 1
     np.put_along_axis(after, node, np.where(moves[..., None], latest, _take(after, node)), -1)
@@ -181,11 +204,15 @@ def _anywhere(v: Values) -> _Array:
     return _stepped(v, (open_.cumsum(-1) >= rank[..., None]).argmax(-1), open_.any(-1))
 
 
-def _path(key: str, name: str, step: Equation, spread: float, **more: Callable[[Any], _Array]) -> Algorithm:
+def _path(
+    key: str, name: str, step: Equation, spread: float, **more: Callable[[Any], _Array]
+) -> Algorithm:
     equations: dict[str, Equation | None] = {
         "visits": None,
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
-        "started": lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
+        "started": lambda v: np.maximum(
+            v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)
+        ),
         "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
         "prediction": _prediction(spread),
         "next_visits": step,
@@ -239,13 +266,19 @@ def records() -> tuple[AlgorithmRecord, ...]:
         AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
         *(
             AlgorithmRecord(
-                f"depth_limited_{n}", f"breadth-first search of {hops}", f"BFS, {hops}", partial(depth_limited, n)
+                f"depth_limited_{n}",
+                f"breadth-first search of {hops}",
+                f"BFS, {hops}",
+                partial(depth_limited, n),
             )
             for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops"))
         ),
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
-        *(AlgorithmRecord(k, row["name"], row["short"], partial(heuristic, k)) for k, row in _NAMES.items()),
+        *(
+            AlgorithmRecord(k, row["name"], row["short"], partial(heuristic, k))
+            for k, row in _NAMES.items()
+        ),
     )
 
 
@@ -256,6 +289,8 @@ def families() -> tuple[Family, ...]:
     trained on does. The undirected distance, which needs the root and so is not memoryless, is left to ``interp
     audit``.
     """
-    heuristics = (partial(heuristic, key) for key in ("fewer_parents", "more_children", "more_ancestors"))
+    heuristics = (
+        partial(heuristic, key) for key in ("fewer_parents", "more_children", "more_ancestors")
+    )
     searches = breadth_first, depth_limited, late_search, undirected, depth_first, random_walk
     return family_table(Path(__file__).with_name("families.toml"), (*searches, *heuristics))

@@ -31,7 +31,11 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
     n_episodes, n_rounds = predictions.shape[-3:-1]
 
     def of(nodes: np.ndarray) -> Tensor:
-        index = torch.from_numpy(nodes).to(predictions.device)[:, None, None].expand(n_episodes, n_rounds, 1)
+        index = (
+            torch.from_numpy(nodes)
+            .to(predictions.device)[:, None, None]
+            .expand(n_episodes, n_rounds, 1)
+        )
         return predictions.gather(-1, index.expand(*predictions.shape[:-1], 1))[..., 0].clamp_min(0)
 
     target, negative = of(episodes.targets), of(episodes.negatives)
@@ -49,7 +53,9 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     edges, n = episodes.by_round("edges"), np.eye(episodes.n_nodes)
     matrix = graphs.adjacency(edges, episodes.n_nodes)
     roots, candidates = episodes.by_round("roots"), episodes.by_round("candidates")
-    plain = np.concatenate([n[roots], n[candidates].sum(-2), matrix.sum(-2), matrix.sum(-1)], axis=-1)
+    plain = np.concatenate(
+        [n[roots], n[candidates].sum(-2), matrix.sum(-2), matrix.sum(-1)], axis=-1
+    )
     children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :].astype(np.float64)
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
@@ -76,8 +82,12 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
     at = episodes.by_round("edges")[:, t].copy()
     code = at[..., 0] * episodes.n_nodes + at[..., 1]
     repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
-    slot = np.where(repeated, 2 * episodes.n_nodes, np.take_along_axis(episodes.distances, at[..., 0], -1)).argmax(-1)
-    at[np.arange(len(at)), slot] = np.stack([episodes.by_round("roots")[:, t], episodes.negatives], -1)
+    slot = np.where(
+        repeated, 2 * episodes.n_nodes, np.take_along_axis(episodes.distances, at[..., 0], -1)
+    ).argmax(-1)
+    at[np.arange(len(at)), slot] = np.stack(
+        [episodes.by_round("roots")[:, t], episodes.negatives], -1
+    )
     return at
 
 
@@ -90,13 +100,17 @@ def _without_edges(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
 def _moved_target(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
     """Every edge into the target leads to the negative: the search finds the one instead of the other."""
     source, end = np.moveaxis(episodes.by_round("edges")[:, t], -1, 0)
-    return np.stack([source, np.where(end == episodes.targets[:, None], episodes.negatives[:, None], end)], -1)
+    return np.stack(
+        [source, np.where(end == episodes.targets[:, None], episodes.negatives[:, None], end)], -1
+    )
 
 
 def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
     """The root, which is reached, takes the place of the target."""
     at, roots = episodes.by_round("candidates")[:, t], episodes.by_round("roots")[:, t, None]
-    return np.where((at == episodes.targets[:, None]) & ~(at == roots).any(-1, keepdims=True), roots, at)
+    return np.where(
+        (at == episodes.targets[:, None]) & ~(at == roots).any(-1, keepdims=True), roots, at
+    )
 
 
 def corruptions() -> tuple[Corruption, ...]:
@@ -105,17 +119,29 @@ def corruptions() -> tuple[Corruption, ...]:
     All but the first change one round alone, so that what a latent holds and what a round says can be told apart. An
     edge that is taken away there delays what it leads to; the next round finds it again.
     """
-    into, question = "lead the edges into the target to the negative", "ask about the root instead of the target"
+    into, question = (
+        "lead the edges into the target to the negative",
+        "ask about the root instead of the target",
+    )
     edits: tuple[tuple[tuple[str, str, int], str, Any], ...] = (
         (("swap-candidates", question, 0), "candidates", _swapped_candidates),
         (("add-edge", "add an edge from the root to the negative", 1), "edges", _with_edge),
         (("remove-edges", "take away the edges into the target", 1), "edges", _without_edges),
         (("move-target", into, 1), "edges", _moved_target),
-        (("change-root", "make the negative the root", 1), "roots", lambda episodes, t: episodes.negatives),
+        (
+            ("change-root", "make the negative the root", 1),
+            "roots",
+            lambda episodes, t: episodes.negatives,
+        ),
     )
     by_round = ReachabilityEpisodes.by_round
     history = partial(exchange_history, names=("edges", "roots", "candidates"), held=by_round)
     return (
-        Corruption("exchange-history", "take another episode's history", 0, history, changes_history=True),
-        *(Corruption(*of, in_one_round(array, edit, by_round), possible=False) for of, array, edit in edits),
+        Corruption(
+            "exchange-history", "take another episode's history", 0, history, changes_history=True
+        ),
+        *(
+            Corruption(*of, in_one_round(array, edit, by_round), possible=False)
+            for of, array, edit in edits
+        ),
     )

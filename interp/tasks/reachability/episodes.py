@@ -56,10 +56,20 @@ class ReachabilityEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        freeze(self, n_rounds=integer("n_rounds", self.n_rounds, 1), n_nodes=integer("n_nodes", self.n_nodes))
+        freeze(
+            self,
+            n_rounds=integer("n_rounds", self.n_rounds, 1),
+            n_nodes=integer("n_nodes", self.n_nodes),
+        )
         for name, axes in _AXES.items():
-            every = ("episode", "round", *axes[1:]) if np.ndim(getattr(self, name)) > len(axes) else axes
-            array = episode_array(name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True)
+            every = (
+                ("episode", "round", *axes[1:])
+                if np.ndim(getattr(self, name)) > len(axes)
+                else axes
+            )
+            array = episode_array(
+                name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True
+            )
             fits = array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
             require(
                 fits and ("round" not in every or array.shape[1] == self.n_rounds),
@@ -67,11 +77,19 @@ class ReachabilityEpisodes(BaseEpisodes):
             )
             freeze(self, **{name: array})
         same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
-        require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
+        require(
+            not same,
+            "the candidates of an episode must differ; at least one episode has the same node twice",
+        )
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
-        require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
+        require(
+            len(lengths) == 1,
+            f"edges, roots and candidates must be of equally many episodes, got {lengths}",
+        )
         super().__post_init__()
-        if self.regime == "custom" and all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items()):
+        if self.regime == "custom" and all(
+            getattr(self, name).ndim == len(axes) for name, axes in _AXES.items()
+        ):
             first, second = self.candidate_distances.T
             even = np.flatnonzero(first == second)
             require(
@@ -88,7 +106,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         """Episodes of unequal length: ``n_rounds`` is a list with the number of each."""
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         most = int(lengths.max(initial=1))
-        return cls._made(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
+        return cls._made(
+            **{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]}
+        )
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
         return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)
@@ -137,12 +157,16 @@ class ReachabilityEpisodes(BaseEpisodes):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the candidate that is reached, or reached sooner."""
-        return np.take_along_axis(self.by_round("candidates")[:, 0], self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], self.answers[:, None], -1)[
+            :, 0
+        ]
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the other candidate."""
-        return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[
+            :, 0
+        ]
 
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
         """The same graphs, read ``n_rounds`` times."""
@@ -154,15 +178,21 @@ class ReachabilityEpisodes(BaseEpisodes):
     def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
         """The same graphs with their edges in another order and, in half of them, the candidates swapped."""
         order = rng.permuted(np.arange(self.n_edges)[None].repeat(len(self), 0), axis=1)
-        candidates = np.where(rng.random((len(self), 1)) < 0.5, self.candidates, self.candidates[:, ::-1])
-        return replace(self, edges=np.take_along_axis(self.edges, order[..., None], 1), candidates=candidates)
+        candidates = np.where(
+            rng.random((len(self), 1)) < 0.5, self.candidates, self.candidates[:, ::-1]
+        )
+        return replace(
+            self, edges=np.take_along_axis(self.edges, order[..., None], 1), candidates=candidates
+        )
 
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
         """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
         wanted = (len(self), self.n_nodes)
         whole = names.shape == wanted and names.dtype.kind in "iu"
-        require(whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}")
+        require(
+            whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}"
+        )
         arrays: dict[str, Any] = {name: getattr(self, name) for name in _AXES}
         for name, array in arrays.items():
             arrays[name] = names[np.arange(len(self)).reshape(-1, *[1] * (array.ndim - 1)), array]
@@ -178,7 +208,9 @@ class ReachabilityEpisodes(BaseEpisodes):
             f"{predictions.shape}",
         )
         both = (self.targets, self.negatives)
-        p_target, p_negative = (np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0] for nodes in both)
+        p_target, p_negative = (
+            np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0] for nodes in both
+        )
         return (p_target > p_negative) + 0.5 * (p_target == p_negative)
 
 
@@ -187,9 +219,16 @@ def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEp
     """Several batches of the same sizes as one, called ``regime``."""
     first, *_ = non_empty("parts", parts, "batches of episodes")
     sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
-    require(len(sizes) == 1, f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}")
+    require(
+        len(sizes) == 1,
+        f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}",
+    )
     whose = [part.participants for part in parts]
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES
+    }
     arrays["missing"] = np.concatenate([~part.counted for part in parts])
-    arrays["participants"] = None if any(names is None for names in whose) else np.concatenate(whose)
+    arrays["participants"] = (
+        None if any(names is None for names in whose) else np.concatenate(whose)
+    )
     return replace(first, regime=regime, **arrays)

@@ -32,7 +32,9 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
     reached = np.eye(n_nodes, dtype=bool)[roots]
     steps = np.where(reached, 0, n_nodes)
     for step in range(1, n_nodes):
-        new = (einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j") > 0) & ~reached
+        new = (
+            einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j") > 0
+        ) & ~reached
         if not new.any():
             break
         steps[new] = step

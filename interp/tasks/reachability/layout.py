@@ -44,7 +44,10 @@ class ReachabilityRound(SizedRound):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(3 <= self.n_nodes <= MOST, f"n_nodes must be an integer >= 3 and <= {MOST}, got {self.n_nodes!r}")
+        require(
+            3 <= self.n_nodes <= MOST,
+            f"n_nodes must be an integer >= 3 and <= {MOST}, got {self.n_nodes!r}",
+        )
         super().__post_init__()
 
     @cached_property
@@ -84,4 +87,6 @@ class ReachabilityRound(SizedRound):
             tokens[..., first:last] = node + rearrange(edges, "b t edge end -> b t (edge end)")
         tokens[..., last : last + 2] = node + torch.tensor(episodes.by_round("candidates"))
         tokens[..., at("r")] = node + torch.tensor(episodes.by_round("roots"))
-        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))
+        return EncodedRounds(
+            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
+        )

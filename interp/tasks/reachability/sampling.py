@@ -32,7 +32,9 @@ from interp.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-_GRAPHS, _NAMES, _ORDER = range(3)  # one random stream a stage: what one stage draws never moves another
+_GRAPHS, _NAMES, _ORDER = range(
+    3
+)  # one random stream a stage: what one stage draws never moves another
 _BATTERY = ("matched", "prosqa", "uniform", "path")  # regimes on which searches answer differently
 _CHUNK, _PATIENCE = 2048, 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
@@ -45,7 +47,9 @@ _BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 _UNEVEN = 2.0
 """How uneven the repeats of ``repeated`` are: an edge is drawn again by the place of a uniform number to this power."""
-_WITHOUT = 1 / 3  # the share of roots of ``repeated`` that have no edge, where the graph has a name without one
+_WITHOUT = (
+    1 / 3
+)  # the share of roots of ``repeated`` that have no edge, where the graph has a name without one
 _REPEATED = 6  # how often, on average, each edge of a stranded graph is given
 
 
@@ -78,7 +82,11 @@ class _Regime:
 def _uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     """Edges, roots and candidates from all nodes."""
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
-    return _Drawn(rng.integers(0, n_nodes, (n_graphs, n_edges, 2)), rng.integers(0, n_nodes, n_graphs), nodes[:, :2])
+    return _Drawn(
+        rng.integers(0, n_nodes, (n_graphs, n_edges, 2)),
+        rng.integers(0, n_nodes, n_graphs),
+        nodes[:, :2],
+    )
 
 
 def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
@@ -88,7 +96,11 @@ def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
     back = np.stack([later, (rng.random(later.shape) * later).astype(np.int64)], -1)
     edges = np.concatenate([np.broadcast_to(forward, (n_graphs, *forward.shape)), back], 1)
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2])
+    return _Drawn(
+        edges,
+        np.zeros(n_graphs, np.int64),
+        1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2],
+    )
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
@@ -104,25 +116,35 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     crossing = np.where(below_first[:, None, :], np.log(_CROSSING), -np.inf)
     recent = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
     appeal = np.where(below_first[:, :, None] == below_first[:, None, :], 0.0, crossing) + recent
-    appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
+    appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(
+        size=(n_graphs, n_nodes, n_nodes)
+    )
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
     possible = np.isfinite(appeal).sum(1)
-    number = np.minimum(1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1), possible)
+    number = np.minimum(
+        1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1), possible
+    )
     kept = ((child >= 2) & (child < sizes[:, None]))[..., None] & (np.arange(3) < number[..., None])
     # First parents always stay; further ones as far as there are edges for them.
-    priority = np.where(kept, rng.random(kept.shape) + np.array([0, 1, 1]), 3.0).reshape(n_graphs, -1)
+    priority = np.where(kept, rng.random(kept.shape) + np.array([0, 1, 1]), 3.0).reshape(
+        n_graphs, -1
+    )
     order = np.argsort(priority, -1)[:, :n_edges]
     count = np.minimum(kept.sum((1, 2)), n_edges)
     slot = np.arange(n_edges)
     spare = (rng.random((n_graphs, n_edges)) * count[:, None]).astype(np.int64)
     chosen = np.take_along_axis(order, np.where(slot < count[:, None], slot, spare), -1)
-    return np.stack([np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1), chosen // 3], -1)
+    return np.stack(
+        [np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1), chosen // 3], -1
+    )
 
 
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
-    return ((steps > 0) & (steps < n_nodes))[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[:, None, :]
+    return ((steps > 0) & (steps < n_nodes))[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[
+        :, None, :
+    ]
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
@@ -162,16 +184,29 @@ def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Dr
     edges = np.concatenate([np.broadcast_to(chain, (n_graphs, length, 2)), others], 1)
     spare = rng.integers(0, edges.shape[1], (n_graphs, n_edges - edges.shape[1], 1))
     edges = np.concatenate([edges, np.take_along_axis(edges, spare, 1)], 1)
-    return _Drawn(edges, np.zeros(n_graphs, np.int64), np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2)))
+    return _Drawn(
+        edges,
+        np.zeros(n_graphs, np.int64),
+        np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2)),
+    )
 
 
 REGIMES = {
     regime.key: regime
     for regime in (
-        _Regime("matched", "acyclic graphs whose candidates look alike, depth 1 to 4", (1, 2, 3, 4), pairs=_alike),
+        _Regime(
+            "matched",
+            "acyclic graphs whose candidates look alike, depth 1 to 4",
+            (1, 2, 3, 4),
+            pairs=_alike,
+        ),
         _Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
         _Regime("uniform", "any edges, any candidates", draw=_uniform),
-        _Regime("repeated", "acyclic graphs whose edges are repeated, some roots without edges", draw=_repeated),
+        _Regime(
+            "repeated",
+            "acyclic graphs whose edges are repeated, some roots without edges",
+            draw=_repeated,
+        ),
         _Regime("path", "a path with edges back", draw=_path),
         _Regime("stranded", "a root without edges, few edges, repeated", draw=_stranded),
     )
@@ -204,15 +239,25 @@ def sample(
     Raises:
         InputError: depths where the regime has none, or no graph of these sizes that has any of the depths.
     """
-    sizes = {"n_episodes": (n_episodes, 1), "n_rounds": (n_rounds, 1), "n_nodes": (n_nodes, 4), "n_edges": (n_edges, 3)}
+    sizes = {
+        "n_episodes": (n_episodes, 1),
+        "n_rounds": (n_rounds, 1),
+        "n_nodes": (n_nodes, 4),
+        "n_edges": (n_edges, 3),
+    }
     for name, (size, smallest) in sizes.items():
         integer(name, size, smallest)
     refuse_beyond_machine(
-        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * (n_nodes**2 + 4 * n_edges)
+        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges",
+        8.0 * n_episodes * (n_nodes**2 + 4 * n_edges),
     )
     # 10**6 edges took 35 seconds: graphs are drawn 64 at a time, whatever the number of episodes.
-    refuse_slow(f"graphs with {n_nodes} nodes and {n_edges} edges", 64 * 5e-7 * (n_nodes**2 + n_edges))
-    require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
+    refuse_slow(
+        f"graphs with {n_nodes} nodes and {n_edges} edges", 64 * 5e-7 * (n_nodes**2 + n_edges)
+    )
+    require(
+        depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out"
+    )
     once = depths is None or len(set(depths)) == len(depths)
     require(once, f"depths must differ, each is drawn as often as the others; got {depths}")
     require_known("regime", regime, REGIMES)
@@ -221,8 +266,16 @@ def sample(
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
-        answered = tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
-        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), answered if depths is None else tuple(depths))
+        answered = tuple(depth for depth in record.depths if depth < n_rounds) or (
+            max(1, n_rounds - 1),
+        )
+        drawn = _of_depths(
+            record,
+            rng,
+            n_episodes,
+            (n_nodes, n_edges),
+            answered if depths is None else tuple(depths),
+        )
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
     return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
@@ -232,16 +285,25 @@ def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
     """Episodes on which searches answer differently: a batch of each regime that tells them apart, by its name."""
-    return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY}
+    return {
+        regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY
+    }
 
 
 def _of_depths(
-    record: _Regime, rng: np.random.Generator, n_episodes: int, sizes: tuple[int, int], depths: tuple[int, ...]
+    record: _Regime,
+    rng: np.random.Generator,
+    n_episodes: int,
+    sizes: tuple[int, int],
+    depths: tuple[int, ...],
 ) -> _Drawn:
     """Graphs of a regime whose targets have each of the depths equally often, in random order."""
     assert record.pairs is not None
     wanted = {
-        depth: len(part) for depth, part in zip(depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True)
+        depth: len(part)
+        for depth, part in zip(
+            depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True
+        )
     }
     parts: list[_Drawn] = []
     waited = 0
@@ -259,12 +321,16 @@ def _of_depths(
             if len(rows):
                 free[rows] = False
                 # One allowed pair of each graph, all of them equally likely.
-                scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0).reshape(len(rows), -1)
+                scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0).reshape(
+                    len(rows), -1
+                )
                 candidates = np.stack(np.divmod(scores.argmax(-1), sizes[0]), -1)
                 parts.append(_Drawn(edges[rows], np.zeros(len(rows), np.int64), candidates))
                 wanted[depth] -= len(rows)
                 taken += len(rows)
-        waited = 0 if 100 * taken > missing else waited + 1  # what comes one by one would take for ever
+        waited = (
+            0 if 100 * taken > missing else waited + 1
+        )  # what comes one by one would take for ever
         if waited == _PATIENCE:
             depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
     order = rng.permutation(n_episodes)
@@ -272,7 +338,11 @@ def _of_depths(
 
 
 def _give_up(
-    wanted: dict[int, int], depths: tuple[int, ...], parts: list[_Drawn], record: _Regime, sizes: tuple[int, int]
+    wanted: dict[int, int],
+    depths: tuple[int, ...],
+    parts: list[_Drawn],
+    record: _Regime,
+    sizes: tuple[int, int],
 ) -> tuple[int, ...]:
     """Let depths that do not come be replaced by the largest one that does; gives those that are still asked for."""
     came = [depth for depth in depths if wanted[depth] == 0]

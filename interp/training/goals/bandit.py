@@ -10,4 +10,6 @@ from interp.training.goal import TrainingGoal
 
 def goal() -> TrainingGoal:
     """What ``interp train bandit`` learns."""
-    return TrainingGoal(targets=lambda episodes: np.eye(episodes.n_arms)[episodes.choices], **shipped("bandit"))
+    return TrainingGoal(
+        targets=lambda episodes: np.eye(episodes.n_arms)[episodes.choices], **shipped("bandit")
+    )

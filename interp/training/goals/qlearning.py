@@ -21,14 +21,20 @@ from interp.training.goal import TrainingGoal
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     """``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
     result = agreement(policy, episodes, n_resamples=1)  # no interval is read
-    names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
+    names = {
+        "cross_entropy": "cross_entropy",
+        "excess": "cross_entropy_excess",
+        "agreement": "untied",
+    }
     return {name: result.numbers[quantity, "all"].estimate for name, quantity in names.items()}
 
 
 def goal() -> TrainingGoal:
     """What ``interp train qlearning`` learns."""
     return TrainingGoal(
-        targets=lambda of: (ties := of.greedy_sets) / ties.sum(-1, keepdims=True),  # uniform over tied greedy actions
+        targets=lambda of: (
+            (ties := of.greedy_sets) / ties.sum(-1, keepdims=True)
+        ),  # uniform over tied greedy actions
         drawn=("n_actions", "n_states"),
         # A held-out batch for each number of actions; its number of states is drawn.
         held_out=lambda bounds: tuple(

@@ -38,7 +38,9 @@ from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
-def _targets(episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1) -> NDArray[Any]:
+def _targets(
+    episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1
+) -> NDArray[Any]:
     """What each round should predict, ``[episode, round, node]``; zeros before the round ``first``: it weighs nothing.
 
     Without a spread these are the candidates alone: the one that is reached, halves where both or none are.
@@ -61,8 +63,15 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
     by_depth: dict[str, float] = {}
     for d in np.unique(episodes.depths):
         of = right[episodes.depths == d]
-        by_depth |= {f"answered_{d}": float(of[:, d].mean()), f"accuracy_{d}": float(of[:, -1].mean())}
-    overall = {"cross_entropy": float(loss), "excess": float(loss - floor), "accuracy": float(right[known].mean())}
+        by_depth |= {
+            f"answered_{d}": float(of[:, d].mean()),
+            f"accuracy_{d}": float(of[:, -1].mean()),
+        }
+    overall = {
+        "cross_entropy": float(loss),
+        "excess": float(loss - floor),
+        "accuracy": float(right[known].mean()),
+    }
     return overall | by_depth
 
 
@@ -90,7 +99,9 @@ def _matching(model: HookedLatentTransformer) -> None:
         first = model.layout.token_ids["n_1"]
         model.unembed.weight.copy_(model.W_E[first : first + model.unembed.weight.shape[1]].T)
         if model.config.write_map:
-            model.write_map.get_parameter("W_write").copy_(_WRITTEN * torch.eye(model.config.d_model))
+            model.write_map.get_parameter("W_write").copy_(
+                _WRITTEN * torch.eye(model.config.d_model)
+            )
 
 
 def _factored(model: HookedLatentTransformer) -> None:
@@ -100,7 +111,9 @@ def _factored(model: HookedLatentTransformer) -> None:
 
     def code(name: str) -> torch.Tensor:
         if name not in codes:
-            codes[name] = std * torch.randn(model.config.d_model, generator=generator).to(model.W_pos)
+            codes[name] = std * torch.randn(model.config.d_model, generator=generator).to(
+                model.W_pos
+            )
         return codes[name]
 
     groups = {"c_1": "question", "c_2": "question", "p?": "question", "r": "root", "w?": "root"}
@@ -108,7 +121,9 @@ def _factored(model: HookedLatentTransformer) -> None:
         for position, label in enumerate(model.layout.max_layout.labels):
             role, _, number = label.partition("_")
             if label in groups or number:
-                model.W_pos[position] = _ROLE * code(role) + code(groups.get(label, f"edge {number}"))
+                model.W_pos[position] = _ROLE * code(role) + code(
+                    groups.get(label, f"edge {number}")
+                )
             if label == "<z>":
                 model.W_pos[position] = code("root") + code("question")
 
@@ -121,14 +136,20 @@ def _apart(model: HookedLatentTransformer) -> None:
     half, by_place = model.config.d_model // 2, model.config.n_heads // 2
     with torch.no_grad():
         second, first = slice(half, None), slice(half)
-        for table, empty in ((model.W_E, second), (model.latents.table, second), (model.W_pos, first)):
+        for table, empty in (
+            (model.W_E, second),
+            (model.latents.table, second),
+            (model.W_pos, first),
+        ):
             table[:, empty] = 0.0
             table.mul_(2**0.5)
         _matching(model)
         for block in model.blocks:
             for index in range(model.config.n_heads):
                 block.attn.W_Q[index] = block.attn.W_V[index] = 0.0
-                torch.nn.init.orthogonal_(block.attn.W_Q[index, second if index < by_place else first])
+                torch.nn.init.orthogonal_(
+                    block.attn.W_Q[index, second if index < by_place else first]
+                )
                 torch.nn.init.orthogonal_(block.attn.W_V[index, :half])
             block.attn.W_K.copy_(block.attn.W_Q)
             block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
@@ -162,10 +183,14 @@ def _bound(model: HookedLatentTransformer) -> None:
                 by_place = index < model.config.n_heads // 2
                 if not by_place:
                     block.attn.W_Q[index] = 0.0
-                    block.attn.W_Q[index, names] = block.attn.W_Q[index, copies] = _orthogonal(model.W_E, d_head)
+                    block.attn.W_Q[index, names] = block.attn.W_Q[index, copies] = _orthogonal(
+                        model.W_E, d_head
+                    )
                 block.attn.W_V[index] = block.attn.W_O[index] = 0.0
                 block.attn.W_V[index, names] = _orthogonal(model.W_E, d_head)
-                block.attn.W_O[index, :, copies if by_place else names] = _COPIED * block.attn.W_V[index, names].T
+                block.attn.W_O[index, :, copies if by_place else names] = (
+                    _COPIED * block.attn.W_V[index, names].T
+                )
             block.attn.W_K.copy_(block.attn.W_Q)
         if model.config.write_map:
             written = model.write_map.get_parameter("W_write")
@@ -194,6 +219,11 @@ _STARTS: dict[str, _Start] = {
 
 def goal() -> TrainingGoal:
     """What ``interp train reachability`` learns."""
-    less = {"answers": partial(_targets, spread=0.0), "final answers": partial(_targets, spread=0.0, first=-1)}
+    less = {
+        "answers": partial(_targets, spread=0.0),
+        "final answers": partial(_targets, spread=0.0, first=-1),
+    }
     known = shipped("reachability")
-    return TrainingGoal(targets=_targets, other_targets=less, evaluate=_evaluate, starts=_STARTS, **known)
+    return TrainingGoal(
+        targets=_targets, other_targets=less, evaluate=_evaluate, starts=_STARTS, **known
+    )

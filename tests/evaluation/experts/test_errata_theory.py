@@ -51,7 +51,9 @@ def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
     """
     right = np.array([[1.0, 0.0], *[[0.0, 1.0]] * 9])
     advice, labels = right[None].astype(int), np.ones((1, 10), int)
-    told = theory._LatentExpertEpisodes(np.stack([1 - right, right], -1)[None], labels, labels[:, 0], np.full(2, 0.5))
+    told = theory._LatentExpertEpisodes(
+        np.stack([1 - right, right], -1)[None], labels, labels[:, 0], np.full(2, 0.5)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = theory._posterior(told)[0]
     assert weights[1].tolist() == [1.0, 0.0] and np.isnan(weights[2]).all()

@@ -30,7 +30,9 @@ def untrained():
 
 @pytest.fixture(scope="module")
 def scored(handwired):
-    return evaluation.evaluate(handwired, ["uniform", "anti-signal"], n_episodes=60, n_rounds=40, seed=5)
+    return evaluation.evaluate(
+        handwired, ["uniform", "anti-signal"], n_episodes=60, n_rounds=40, seed=5
+    )
 
 
 def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored):
@@ -45,9 +47,14 @@ def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored)
 
 def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
     frame = scored["regimes"].to_frame()
-    assert set(frame["key"]) == {"model", *evaluation.BASELINES} and set(frame["regime"]) == {"uniform", "anti-signal"}
+    assert set(frame["key"]) == {"model", *evaluation.BASELINES} and set(frame["regime"]) == {
+        "uniform",
+        "anti-signal",
+    }
     finite = frame[np.isfinite(frame["estimate"])]
-    assert (finite["low"] <= finite["estimate"] + 1e-12).all() and (finite["estimate"] <= finite["high"] + 1e-12).all()
+    assert (finite["low"] <= finite["estimate"] + 1e-12).all() and (
+        finite["estimate"] <= finite["high"] + 1e-12
+    ).all()
     assert len(scored["regret_curves"]) == 2 * 10 * 40
     assert scored["regimes"].settings["training_prior"] == ["uniform"]
 
@@ -73,7 +80,9 @@ def test_the_training_prior_is_all_regimes_of_the_training(untrained):
     from dataclasses import replace
 
     def trained(*regimes):
-        return HookedLatentTransformer(replace(untrained.config, origin={"training": {"regimes": regimes}}))
+        return HookedLatentTransformer(
+            replace(untrained.config, origin={"training": {"regimes": regimes}})
+        )
 
     model = trained("uniform", "wide", "uniform", "switch-10")
     assert evaluation.training_prior(model) == ["uniform", "wide"]
@@ -93,11 +102,15 @@ def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_s
 
 def test_models_of_the_other_task_are_refused():
     model = transformer(QLearningRound(4, 2))
-    refuses("is a model of 'qlearning', not of expert advice", evaluation.evaluate, model, ["uniform"])
+    refuses(
+        "is a model of 'qlearning', not of expert advice", evaluation.evaluate, model, ["uniform"]
+    )
 
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
-    found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
+    found = evaluation.over_lengths(
+        handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300))
+    )
     assert {(a, b) for _, _, a, b in found.numbers} == {(0, 20), (20, 60)}
     assert found.get("bayes", "excess_log_loss", 20, 60).estimate == 0
     refuses(r"unknown result .* Valid: .*model/", found.get, "model", "accuracy", 0, 1000)
@@ -108,7 +121,9 @@ def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     found = evaluation.over_lengths(
         interp.load("wma-learned-wide"), n_episodes=100, n_rounds=60, windows=((0, 10), (50, 60))
     )
-    early, late = (found.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60)))
+    early, late = (
+        found.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60))
+    )
     assert early.low > 0.01 and late.high < 0.003
     assert 0 < found.get("model", "divergence", 0, 10).estimate - early.estimate < 0.005
     alone = evaluation.over_lengths(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
@@ -116,7 +131,9 @@ def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
 
 
 def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
-    found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
+    found = evaluation.over_lengths(
+        handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3
+    )
     episodes = experts.sample(8, 60, 4, seed=3)
     expected = regret.regret(bayes(episodes).predictions, episodes)[:, 19].mean()
     assert found.get("bayes", "regret", 0, 20).estimate == pytest.approx(expected)
@@ -126,7 +143,8 @@ def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
     """The latent is the only channel between rounds: cut, the model is exactly the vote with equal weights."""
     control = latent_control(handwired, experts.sample(50, 40, 4, seed=1))
     cut, vote, above = (
-        control.get(of) for of in ("accuracy, cut", "accuracy, majority_vote", "cut minus majority vote")
+        control.get(of)
+        for of in ("accuracy, cut", "accuracy, majority_vote", "cut minus majority vote")
     )
     assert cut.estimate == pytest.approx(vote.estimate, abs=1e-9)
     assert above.low == above.high == pytest.approx(0, abs=1e-9)
@@ -153,11 +171,15 @@ def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_
 
 def test_attention_shares_of_softmax_heads_sum_to_one(untrained):
     frame = attention_to_experts(untrained, experts.sample(4, 30, 5, seed=2)).to_frame()
-    np.testing.assert_allclose(frame.groupby(["layer", "head", "reader"])["estimate"].sum(), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        frame.groupby(["layer", "head", "reader"])["estimate"].sum(), 1, atol=1e-6
+    )
 
 
 def test_a_round_s_attention_is_a_mean_pattern_by_label(untrained):
     episodes = experts.sample(3, 12, 4, seed=0)
     frame = round_attention(untrained, episodes, rounds=[5, 6])
-    np.testing.assert_allclose(frame.groupby(["layer", "head", "query"])["attention"].sum(), 1, atol=1e-5)
+    np.testing.assert_allclose(
+        frame.groupby(["layer", "head", "query"])["attention"].sum(), 1, atol=1e-5
+    )
     assert set(frame["query"]) == set(untrained.layout.fit(episodes).labels)

@@ -41,7 +41,9 @@ def score_predictors(episodes, keys):
 
 def by_hand():
     """Two experts, three rounds: expert 1 is right, right, wrong; expert 2 wrong, right, right."""
-    return ExpertEpisodes(np.array([[[1, 0], [0, 0], [0, 1]]]), np.array([[1, 0, 1]]), np.array([[0.7, 0.7]]))
+    return ExpertEpisodes(
+        np.array([[[1, 0], [0, 0], [0, 1]]]), np.array([[1, 0, 1]]), np.array([[0.7, 0.7]])
+    )
 
 
 def test_a_regret_that_fits_on_a_napkin():
@@ -55,7 +57,9 @@ def test_regret_is_not_clipped():
 
 
 def test_sampled_predictions_cost_their_expectation():
-    assert np.allclose(mistakes(np.array([[0.9, 0.8, 0.5]]), by_hand(), "sample"), [[0.1, 0.8, 0.5]])
+    assert np.allclose(
+        mistakes(np.array([[0.9, 0.8, 0.5]]), by_hand(), "sample"), [[0.1, 0.8, 0.5]]
+    )
 
 
 def test_expected_mistakes_are_the_mean_of_tossed_coins():
@@ -94,20 +98,29 @@ def test_the_published_log_losses_of_bayes_and_oracle():
 def test_excess_needs_a_reference_that_is_finite():
     episodes = by_hand()
     flat = np.full((1, 3), 0.5)
-    assert excess_log_loss(np.array([[0.25, 0.5, 0.5]]), flat, episodes).tolist() == [[np.log(2), 0, 0]]
+    assert excess_log_loss(np.array([[0.25, 0.5, 0.5]]), flat, episodes).tolist() == [
+        [np.log(2), 0, 0]
+    ]
     refuses("certain and wrong", excess_log_loss, flat, np.array([[0.0, 0.5, 0.5]]), episodes)
 
 
 def test_scores_order_the_predictors_and_know_their_uncertainty():
     """Bayes is within its interval of the truth's limit: oracle < bayes < weighted majority < majority < random."""
     episodes = sample(260, 60, 4, seed=0)
-    scores = score_predictors(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
+    scores = score_predictors(
+        episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"]
+    )
     finals = [scored.get("regret") for scored in scores.values()]
     assert all(a.high < b.low for a, b in pairwise(finals))
-    assert scores["bayes"].get("excess_log_loss").estimate == 0 and scores["oracle"].get("excess_log_loss").high < 0
+    assert (
+        scores["bayes"].get("excess_log_loss").estimate == 0
+        and scores["oracle"].get("excess_log_loss").high < 0
+    )
     assert scores["weighted_majority"].get("log_loss").estimate == np.inf
     random = scores["random"]
-    assert random.get("accuracy").estimate == 0.5 and random.get("log_loss").estimate == pytest.approx(np.log(2))
+    assert random.get("accuracy").estimate == 0.5 and random.get(
+        "log_loss"
+    ).estimate == pytest.approx(np.log(2))
     assert (
         random.beside["excess_log_loss",]["reference"] == "bayes"
         and random.settings["git"]
@@ -127,19 +140,25 @@ def test_the_interval_covers_the_mean_of_many_more_episodes():
 
 
 def test_score_tables_are_tidy():
-    scores = score_predictors(sample(30, 10, 4, "drift", seed=2), ["bayes_uniform", "follow_the_leader"])
+    scores = score_predictors(
+        sample(30, 10, 4, "drift", seed=2), ["bayes_uniform", "follow_the_leader"]
+    )
     table = pd.concat([scored.to_frame().assign(key=key) for key, scored in scores.items()])
     assert set(table.key) == {"bayes_uniform", "follow_the_leader"}
     assert set(table.metric) == {"accuracy", "regret", "log_loss", "excess_log_loss"}
     assert (
-        table[table.metric == "excess_log_loss"].reference == "bayes, ignoring drifting accuracies taken as fixed"
+        table[table.metric == "excess_log_loss"].reference
+        == "bayes, ignoring drifting accuracies taken as fixed"
     ).all()
     assert table.regime.unique().tolist() == ["drift"] and table.n_rounds.unique().tolist() == [10]
 
 
 test_bad_predictions_are_refused = refused(
     (np.full((1, 2), 0.5), r"predictions have shape \(1, 2\) but the episodes need .* \(1, 3\)"),
-    (np.array([[0.5, 1.5, 0.5]]), r"predictions must be probabilities in \[0, 1\], got 1.5 at \[0, 1\]"),
+    (
+        np.array([[0.5, 1.5, 0.5]]),
+        r"predictions must be probabilities in \[0, 1\], got 1.5 at \[0, 1\]",
+    ),
     (np.array([[0.5, 0.5, np.nan]]), r"got nan at \[0, 2\]"),
     by=lambda predictions: score(predictions, by_hand()),
 )
@@ -150,7 +169,9 @@ def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
     inside = np.array([[-0.9 * _ROUNDING, 1 + 0.9 * _ROUNDING, 0.5]])
     assert _check_predictions(inside, by_hand()).tolist() == [[0.0, 1.0, 0.5]]
     for outside in (-1.1 * _ROUNDING, 1 + 1.1 * _ROUNDING):
-        with pytest.raises(InputError, match=r"must be probabilities in \[0, 1\], got .* at \[0, 1\]"):
+        with pytest.raises(
+            InputError, match=r"must be probabilities in \[0, 1\], got .* at \[0, 1\]"
+        ):
             _check_predictions(np.array([[0.5, outside, 0.5]]), by_hand())
 
 
@@ -165,7 +186,12 @@ def test_a_table_of_calibration_that_fits_on_a_napkin():
 
 def test_empty_bins_have_no_frequency():
     table = calibration(np.full((5, 4), 1.0), sample(5, 4, 1), n_bins=4).to_frame()
-    assert table.frequency.isna().tolist() == [True, True, True, False] and table.share.tolist() == [0, 0, 0, 1]
+    assert table.frequency.isna().tolist() == [
+        True,
+        True,
+        True,
+        False,
+    ] and table.share.tolist() == [0, 0, 0, 1]
 
 
 def test_the_true_conditional_passes_and_a_sharpened_one_fails():
@@ -181,4 +207,6 @@ def test_the_true_conditional_passes_and_a_sharpened_one_fails():
 
 
 def test_no_bins_are_refused():
-    refuses("n_bins must be >= 1, got 0", calibration, np.full((2, 3), 0.5), sample(2, 3, 1), n_bins=0)
+    refuses(
+        "n_bins must be >= 1, got 0", calibration, np.full((2, 3), 0.5), sample(2, 3, 1), n_bins=0
+    )

@@ -26,7 +26,10 @@ def test_all_checks_hold_on_the_defaults():
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_the_gradient_is_autograds(seed, n_experts):
     rng = np.random.default_rng(seed)
-    logits, likelihoods = rng.normal(scale=3, size=(5, n_experts)), rng.uniform(0.01, 1, size=(5, n_experts))
+    logits, likelihoods = (
+        rng.normal(scale=3, size=(5, n_experts)),
+        rng.uniform(0.01, 1, size=(5, n_experts)),
+    )
     leaf = torch.tensor(logits, requires_grad=True)
     loss = -torch.log((torch.softmax(leaf, dim=-1) * torch.tensor(likelihoods)).sum(dim=-1))
     lost, closed = theory._mixture_log_loss(logits, likelihoods)
@@ -56,11 +59,17 @@ def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
     for rate in (0.0, 0.5, 1.0, 2.0):
         changed = weights**rate / (weights**rate).sum(-1, keepdims=True)
         forecasts = np.einsum("bti,btik->btk", changed, episodes.distributions)
-        excess, divergence = (sums @ probabilities for sums in theory._excess_and_divergence(changed, episodes))
+        excess, divergence = (
+            sums @ probabilities for sums in theory._excess_and_divergence(changed, episodes)
+        )
         assert excess == pytest.approx(divergence, abs=1e-13) and (excess > 1e-3) == (rate != 1.0)
         reverse = (forecasts * np.log(forecasts / best)).sum((1, 2)) @ probabilities
         assert rate == 1.0 or abs(reverse - excess) > 1e-4
-    refuses("2 outcomes in 17 rounds have more histories than the 65,536", theory._every_history, n_rounds=17)
+    refuses(
+        "2 outcomes in 17 rounds have more histories than the 65,536",
+        theory._every_history,
+        n_rounds=17,
+    )
 
 
 def test_the_update_is_bayes_rule_on_a_napkin():
@@ -69,4 +78,6 @@ def test_the_update_is_bayes_rule_on_a_napkin():
     assert 0.5 - gradient == pytest.approx([0.75, 0.25])
 
 
-test_bad_sizes_are_refused = refused((lambda: theory.check(n_experts=0), "n_experts must be an integer >= 1, got 0"))
+test_bad_sizes_are_refused = refused(
+    (lambda: theory.check(n_experts=0), "n_experts must be an integer >= 1, got 0")
+)

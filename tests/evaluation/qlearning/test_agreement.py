@@ -41,7 +41,13 @@ def test_the_reference_numbers_of_the_grid(grid):
     }
     for quantity, value in expected.items():
         assert abs(result.get(quantity, "all").estimate - value) < 0.01, quantity
-    assert abs(result.get("cross_entropy", "all").estimate - result.get("cross_entropy_floor", "all").estimate) < 1e-12
+    assert (
+        abs(
+            result.get("cross_entropy", "all").estimate
+            - result.get("cross_entropy_floor", "all").estimate
+        )
+        < 1e-12
+    )
 
 
 @pytest.mark.parametrize(("n_actions", "ceiling"), [(2, 0.940), (3, 0.919), (4, 0.909)])
@@ -56,7 +62,10 @@ def test_the_table_that_never_bootstraps_scores_as_its_own_control():
     """Given as predictions, it gains nothing over itself and never follows the other table on disputed steps."""
     e = mdp.sample(400, 50, 4, 3, seed=0)
     result = agreement(perfect(e.relearned(gamma=0.0)), e)
-    assert result.get("disputed", "all").estimate == 0.0 and result.get("disputed_gamma0", "all").estimate == 1.0
+    assert (
+        result.get("disputed", "all").estimate == 0.0
+        and result.get("disputed_gamma0", "all").estimate == 1.0
+    )
     assert abs(result.get("untied_gain", "all").estimate) < 0.01
 
 
@@ -65,21 +74,38 @@ def test_a_uniform_random_choice_scores_one_over_the_actions():
     result = agreement(np.random.default_rng(0).integers(4, size=e.states.shape), e)
     for quantity in ("untied", "random_ties"):
         assert abs(result.get(quantity, "all").estimate - 0.25) < 0.02
-    assert abs(agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all").estimate - np.log(4)) < 1e-12
+    assert (
+        abs(
+            agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all").estimate
+            - np.log(4)
+        )
+        < 1e-12
+    )
 
 
 def test_a_hand_made_episode():
     """One state, two actions paying 0 and 1: the first step of action 0 is a tie, all others favour action 1."""
     mdps = mdp.MDPs(np.ones((1, 1, 2, 1)), np.array([[[0.0, 1.0]]]))
-    e = mdp.MDPEpisodes.from_transitions(mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]])
-    assert e.greedy.tolist() == [[0, 1, 1]] and (e.greedy_sets.sum(-1) > 1).tolist() == [[True, False, False]]
+    e = mdp.MDPEpisodes.from_transitions(
+        mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]]
+    )
+    assert e.greedy.tolist() == [[0, 1, 1]] and (e.greedy_sets.sum(-1) > 1).tolist() == [
+        [True, False, False]
+    ]
     result = agreement(np.array([[0, 1, 0]]), e)
     assert result.get("untied", "all").estimate == 0.5
     assert result.get("random_ties", "all").estimate == pytest.approx(1.5 / 3)
     assert result.get("random_ties_ceiling", "all").estimate == pytest.approx(2.5 / 3)
-    assert [result.get("random_ties", phase).estimate for phase in ("early", "middle", "late")] == [0.5, 1.0, 0.0]
+    assert [result.get("random_ties", phase).estimate for phase in ("early", "middle", "late")] == [
+        0.5,
+        1.0,
+        0.0,
+    ]
     before = agreement(np.array([[0, 1, 1]]), e, table="before")
-    assert before.beside["untied", "all"]["n_steps"] == 1 and before.get("untied", "all").estimate == 1.0
+    assert (
+        before.beside["untied", "all"]["n_steps"] == 1
+        and before.get("untied", "all").estimate == 1.0
+    )
 
 
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
@@ -124,7 +150,10 @@ def test_bad_input_is_refused_with_a_sentence():
     result = agreement(e.greedy, e)
     refuses("unknown result 'untyed/all'; did you mean 'untied/all'", result.get, "untyed", "all")
     nothing = agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0))
-    assert np.isnan(nothing.get("disputed", "all").estimate) and nothing.beside["disputed", "all"]["n_steps"] == 0
+    assert (
+        np.isnan(nothing.get("disputed", "all").estimate)
+        and nothing.beside["disputed", "all"]["n_steps"] == 0
+    )
 
 
 def test_round_by_round_adds_up_to_the_whole() -> None:

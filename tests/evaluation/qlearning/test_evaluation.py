@@ -41,7 +41,10 @@ def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
         choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
         found = followed_discount(choices, batches)
         best = found.beside[gamma,]
-        assert best["best_low"] <= gamma <= best["best_high"] and best["best_high"] - best["best_low"] <= 0.15
+        assert (
+            best["best_low"] <= gamma <= best["best_high"]
+            and best["best_high"] - best["best_low"] <= 0.15
+        )
         assert found.get(gamma).estimate == max(value.estimate for value in found.numbers.values())
 
 
@@ -50,7 +53,8 @@ def test_random_choices_follow_no_discount(batches):
     choices = [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches]
     frame = followed_discount(choices, batches).to_frame()
     assert (
-        frame["estimate"].max() - frame["estimate"].min() < 0.01 and frame["best_high"][0] - frame["best_low"][0] > 0.3
+        frame["estimate"].max() - frame["estimate"].min() < 0.01
+        and frame["best_high"][0] - frame["best_low"][0] > 0.3
     )
 
 
@@ -103,10 +107,18 @@ def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     found = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
     frame = found.to_frame()
-    assert set(frame["key"]) == {"model", *qlearning._CONTROLS} and set(frame["regime"]) == {"grid", "chain"}
+    assert set(frame["key"]) == {"model", *qlearning._CONTROLS} and set(frame["regime"]) == {
+        "grid",
+        "chain",
+    }
     assert set(frame[frame["key"] == "model"]["commit"]) == {"target"}
     quantities = set(frame[frame["key"] == "model"]["quantity"])
-    assert {"untied_gamma0", "random_ties_ceiling", "disputed_gamma0", "cross_entropy_excess"} <= quantities
+    assert {
+        "untied_gamma0",
+        "random_ties_ceiling",
+        "disputed_gamma0",
+        "cross_entropy_excess",
+    } <= quantities
     names = "cross_entropy", "cross_entropy_floor", "cross_entropy_excess"
     paid, floor, excess = (found.get("grid", "model", name, "all").estimate for name in names)
     assert excess == pytest.approx(paid - floor)
@@ -114,21 +126,32 @@ def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
 
 def test_episodes_are_sampled_over_every_size_with_even_lengths(untrained):
     batches = qlearning.sample(untrained, "grid", 12, (10, 30))
-    assert sorted((b.n_states, b.n_actions) for b in batches) == [(s, a) for s in (2, 3, 4) for a in (2, 3)]
+    assert sorted((b.n_states, b.n_actions) for b in batches) == [
+        (s, a) for s in (2, 3, 4) for a in (2, 3)
+    ]
     assert sorted(b.n_rounds for b in batches) == [10, 14, 18, 22, 26, 30]
 
 
 def test_models_of_the_other_task_are_refused():
-    refuses("is a model of 'experts', not of Q-learning", qlearning.evaluate, transformer(ExpertRound(4)))
+    refuses(
+        "is a model of 'experts', not of Q-learning",
+        qlearning.evaluate,
+        transformer(ExpertRound(4)),
+    )
 
 
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     played = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
     found, frame = played["returns"], played["returns"].to_frame()
     assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
-    short, long = (found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60))
+    short, long = (
+        found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60)
+    )
     assert short < long
-    mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
+    mdps = [
+        mdp.sample_mdps(3, s, a, seed=i, regime="ladder")
+        for i, (s, a) in enumerate(found.settings["sizes"])
+    ]
     plays = [tabular.run(tabular.AGENTS["greedy"], batch, 60, i) for i, batch in enumerate(mdps)]
     expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
     assert short == pytest.approx(expected)
@@ -144,4 +167,6 @@ def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwire
     (size,) = found.settings["sizes"]
     explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
     expected = explored.rewards.sum(1).mean()
-    assert found.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(expected, abs=1e-12)
+    assert found.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(
+        expected, abs=1e-12
+    )

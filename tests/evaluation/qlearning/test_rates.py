@@ -29,7 +29,10 @@ def test_noise_in_the_decoding_hides_the_bootstrap_from_least_squares_only(episo
     """Noise of .2 in every decoded value: least squares finds gamma near 0, the instruments still find it near .9."""
     noise = np.random.default_rng(0).normal(scale=0.2, size=episodes.q_tables.shape)
     result = effective_rates(episodes.q_tables + noise, episodes)
-    assert result.get("gamma", "least squares").estimate < 0.3 and result.get("alpha", "least squares").estimate > 0.2
+    assert (
+        result.get("gamma", "least squares").estimate < 0.3
+        and result.get("alpha", "least squares").estimate > 0.2
+    )
     assert result.get("gamma", "instruments").estimate > 0.75
     assert abs(result.get("alpha", "instruments").estimate - 0.1) < 0.04
     flat = effective_rates(episodes.relearned(gamma=0.0).q_tables + noise / 4, episodes)
@@ -52,17 +55,29 @@ def test_the_interval_comes_from_episodes(episodes):
 
 
 def test_bad_input_is_refused_with_a_sentence(episodes):
-    with pytest.raises(interp.InputError, match=r"tables must be \[episode, round \+ 1, state, action\]"):
+    with pytest.raises(
+        interp.InputError, match=r"tables must be \[episode, round \+ 1, state, action\]"
+    ):
         effective_rates(episodes.q_tables[:, 1:], episodes)
-    refuses("tables must be finite", effective_rates, np.full(episodes.q_tables.shape, np.nan), episodes)
-    refuses("the decoded changes determine no rates", effective_rates, np.zeros(episodes.q_tables.shape), episodes)
+    refuses(
+        "tables must be finite", effective_rates, np.full(episodes.q_tables.shape, np.nan), episodes
+    )
+    refuses(
+        "the decoded changes determine no rates",
+        effective_rates,
+        np.zeros(episodes.q_tables.shape),
+        episodes,
+    )
 
 
 def test_rates_of_single_episodes() -> None:
     """True tables give every episode's own alpha and gamma; an episode without rewards gives none."""
     episodes = mdp.sample(6, 30, 3, 2, seed=0)
     found = rates_by_episode(episodes.q_tables, episodes)
-    assert found["alpha"].dropna().to_numpy() == pytest.approx(0.1) and found["alpha"].notna().sum() >= 4
+    assert (
+        found["alpha"].dropna().to_numpy() == pytest.approx(0.1)
+        and found["alpha"].notna().sum() >= 4
+    )
     assert found["gamma"].dropna().to_numpy() == pytest.approx(0.9)
     assert rates_by_episode(np.zeros_like(episodes.q_tables), episodes)["gamma"].isna().all()
 
@@ -70,6 +85,8 @@ def test_rates_of_single_episodes() -> None:
 def test_a_model_taught_single_rounds_has_q_learnings_rates_and_its_untrained_copy_overflows():
     result = evaluate(interp.load("qlearning-taught"), n_episodes=60, n_rounds=30)
     assert {source for source, *_ in result.numbers} == {"model", "true table", "gamma = 0 table"}
-    alpha, gamma = (result.get("model", rate, "instruments").estimate for rate in ("alpha", "gamma"))
+    alpha, gamma = (
+        result.get("model", rate, "instruments").estimate for rate in ("alpha", "gamma")
+    )
     assert abs(alpha - 0.1) < 0.002 and abs(gamma - 0.9) < 0.03
     assert result.get("model", "R2 of the table", "held-out episodes").low > 0.99

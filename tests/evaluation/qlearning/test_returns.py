@@ -13,14 +13,18 @@ from tests.refusals import refuses
 
 def test_the_score_is_one_for_optimal_and_zero_for_random():
     mdps = mdp.sample_mdps(260, 5, 3, seed=0)
-    best, chance = (normalised_score(run(a, mdps, 50, seed=1)) for a in (OptimalAgent(), QLearner(epsilon=1.0)))
+    best, chance = (
+        normalised_score(run(a, mdps, 50, seed=1)) for a in (OptimalAgent(), QLearner(epsilon=1.0))
+    )
     assert abs(best.get("score").estimate - 1) < 0.015 and abs(chance.get("score").estimate) < 0.03
     assert best.get("score").high - best.get("score").low < 0.06
 
 
 def test_random_earns_most_of_the_optimum_on_the_grid():
     """The trap in raw returns: on the paper's MDPs a random policy earns 70-80 % of the optimum."""
-    batches = [mdp.sample(12, 50, s, a, seed=10 * s + a) for s, a in product(range(2, 9), range(2, 5))]
+    batches = [
+        mdp.sample(12, 50, s, a, seed=10 * s + a) for s, a in product(range(2, 9), range(2, 5))
+    ]
     result = normalised_score(batches)
     assert 0.68 < result.get("random").estimate / result.get("optimal").estimate < 0.80
 
@@ -29,13 +33,19 @@ def test_the_ladder_pays_what_its_returns_say():
     """Over 50 rounds: optimal 48.3, random 1.7 (from a few starts); the exact expectations are 48.50 and 1.97."""
     ladder = mdp.sample_mdps(600, 8, 3, seed=0, regime="ladder")
     result = normalised_score(run(QLearner(epsilon=1.0), ladder, 50, seed=0))
-    assert abs(result.get("optimal").estimate - 48.50) < 0.1 and abs(result.get("random").estimate - 1.97) < 0.1
+    assert (
+        abs(result.get("optimal").estimate - 48.50) < 0.1
+        and abs(result.get("random").estimate - 1.97) < 0.1
+    )
 
 
 def test_control_matters_on_the_chain():
     """A random agent earns under 15 % there, an exploring learner about three times more."""
     chain = mdp.sample_mdps(500, 4, 2, seed=0, regime="chain")
-    chance, learner = (run(a, chain, 200, seed=1).rewards.sum() for a in (QLearner(epsilon=1.0), QLearner(epsilon=0.2)))
+    chance, learner = (
+        run(a, chain, 200, seed=1).rewards.sum()
+        for a in (QLearner(epsilon=1.0), QLearner(epsilon=0.2))
+    )
     assert chance < 0.15 * 500 * 200 and learner > 2.5 * chance
 
 
@@ -47,5 +57,9 @@ def test_the_result_is_a_tidy_table_with_its_provenance():
 
 def test_no_score_exists_without_a_choice_or_without_episodes():
     flat = MDPs(np.full((1, 2, 2, 2), 0.5), np.ones((1, 2, 2)))
-    refuses("earns as much as the optimal one", normalised_score, run(QLearner(epsilon=1.0), flat, 5, seed=0))
+    refuses(
+        "earns as much as the optimal one",
+        normalised_score,
+        run(QLearner(epsilon=1.0), flat, 5, seed=0),
+    )
     refuses("no episodes were given", normalised_score, [])

@@ -23,7 +23,9 @@ def last(run: interp.Rollout, episodes: ReachabilityEpisodes) -> np.ndarray:
     return episodes.correct(run.predictions.double().numpy())[:, -1]
 
 
-def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(model: HookedLatentTransformer) -> None:
+def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(
+    model: HookedLatentTransformer,
+) -> None:
     episodes = sample(24, 5, **SIZES, seed=0, depths=(1, 2, 3))
     runs = controlled(model, episodes)
     assert (last(runs["cut"], episodes) == 0.5).all()
@@ -35,39 +37,58 @@ def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(model:
     assert (reset[episodes.depths <= 2] == 1).all() and (reset[episodes.depths == 3] == 0.5).all()
 
 
-def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: HookedLatentTransformer) -> None:
+def test_committing_to_one_node_a_round_finds_less_than_the_frontier(
+    model: HookedLatentTransformer,
+) -> None:
     episodes = sample(24, 5, **SIZES, seed=1, depths=(2, 3))
     run = controlled(model, episodes)["discrete"]
     held = model.read_state(run.latents)
     assert last(run, episodes).mean() < 0.9
-    assert (held[:, 1:-1].round().numpy() <= algorithms.breadth_first().run(episodes)["reached"][:, 1:]).all()
+    assert (
+        held[:, 1:-1].round().numpy() <= algorithms.breadth_first().run(episodes)["reached"][:, 1:]
+    ).all()
 
 
-def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model: HookedLatentTransformer) -> None:
+def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(
+    model: HookedLatentTransformer,
+) -> None:
     # The same weights without the map that reads their state: what a fitted map has to find.
     blind = HookedLatentTransformer(model.config).double().requires_grad_(False)
     blind.load_state_dict({**model.state_dict(), "state_map": blind.state_map}, strict=True)
     read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
     test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(blind, test, read)["estimate"] == 1).all()
-    latents, none = interp.rollout(model, test).latents[:, 2], torch.zeros(20, 10, dtype=torch.float64)
+    latents, none = (
+        interp.rollout(model, test).latents[:, 2],
+        torch.zeros(20, 10, dtype=torch.float64),
+    )
     assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)
     refuses("give episodes to fit it on", codec, blind)
 
 
-def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLatentTransformer) -> None:
+def test_moved_nodes_change_answers_as_they_change_the_search(
+    model: HookedLatentTransformer,
+) -> None:
     episodes = sample(30, 5, **SIZES, seed=4, depths=(2, 3))
     table = moved(model, episodes)
     assert np.allclose(table["model"], table["search"], atol=1e-9)
     found = table.set_index(["move", "later"])["model"]
     assert (
-        found["nothing", 0] == found["another node is added", 1] == found["a parent of the negative is added", 0] == 1
+        found["nothing", 0]
+        == found["another node is added", 1]
+        == found["a parent of the negative is added", 0]
+        == 1
     )
     assert found["the negative takes the target's place", 0] == 0
     assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
     assert (table[table["move"] != "nothing"]["n"] <= 30).all()
     assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 10)
-    refuses("need a round after the deepest target", moved, model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
+    refuses(
+        "need a round after the deepest target",
+        moved,
+        model,
+        sample(4, 3, **SIZES, seed=4, depths=(2,)),
+    )
 
 
 def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:
@@ -76,5 +97,9 @@ def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTran
     own = frame[frame["key"] == "model"]
     assert (own[own["round"] >= own["depth"]]["estimate"] == 1).all()
     assert (own[own["round"] < own["depth"]]["estimate"] == 0.5).all()
-    assert (tables["sets"]["estimate"] == 1).all() and np.allclose(tables["moved"]["model"], tables["moved"]["search"])
-    assert {"breadth_first", "more_ancestors", "cut", "frozen", "discrete"} < set(tables["summary"].columns)
+    assert (tables["sets"]["estimate"] == 1).all() and np.allclose(
+        tables["moved"]["model"], tables["moved"]["search"]
+    )
+    assert {"breadth_first", "more_ancestors", "cut", "frozen", "discrete"} < set(
+        tables["summary"].columns
+    )

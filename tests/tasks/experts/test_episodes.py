@@ -27,7 +27,9 @@ def test_every_regime_gives_valid_episodes_or_refuses_a_size(name, n_experts):
     assert episodes.regime == name and episodes.seed == 5
 
 
-@pytest.mark.parametrize("name", [n for n, r in REGIMES.items() if r.drift_std is None and r.switch_every is None])
+@pytest.mark.parametrize(
+    "name", [n for n, r in REGIMES.items() if r.drift_std is None and r.switch_every is None]
+)
 def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_permuted(name):
     slots = REGIMES[name].slots(4)
     accuracies = sample(4000, 1, 4, name, seed=2).accuracies
@@ -74,7 +76,9 @@ def test_drift_moves_by_clipped_gaussian_steps_of_the_stated_size():
     assert accuracies.min() >= 0.2 and accuracies.max() <= 0.95
     inside = (accuracies[:, :-1] > 0.4) & (accuracies[:, :-1] < 0.75)
     steps = np.diff(accuracies, axis=1)[inside]
-    assert steps.std() == pytest.approx(0.02, rel=0.02) and abs(steps.mean()) < 5 * 0.02 / np.sqrt(steps.size)
+    assert steps.std() == pytest.approx(0.02, rel=0.02) and abs(steps.mean()) < 5 * 0.02 / np.sqrt(
+        steps.size
+    )
 
 
 @pytest.mark.parametrize("c", [0.3, 0.7, 0.9])
@@ -104,7 +108,9 @@ def test_more_episodes_extend_fewer_at_the_same_seed():
 def test_select_keeps_episodes_whole_and_replace_validates_again():
     episodes = sample(6, 10, 3, "switch-10", seed=0)
     some = episodes.select([4, 1])
-    assert (some.advice == episodes.advice[[4, 1]]).all() and (some.accuracies == episodes.accuracies[[4, 1]]).all()
+    assert (some.advice == episodes.advice[[4, 1]]).all() and (
+        some.accuracies == episodes.accuracies[[4, 1]]
+    ).all()
     assert len(episodes.select(slice(2, 5))) == 3
     assert len(episodes.select(np.array([True, False, True, False, False, False]))) == 2
     assert some.regime == "switch-10" and some.seed == 0
@@ -125,19 +131,41 @@ def test_a_variant_is_a_derived_record():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"advice": np.full((2, 3, 4), 2)}, r"advice must be whole numbers from 0 to 1, got 2 at \[0, 0, 0\]"),
-        ({"advice": np.full((2, 3, 4), np.nan)}, "advice must be whole numbers from 0 to 1, got nan"),
-        ({"labels": np.array([[0, 1, 0], [0, -1, 0]])}, r"labels must be whole .* 0 to 1, got -1 at \[1, 1\]"),
-        ({"labels": np.zeros(3, int)}, r"labels must be an array \[episode, round\], got shape \(3,\)"),
-        ({"accuracies": np.full((2, 4), np.nan)}, "accuracies must be finite numbers from 0 to 1, got nan"),
-        ({"accuracies": np.full((2, 4), 1.5)}, "accuracies must be finite numbers from 0 to 1, got 1.5"),
+        (
+            {"advice": np.full((2, 3, 4), 2)},
+            r"advice must be whole numbers from 0 to 1, got 2 at \[0, 0, 0\]",
+        ),
+        (
+            {"advice": np.full((2, 3, 4), np.nan)},
+            "advice must be whole numbers from 0 to 1, got nan",
+        ),
+        (
+            {"labels": np.array([[0, 1, 0], [0, -1, 0]])},
+            r"labels must be whole .* 0 to 1, got -1 at \[1, 1\]",
+        ),
+        (
+            {"labels": np.zeros(3, int)},
+            r"labels must be an array \[episode, round\], got shape \(3,\)",
+        ),
+        (
+            {"accuracies": np.full((2, 4), np.nan)},
+            "accuracies must be finite numbers from 0 to 1, got nan",
+        ),
+        (
+            {"accuracies": np.full((2, 4), 1.5)},
+            "accuracies must be finite numbers from 0 to 1, got 1.5",
+        ),
         ({"accuracies": np.full((2, 5), 0.5)}, "accuracies have shape"),
         ({"accuracies": np.full((2, 4), "high")}, "accuracies must be numbers"),
         ({"advice": np.zeros((2, 0, 4), int)}, "advice must be a non-empty array"),
     ],
 )
 def test_bad_data_is_refused_in_a_sentence(change, message):
-    good = {"advice": np.zeros((2, 3, 4), int), "labels": np.zeros((2, 3), int), "accuracies": np.full((2, 4), 0.5)}
+    good = {
+        "advice": np.zeros((2, 3, 4), int),
+        "labels": np.zeros((2, 3), int),
+        "accuracies": np.full((2, 4), 0.5),
+    }
     assert len(ExpertEpisodes(**good)) == 2
     refuses(message, ExpertEpisodes, **{**good, **change})
 

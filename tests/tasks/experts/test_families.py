@@ -8,7 +8,12 @@ import interp
 from interp.lapses import fading, lapsed, late, stopped, window
 from interp.tasks import experts
 from interp.tasks.experts import TASK, algorithms, analysis, families, predictors, sample
-from interp.tasks.experts.algorithms import bayes, follow_the_leader, majority_vote, weighted_majority
+from interp.tasks.experts.algorithms import (
+    bayes,
+    follow_the_leader,
+    majority_vote,
+    weighted_majority,
+)
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
 from tests.refusals import refused
@@ -48,7 +53,9 @@ def test_previous_winners_are_the_baseline(episodes):
 def test_fading_counts_are_the_geometric_sum(episodes):
     values = families.bayes_fading(decay=0.8).run(episodes)
     ages = 0.8 ** np.arange(14)[::-1]
-    assert values["counts"][:, -1] == pytest.approx((episodes.correct[:, :14] * ages[:, None]).sum(1))
+    assert values["counts"][:, -1] == pytest.approx(
+        (episodes.correct[:, :14] * ages[:, None]).sum(1)
+    )
     assert values["elapsed"][:, -1] == pytest.approx(ages.sum())
 
 
@@ -67,7 +74,9 @@ def test_fractions_have_the_posterior_of_their_beta_distribution():
 
 def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     values = families.fixed_share(2.0, alpha=0.2).run(episodes)
-    assert values["weights"][:, 1:].min() >= 0.2 / 4 and values["weights"].sum(-1) == pytest.approx(1)
+    assert values["weights"][:, 1:].min() >= 0.2 / 4 and values["weights"].sum(-1) == pytest.approx(
+        1
+    )
 
 
 test_parameters_outside_their_range_are_refused = refused(
@@ -92,8 +101,12 @@ def test_the_battery_copies_turns_and_grades():
     assert (copied.advice[..., 0] == copied.advice[..., 1]).all() and (
         copied.advice[..., 0] != copied.advice[..., 2]
     ).any()
-    assert (turncoat.correct[:, :10].mean(1).max(-1) == 1).all() and turncoat.correct[:, 10:].mean() < 0.65
-    assert np.sort(graded.accuracies_by_round[:, 0], -1) == pytest.approx(np.tile([0.05, 0.35, 0.65, 0.95], (8, 1)))
+    assert (turncoat.correct[:, :10].mean(1).max(-1) == 1).all() and turncoat.correct[
+        :, 10:
+    ].mean() < 0.65
+    assert np.sort(graded.accuracies_by_round[:, 0], -1) == pytest.approx(
+        np.tile([0.05, 0.35, 0.65, 0.95], (8, 1))
+    )
 
 
 def test_fits_and_scores_are_other_episodes(episodes):
@@ -103,7 +116,10 @@ def test_fits_and_scores_are_other_episodes(episodes):
 
 def test_every_family_has_a_base_without_a_memory_to_beat():
     families = TASK.rivals()
-    assert {key for key, family in families.items() if family.memoryless} == {"majority_vote", "fixed_vote"}
+    assert {key for key, family in families.items() if family.memoryless} == {
+        "majority_vote",
+        "fixed_vote",
+    }
     for family in families.values():
         made = family.make(**{s.name: s.grid[0] for s in family.searched})
         assert family.memoryless == (not made.state) and made.key == family.key
@@ -138,7 +154,9 @@ MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
 def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
     made, plain = lapsed.run(episodes), base.run(episodes)
     for key in (*base.state, "prediction", "match"):
-        assert made[key] == pytest.approx(plain[key], abs=1e-13), key  # a sum of gains, or a gain times a count
+        assert made[key] == pytest.approx(plain[key], abs=1e-13), (
+            key
+        )  # a sum of gains, or a gain times a count
 
 
 @pytest.mark.parametrize(
@@ -152,7 +170,9 @@ def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, b
         assert np.array_equal(made[key][:, 2:], plain[key][:, :-2]) and not made[key][:, :2].any()
 
 
-@pytest.mark.parametrize("stopped", [STOPPED(0.7, last=4), lapsed(stopped, bayes)(0.2, 0.8, last=4)])
+@pytest.mark.parametrize(
+    "stopped", [STOPPED(0.7, last=4), lapsed(stopped, bayes)(0.2, 0.8, last=4)]
+)
 def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     values, base = stopped.run(episodes), MAJORITY if "gain" in stopped.parameters else BAYES
     plain = base.run(episodes)
@@ -163,19 +183,28 @@ def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
 
 @pytest.mark.parametrize(
     ("windowed", "base"),
-    [(families.majority_window(0.7, window=4), MAJORITY), (lapsed(window, bayes)(0.2, 0.8, window=4), BAYES)],
+    [
+        (families.majority_window(0.7, window=4), MAJORITY),
+        (lapsed(window, bayes)(0.2, 0.8, window=4), BAYES),
+    ],
     ids=["majority", "bayes"],
 )
 def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, base):
-    assert says(windowed, episodes)[:, -1] == pytest.approx(says(base, some(episodes, slice(-5, None)))[:, -1])
+    assert says(windowed, episodes)[:, -1] == pytest.approx(
+        says(base, some(episodes, slice(-5, None)))[:, -1]
+    )
 
 
 def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
     """Between two whole numbers the log-weights lie on the line between theirs."""
     for made, key in ((families.majority_window, "window"), (STOPPED, "last")):
         held = [made(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)]
-        assert held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
-    fewer, between, more = (lapsed(stopped, bayes)(last=n).run(episodes)["counts"] for n in (4, 4.25, 5))
+        assert (
+            held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
+        )
+    fewer, between, more = (
+        lapsed(stopped, bayes)(last=n).run(episodes)["counts"] for n in (4, 4.25, 5)
+    )
     assert between == pytest.approx(0.75 * fewer + 0.25 * more)
 
 
@@ -189,7 +218,9 @@ def test_an_expert_that_is_taken_to_say_the_same_is_judged_by_that(episodes, wor
     advice = episodes.advice.copy()
     advice[..., 1] = word
     stuck = type(episodes)(advice, episodes.labels, episodes.accuracies)
-    assert says(families.deaf_majority(0.7, 2, word), episodes) == pytest.approx(says(MAJORITY, stuck))
+    assert says(families.deaf_majority(0.7, 2, word), episodes) == pytest.approx(
+        says(MAJORITY, stuck)
+    )
 
 
 def test_with_nobody_to_hear_the_answer_is_even():
@@ -199,9 +230,16 @@ def test_with_nobody_to_hear_the_answer_is_even():
 def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
     order = [2, 0, 3, 1]
     turned = some(episodes, experts=order)
-    for lapse in (families.late_majority(0.7, lag=1), families.majority_window(0.7, window=3), STOPPED(0.7, last=6)):
+    for lapse in (
+        families.late_majority(0.7, lag=1),
+        families.majority_window(0.7, window=3),
+        STOPPED(0.7, last=6),
+    ):
         assert says(lapse, turned) == pytest.approx(says(lapse, episodes))
-    first, second = families.deaf_majority(0.7, 1, 1), families.deaf_majority(0.7, order.index(0) + 1, 1)
+    first, second = (
+        families.deaf_majority(0.7, 1, 1),
+        families.deaf_majority(0.7, order.index(0) + 1, 1),
+    )
     assert says(second, turned) == pytest.approx(says(first, episodes))
 
 
@@ -219,7 +257,9 @@ def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
 
 
 def test_a_model_is_held_against_its_own_algorithm_or_bayes():
-    own = interp.tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
+    own = interp.tasks.of(
+        handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
+    ).explains(handwired)
     assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
     assert interp.tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
 
@@ -228,14 +268,18 @@ def test_losses_are_the_probability_of_a_mistake():
     episodes = experts.sample(2, 3, 2, seed=0)
     predictions = torch.full((4, 2, 2), 0.9, dtype=torch.float64)
     measured = analysis.losses(predictions, episodes, slice(1, 3))
-    np.testing.assert_allclose(measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2)))
+    np.testing.assert_allclose(
+        measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2))
+    )
 
 
 def test_a_round_says_votes_label_and_matches():
     episodes = experts.sample(2, 3, 2, seed=0)
     inputs = analysis.round_inputs(episodes)
     plain, products = inputs.features
-    np.testing.assert_array_equal(plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1))
+    np.testing.assert_array_equal(
+        plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1)
+    )
     np.testing.assert_array_equal(products[..., :3], plain)
     np.testing.assert_array_equal(products[..., 3:], episodes.advice == episodes.labels[..., None])
     np.testing.assert_array_equal(inputs.kinds, plain)

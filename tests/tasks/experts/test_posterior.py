@@ -13,7 +13,12 @@ from interp.evaluation.experts.regret import calibration, excess_log_loss, log_l
 from interp.statistics import mean_interval
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.posterior import _different_orders, filter_switches, log_evidence, mean_accuracy
+from interp.tasks.experts.posterior import (
+    _different_orders,
+    filter_switches,
+    log_evidence,
+    mean_accuracy,
+)
 from tests.cases import by_cases
 from tests.refusals import refuses
 
@@ -33,7 +38,19 @@ def moments(hits, misses, bounds):
 
 @pytest.mark.parametrize("bounds", INTERVALS)
 def test_posterior_equals_quadrature(bounds):
-    records = [(0, 0), (1, 0), (0, 1), (3, 4), (20, 5), (5, 20), (70, 30), (100, 0), (0, 100), (500, 300), (0, 800)]
+    records = [
+        (0, 0),
+        (1, 0),
+        (0, 1),
+        (3, 4),
+        (20, 5),
+        (5, 20),
+        (70, 30),
+        (100, 0),
+        (0, 100),
+        (500, 300),
+        (0, 800),
+    ]
     hits, misses = (np.array(side) for side in zip(*records, strict=True))
     evidence, mean = log_evidence(hits, misses, bounds), mean_accuracy(hits, misses, bounds)
     for i, record in enumerate(records):
@@ -42,7 +59,9 @@ def test_posterior_equals_quadrature(bounds):
         assert mean[i] == pytest.approx(expected[1], rel=1e-11), record
 
 
-@pytest.mark.parametrize("record", [(10_000, 0), (0, 10_000), (9_900, 100), (100_000, 3), (2_000, 98_000)])
+@pytest.mark.parametrize(
+    "record", [(10_000, 0), (0, 10_000), (9_900, 100), (100_000, 3), (2_000, 98_000)]
+)
 def test_tails_that_underflow_stay_exact(record):
     """Records that the prior calls impossible, against arithmetic with 60 digits."""
     hits, misses, (low, high) = *record, (0.3, 0.9)
@@ -75,7 +94,9 @@ def test_without_prior_knowledge_the_closed_form_is_the_general_one_bit_for_bit(
 def test_a_known_accuracy_learns_nothing():
     hits, misses = np.array([0, 3]), np.array([2, 0])
     assert mean_accuracy(hits, misses, (0.7, 0.7)).tolist() == [0.7, 0.7]
-    assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx([2 * np.log(0.3), 3 * np.log(0.7)])
+    assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx(
+        [2 * np.log(0.3), 3 * np.log(0.7)]
+    )
     assert log_evidence(hits, misses, (1.0, 1.0)).tolist() == [-np.inf, 0.0]
 
 
@@ -103,7 +124,9 @@ def by_enumeration(episodes, slots, joint=False):
     return np.array(jointly if joint else predictions)
 
 
-@pytest.mark.parametrize("name", ["stratified", "anti-signal", "2-real", "dominant", "3-high-quality", "uniform"])
+@pytest.mark.parametrize(
+    "name", ["stratified", "anti-signal", "2-real", "dominant", "3-high-quality", "uniform"]
+)
 def test_bayes_of_a_regime_equals_enumeration(name):
     episodes = sample(1, 12, 4, name, seed=2)
     expected = by_enumeration(episodes, REGIMES[name].slots(4))
@@ -118,7 +141,9 @@ def test_bayes_of_one_of_two_regimes_is_the_algorithm_of_two_intervals_and_equal
     both, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
     apart = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both]
     expected = [one / (zero + one) for zero, one in np.add(*apart)]
-    assert np.allclose(algorithms.bayes(few, list(both)).predictions[0], expected, rtol=0, atol=1e-12)
+    assert np.allclose(
+        algorithms.bayes(few, list(both)).predictions[0], expected, rtol=0, atol=1e-12
+    )
 
 
 def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
@@ -126,13 +151,19 @@ def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
     one, alone = (algorithms.bayes(episodes, prior).predictions for prior in (["wide"], "wide"))
     assert np.array_equal(one, alone)
     refuses("needs at least one", algorithms.bayes, episodes, [])
-    with pytest.raises(InputError, match="regime 'switch-10' switches, and cannot be one of several"):
+    with pytest.raises(
+        InputError, match="regime 'switch-10' switches, and cannot be one of several"
+    ):
         algorithms.bayes(episodes, ["uniform", "switch-10"])
 
 
 def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
     episodes = sample(
-        3, 7, 3, ExpertRegime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2), seed=4
+        3,
+        7,
+        3,
+        ExpertRegime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2),
+        seed=4,
     )
     paths = [p for p in product(range(3), repeat=4) if all(a != b for a, b in pairwise(p))]
     run = algorithms.bayes(episodes)
@@ -158,9 +189,14 @@ def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     for key in ("bayes_uniform", "bayes_wide", "random"):
         other = algorithms.PREDICTORS[key].run(episodes).predictions
         if not np.allclose(other, predictions):
-            assert mean_interval(excess_log_loss(other, predictions, episodes).mean(axis=1)).low > 0, key
+            assert (
+                mean_interval(excess_log_loss(other, predictions, episodes).mean(axis=1)).low > 0
+            ), key
     assert (
-        mean_interval(excess_log_loss(algorithms.oracle(episodes).predictions, predictions, episodes).mean(1)).high < 0
+        mean_interval(
+            excess_log_loss(algorithms.oracle(episodes).predictions, predictions, episodes).mean(1)
+        ).high
+        < 0
     )
     assert np.isfinite(log_loss(predictions, episodes)).all()
 
@@ -170,13 +206,17 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
     episodes = sample(11, 30, 4, name, seed=0)
     whole = algorithms.bayes(episodes)
     monkeypatch.setattr("interp.tasks.experts.posterior._BLOCK", 1)
-    assert np.allclose(whole.predictions, algorithms.bayes(episodes).predictions, rtol=0, atol=1e-14)
+    assert np.allclose(
+        whole.predictions, algorithms.bayes(episodes).predictions, rtol=0, atol=1e-14
+    )
 
 
 def test_orders_are_counted_before_they_are_listed():
     assert len(_different_orders(REGIMES["stratified"].slots(4))[1]) == 24
     assert len(_different_orders(REGIMES["2-real"].slots(7))[1]) == 21
-    with pytest.raises(InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"):
+    with pytest.raises(
+        InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"
+    ):
         _different_orders(REGIMES["stratified"].slots(30))
 
 

@@ -27,7 +27,9 @@ def made_by_hand(advice, labels):
     return ExpertEpisodes(advice, np.array(labels), np.full((len(advice), advice.shape[2]), 0.5))
 
 
-@pytest.mark.parametrize(("arguments", "gamma"), [({}, np.e), ({"eta": np.log(1.5)}, 1.5), ({"eta": 0.1}, np.exp(0.1))])
+@pytest.mark.parametrize(
+    ("arguments", "gamma"), [({}, np.e), ({"eta": np.log(1.5)}, 1.5), ({"eta": 0.1}, np.exp(0.1))]
+)
 def test_weighted_majority_is_the_papers_loop(episodes, arguments, gamma):
     """Section 3.1: the weighted share predicts, and right experts' weights grow by gamma."""
     run, state = weighted_majority(episodes, **arguments), log_weights(episodes, **arguments)
@@ -37,7 +39,9 @@ def test_weighted_majority_is_the_papers_loop(episodes, arguments, gamma):
             assert np.allclose(state[b, t], np.log(weights), rtol=0, atol=1e-12)
             share = weights[episodes.advice[b, t] == 1].sum() / weights.sum()
             assert run.predictions[b, t] == pytest.approx(share, abs=1e-13)
-            weights = np.where(episodes.advice[b, t] == episodes.labels[b, t], gamma * weights, weights)
+            weights = np.where(
+                episodes.advice[b, t] == episodes.labels[b, t], gamma * weights, weights
+            )
         assert np.allclose(state[b, -1], np.log(weights), rtol=0, atol=1e-12)
 
 
@@ -54,7 +58,9 @@ def test_one_learning_rate_per_episode(episodes):
     rates = np.random.default_rng(1).uniform(0.05, 0.5, len(episodes))
     run = weighted_majority(episodes, eta=rates)
     for b, rate in enumerate(rates):
-        assert (run.predictions[b] == weighted_majority(episodes.select([b]), eta=rate).predictions[0]).all()
+        assert (
+            run.predictions[b] == weighted_majority(episodes.select([b]), eta=rate).predictions[0]
+        ).all()
 
 
 def test_weighted_majority_equals_rivers_hedge(episodes):
@@ -73,7 +79,9 @@ def test_weighted_majority_equals_rivers_hedge(episodes):
 
     run, state = weighted_majority(episodes, eta=0.3), log_weights(episodes, 0.3)
     for b in range(5):
-        hedge = ensemble.EWARegressor([Advice(i) for i in range(4)], learning_rate=0.3)  # squared loss: 0 or 1 here
+        hedge = ensemble.EWARegressor(
+            [Advice(i) for i in range(4)], learning_rate=0.3
+        )  # squared loss: 0 or 1 here
         for t in range(episodes.n_rounds):
             x = dict(enumerate(episodes.advice[b, t]))
             if t:
@@ -121,12 +129,16 @@ def test_ties_are_half_a_mistake_within_a_tolerance():
 def test_bayes_and_oracle_agree_when_the_prior_is_the_truth(episodes):
     """With zero-width intervals the posterior mean is the accuracy itself, whatever the history."""
     known = replace(episodes, accuracies=np.full((20, 4), 0.7))
-    assert (algorithms.bayes(known, (0.7, 0.7)).predictions == algorithms.oracle(known).predictions).all()
+    assert (
+        algorithms.bayes(known, (0.7, 0.7)).predictions == algorithms.oracle(known).predictions
+    ).all()
 
 
 def test_certain_experts_give_finite_votes():
     """An expert known to be always right who is wrong must not make a NaN."""
-    contradiction = replace(made_by_hand([[[0, 1], [0, 1]]], [[0, 1]]), accuracies=np.array([[1.0, 1.0]]))
+    contradiction = replace(
+        made_by_hand([[[0, 1], [0, 1]]], [[0, 1]]), accuracies=np.array([[1.0, 1.0]])
+    )
     assert algorithms.oracle(contradiction).predictions.tolist() == [[0.5, 0.5]]
     assert np.isfinite(algorithms.bayes(contradiction, (1.0, 1.0)).predictions).all()
 
@@ -139,7 +151,9 @@ KEYS = sorted(PREDICTORS)
 @given(REGIME_NAMES, st.integers(0, 2**32), st.permutations(range(4)))
 def test_permuting_experts_keeps_predictions(regime, seed, order):
     original = sample(3, 25, 4, regime, seed)
-    permuted = replace(original, advice=original.advice[..., order], accuracies=original.accuracies[..., order])
+    permuted = replace(
+        original, advice=original.advice[..., order], accuracies=original.accuracies[..., order]
+    )
     for key in KEYS:
         run, other = PREDICTORS[key].run(original), PREDICTORS[key].run(permuted)
         assert np.allclose(run.predictions, other.predictions, rtol=0, atol=1e-10), key
@@ -169,7 +183,9 @@ def test_no_prediction_looks_ahead(regime, seed, t):
     changed = replace(original, labels=labels, advice=advice)
     for key in KEYS:
         run, after = PREDICTORS[key].run(original), PREDICTORS[key].run(changed)
-        assert np.allclose(run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12), key
+        assert np.allclose(
+            run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12
+        ), key
 
 
 @settings(max_examples=40, deadline=None)
@@ -180,7 +196,10 @@ def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
     rng = np.random.default_rng(seed)
     hostile = made_by_hand(rng.integers(0, 2, (4, 40, n_experts)), rng.integers(0, 2, (4, 40)))
     run = weighted_majority(hostile, eta=eta)
-    assert regret(run.predictions, hostile, "sample")[:, -1].max() <= np.log(n_experts) / eta + eta * 40 / 8 + 1e-9
+    assert (
+        regret(run.predictions, hostile, "sample")[:, -1].max()
+        <= np.log(n_experts) / eta + eta * 40 / 8 + 1e-9
+    )
     best = (~hostile.correct).sum(axis=1).min(axis=-1)
     bound = (eta * best + np.log(n_experts)) / np.log(2 / (1 + np.exp(-eta)))
     assert (mistakes(run.predictions, hostile).sum(axis=1) <= bound + 1e-9).all()
@@ -201,7 +220,9 @@ drawn = cache(lambda regime, n: sample(n, 100, 4, regime, seed=0))
 def published(table):
     """A test's rows of one table."""
     rows = [row for row in PUBLISHED if row["table"] == table]
-    return pytest.mark.parametrize("row", rows, ids=lambda row: f"{row['predictor']} {row['regime']}")
+    return pytest.mark.parametrize(
+        "row", rows, ids=lambda row: f"{row['predictor']} {row['regime']}"
+    )
 
 
 def played(row, n):
@@ -224,7 +245,11 @@ def test_uniform_regime_reproduces_the_published_table(row):
 def test_llm_regimes_reproduce_the_published_final_regret(row):
     run, _, ours = played(row, 1000)
     # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
-    coins = np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean()) if run.decision == "sample" else 0
+    coins = (
+        np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean())
+        if run.decision == "sample"
+        else 0
+    )
     error = np.hypot(ours.std(), coins) / np.sqrt(30)
     assert abs(ours.mean() - float(row["final_regret"])) < 3 * error + 0.05
 
@@ -240,14 +265,30 @@ test_bad_rates_and_priors_are_refused = refused(
     (lambda e: weighted_majority(e, eta=-0.5), "eta must be finite and >= 0, got -0.5"),
     (lambda e: weighted_majority(e, eta=np.nan), "eta must be finite"),
     (lambda e: weighted_majority(e, eta=np.ones(3)), r"one per episode \(2\), got shape \(3,\)"),
-    (lambda e: algorithms.bayes(e, (0.9, 0.3)), r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)"),
+    (
+        lambda e: algorithms.bayes(e, (0.9, 0.3)),
+        r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)",
+    ),
     (lambda e: algorithms.bayes(e, "unifrom"), "unknown regime 'unifrom'"),
-    (lambda e: algorithms.bayes(made_by_hand([[[0, 1]]], [[1]])), "do not say how their accuracies were drawn"),
+    (
+        lambda e: algorithms.bayes(made_by_hand([[[0, 1]]], [[1]])),
+        "do not say how their accuracies were drawn",
+    ),
     by=lambda call: call(sample(2, 5, 4)),
 )
 
 
 def test_bayes_says_what_it_ignores():
-    runs = {name: algorithms.bayes(sample(2, 10, 4, name)) for name in ("uniform", "flat", "switch-10", "drift")}
-    assert [run.approximation for run in runs.values()] == ["", "", "", "drifting accuracies taken as fixed"]
-    assert algorithms.bayes(sample(2, 10, 4, "correlated-0.9")).approximation == "shared predictions"
+    runs = {
+        name: algorithms.bayes(sample(2, 10, 4, name))
+        for name in ("uniform", "flat", "switch-10", "drift")
+    }
+    assert [run.approximation for run in runs.values()] == [
+        "",
+        "",
+        "",
+        "drifting accuracies taken as fixed",
+    ]
+    assert (
+        algorithms.bayes(sample(2, 10, 4, "correlated-0.9")).approximation == "shared predictions"
+    )

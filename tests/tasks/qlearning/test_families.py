@@ -21,7 +21,13 @@ def episodes():
 def walk():
     """(0, a0) pays 1 and leads to 1; (1, a1) pays .5 and leads to 0; then (0, a0) again."""
     return MDPEpisodes.from_transitions(
-        mdp.chain(2, 2), [[0, 1, 0]], [[0, 1, 0]], [[1.0, 0.5, 1.0]], [[1, 0, 1]], alpha=0.5, gamma=0.8
+        mdp.chain(2, 2),
+        [[0, 1, 0]],
+        [[0, 1, 0]],
+        [[1.0, 0.5, 1.0]],
+        [[1, 0, 1]],
+        alpha=0.5,
+        gamma=0.8,
     )
 
 
@@ -56,11 +62,21 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
     """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
     others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
-    for learner in (families.mean_bootstrap(), families.sarsa(), families._mean_reward(), families.visit_counts()):
+    for learner in (
+        families.mean_bootstrap(),
+        families.sarsa(),
+        families._mean_reward(),
+        families.visit_counts(),
+    ):
         values = learner.run(episodes)
         taken = np.eye(2, dtype=bool)[values["action"]]
-        assert np.array_equal(values["next_column"], np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3))
-        found = interchange(model, episodes, others, learner, "reward", "embed@r", outcome="state", rounds=[3, 6])
+        assert np.array_equal(
+            values["next_column"],
+            np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3),
+        )
+        found = interchange(
+            model, episodes, others, learner, "reward", "embed@r", outcome="state", rounds=[3, 6]
+        )
         assert found.effect.shape == found.wanted.shape
         if learner.key == "mean_bootstrap":
             assert found.score().estimate == pytest.approx(1)  # a reward enters by the same rate
@@ -68,8 +84,12 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
 
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
     shares = families.acting(q_learning()).run(episodes)["policy"]
-    assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(-1) == pytest.approx(1)
-    construction = families.acting(q_learning(), shared_ties=False, after=False).run(episodes)["policy"]
+    assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(
+        -1
+    ) == pytest.approx(1)
+    construction = families.acting(q_learning(), shared_ties=False, after=False).run(episodes)[
+        "policy"
+    ]
     assert construction.tolist() == q_learning().run(episodes)["policy"].tolist()
 
 
@@ -82,7 +102,9 @@ def test_a_softmax_is_boltzmanns(episodes):
 def test_q_learning_starts_where_no_bootstrap_ends():
     """Families that contain each other could never be told apart by the ratio of their divergences."""
     gamma = next(s for s in TASK.rivals()["q_learning"].searched if s.name == "gamma")
-    assert gamma.grid[0] == 0.2 and "gamma" not in {s.name for s in TASK.rivals()["no_bootstrap"].searched}
+    assert gamma.grid[0] == 0.2 and "gamma" not in {
+        s.name for s in TASK.rivals()["no_bootstrap"].searched
+    }
 
 
 def test_the_battery_separates_what_looks_ahead_from_what_does_not():
@@ -103,7 +125,9 @@ def test_fits_and_scores_are_other_episodes():
 # Lapses.
 
 
-@pytest.mark.parametrize("lapsed", [families.late_q(0.3, 0.8, lag=0), families.stopped_q(0.3, 0.8, last=12)])
+@pytest.mark.parametrize(
+    "lapsed", [families.late_q(0.3, 0.8, lag=0), families.stopped_q(0.3, 0.8, last=12)]
+)
 def test_a_lapse_that_is_none_is_q_learning(episodes, lapsed):
     made, plain = lapsed.run(episodes), q_learning(0.3, 0.8).run(episodes)
     for key in ("table", "next_table", "visits", "choice", "policy", "td_error"):
@@ -124,7 +148,10 @@ def test_a_late_table_chooses_at_the_state_of_now(episodes):
 
 
 def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
-    made, plain = families.stopped_q(0.3, 0.8, last=5).run(episodes), q_learning(0.3, 0.8).run(episodes)
+    made, plain = (
+        families.stopped_q(0.3, 0.8, last=5).run(episodes),
+        q_learning(0.3, 0.8).run(episodes),
+    )
     assert np.array_equal(made["table"][:, :6], plain["table"][:, :6])
     assert np.array_equal(made["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
     assert (made["table"][:, 6:] != plain["table"][:, 6:]).any()

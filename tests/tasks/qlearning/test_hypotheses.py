@@ -13,7 +13,10 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates():
     assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
     assert analysis.rates(interp.load("qlearning-learned")) == {"alpha": 0.1, "gamma": 0.9}
     own = interp.tasks.of(handwired).explains(handwired)
-    assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
+    assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (
+        0.3,
+        0.5,
+    )
     episodes = interp.tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
 
@@ -23,9 +26,13 @@ def test_losses_are_what_a_policy_gives_away():
     episodes = mdp.sample(3, 5, 3, 2, seed=0)
     policy = torch.full((3, 5, 2), 0.5, dtype=torch.float64)
     row = episodes.q_tables[np.arange(3)[:, None], np.arange(5), episodes.next_states]
-    np.testing.assert_allclose(analysis.losses(policy, episodes, slice(0, 5)), row.max(-1) - row.mean(-1), atol=1e-12)
     np.testing.assert_allclose(
-        analysis.losses(policy[:, 2:4], episodes, slice(2, 4)), (row.max(-1) - row.mean(-1))[:, 2:4], atol=1e-12
+        analysis.losses(policy, episodes, slice(0, 5)), row.max(-1) - row.mean(-1), atol=1e-12
+    )
+    np.testing.assert_allclose(
+        analysis.losses(policy[:, 2:4], episodes, slice(2, 4)),
+        (row.max(-1) - row.mean(-1))[:, 2:4],
+        atol=1e-12,
     )
 
 
@@ -41,4 +48,6 @@ def test_a_round_says_its_transition_and_the_pairs_reward():
 
 def test_steering_raises_the_first_actions_values():
     steering = analysis.steering()
-    assert steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
+    assert (
+        steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
+    )

@@ -14,7 +14,11 @@ from interp.tasks.qlearning.mdps import REGIMES
 from tests.refusals import refused
 
 SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}
-RATES = {"alpha": st.floats(0.01, 1.0), "gamma": st.floats(0.0, 0.99), "seed": st.integers(0, 10_000)}
+RATES = {
+    "alpha": st.floats(0.01, 1.0),
+    "gamma": st.floats(0.0, 0.99),
+    "seed": st.integers(0, 10_000),
+}
 
 
 def permutations(n_episodes: int, size: int, seed: int) -> np.ndarray:
@@ -27,7 +31,12 @@ def test_episodes_follow_the_update_rule():
     for b in range(20):
         table = np.zeros((4, 3))
         for t in range(12):
-            s, a, r, following = e.states[b, t], e.actions[b, t], e.rewards[b, t], e.next_states[b, t]
+            s, a, r, following = (
+                e.states[b, t],
+                e.actions[b, t],
+                e.rewards[b, t],
+                e.next_states[b, t],
+            )
             table[s, a] = table[s, a] + 0.3 * (r + 0.8 * max(table[following]) - table[s, a])
             np.testing.assert_allclose(e.q_tables[b, t + 1], table, atol=1e-12)
             assert e.greedy[b, t] == int(np.argmax(e.q_tables[b, t + 1, following]))
@@ -43,7 +52,9 @@ def test_episodes_are_trajectories_of_their_mdps():
     assert (expected[np.arange(400)[:, None], np.arange(50), e.next_states] > 0).all()
     seen = np.eye(3)[e.next_states]
     np.testing.assert_allclose((seen - expected).mean((0, 1)), 0, atol=0.015)
-    np.testing.assert_allclose((seen * expected).sum(-1).mean(), (expected**2).sum(-1).mean(), atol=0.015)
+    np.testing.assert_allclose(
+        (seen * expected).sum(-1).mean(), (expected**2).sum(-1).mean(), atol=0.015
+    )
 
 
 def test_bernoulli_draws_pay_one_with_the_stated_probability():
@@ -66,7 +77,11 @@ def test_the_grid_shares_its_cells_equally():
     cells = list(zip(e.mdps.families, e.mdps.concentrations.tolist(), strict=True))
     assert {cells.count(cell) for cell in cells} == {10} and len(set(cells)) == 18
     few = [mdp.sample_mdps(5, 1, 1, seed=i) for i in range(720)]
-    drawn = [cell for each in few for cell in zip(each.families, each.concentrations.tolist(), strict=True)]
+    drawn = [
+        cell
+        for each in few
+        for cell in zip(each.families, each.concentrations.tolist(), strict=True)
+    ]
     assert max(abs(drawn.count(cell) - 200) for cell in set(cells)) < 60
 
 
@@ -87,7 +102,10 @@ def test_chain_has_action_zero_optimal_and_ladder_rewards_height_squared():
 def test_same_seed_same_bytes_and_streams_do_not_mix():
     """The same seed repeats everything; changing one setting leaves the draws of the other stages alone."""
     one, two = (mdp.sample(30, 10, 4, 3, seed=5) for _ in range(2))
-    assert one.q_tables.tobytes() == two.q_tables.tobytes() and one.rewards.tobytes() == two.rewards.tobytes()
+    assert (
+        one.q_tables.tobytes() == two.q_tables.tobytes()
+        and one.rewards.tobytes() == two.rewards.tobytes()
+    )
     other = mdp.sample(30, 10, 4, 3, seed=5, epsilon=0.5, alpha=0.7)
     assert other.mdps.transitions.tobytes() == one.mdps.transitions.tobytes()
     assert (other.states[:, 0] == one.states[:, 0]).all()
@@ -108,17 +126,29 @@ def test_permuting_states_and_actions_permutes_the_table(n_states, n_actions, al
     states, actions = permutations(3, n_states, seed), permutations(3, n_actions, seed + 1)
     p = e.permuted(states, actions)
     learned = bellman.replay_tables(
-        p.states, p.actions, p.rewards, p.next_states, np.zeros((3, n_states, n_actions)), alpha, gamma
+        p.states,
+        p.actions,
+        p.rewards,
+        p.next_states,
+        np.zeros((3, n_states, n_actions)),
+        alpha,
+        gamma,
     )
     assert (learned == p.q_tables).all()
     for b in range(3):
         assert (p.q_tables[b][:, states[b]][:, :, actions[b]] == e.q_tables[b]).all()
-        assert (p.mdps.transitions[b][states[b]][:, actions[b]][..., states[b]] == e.mdps.transitions[b]).all()
+        assert (
+            p.mdps.transitions[b][states[b]][:, actions[b]][..., states[b]] == e.mdps.transitions[b]
+        ).all()
 
 
 def test_ties_are_found_with_a_tolerance_and_go_to_the_lowest_index():
     values = np.array([[0.1 + 0.2, 0.3, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
-    assert bellman.greedy_sets(values).tolist() == [[True, True, False], [True] * 3, [False, True, True]]
+    assert bellman.greedy_sets(values).tolist() == [
+        [True, True, False],
+        [True] * 3,
+        [False, True, True],
+    ]
     assert bellman.greedy_sets(values).argmax(-1).tolist() == [0, 0, 1]
 
 
@@ -129,7 +159,9 @@ def test_interaction_follows_given_choices_and_explores_with_epsilon():
         while not play.done:
             play.step(np.full(2000, 2))
     assert (never.episodes().actions == 2).all()
-    assert abs(np.bincount(always.episodes().actions.ravel(), minlength=4) / 6000 - 0.25).max() < 0.03
+    assert (
+        abs(np.bincount(always.episodes().actions.ravel(), minlength=4) / 6000 - 0.25).max() < 0.03
+    )
     assert (never.episodes().states[:, 0] == always.episodes().states[:, 0]).all()
 
 
@@ -138,14 +170,18 @@ def test_steps_of_an_interaction_join_to_its_episodes():
     steps = [play.step() for _ in range(6)]
     whole = play.episodes()
     for t, step in enumerate(steps):
-        assert (step.actions[:, 0] == whole.actions[:, t]).all() and (step.greedy[:, 0] == whole.greedy[:, t]).all()
+        assert (step.actions[:, 0] == whole.actions[:, t]).all() and (
+            step.greedy[:, 0] == whole.greedy[:, t]
+        ).all()
         assert (step.q_tables == whole.q_tables[:, t : t + 2]).all()
 
 
 def test_select_and_relearned_keep_the_rest():
     e = mdp.sample(10, 6, 3, 2, seed=0)
     part = e.select([3, 3, 7])
-    assert (part.states == e.states[[3, 3, 7]]).all() and part.mdps.families[2] == e.mdps.families[7]
+    assert (part.states == e.states[[3, 3, 7]]).all() and part.mdps.families[2] == e.mdps.families[
+        7
+    ]
     flat = e.relearned(gamma=0.0)
     assert (flat.actions == e.actions).all() and flat.gamma == 0.0
     assert (e.relearned().q_tables == e.q_tables).all()
@@ -161,15 +197,27 @@ def rows(fill: float) -> np.ndarray:
 
 test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: MDPs(rows(0.4), np.zeros((1, 2, 2))), r"sums to 0.8, not 1; normalise"),
-    (lambda: MDPs(rows(0.0), np.zeros((1, 2, 2))), "write a terminal state as one that moves to its"),
+    (
+        lambda: MDPs(rows(0.0), np.zeros((1, 2, 2))),
+        "write a terminal state as one that moves to its",
+    ),
     (
         lambda: MDPs(np.array([[[[-0.5, 1.5]] * 2] * 2]), np.zeros((1, 2, 2))),
         r"transitions must be finite numbers >= 0, got -0.5 at \[0, 0, 0, 0\]",
     ),
-    (lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))), "at least 1 state and 1 action, got 2 and 0"),
-    (lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)), "rewards must be finite numbers, got nan"),
+    (
+        lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))),
+        "at least 1 state and 1 action, got 2 and 0",
+    ),
+    (
+        lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)),
+        "rewards must be finite numbers, got nan",
+    ),
     (lambda: MDPs(rows(0.5), np.zeros((1, 3, 2))), r"must have shape .* = \(1, 3, 2, 3\)"),
-    (lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])), r"must lie in \[0, 1\]"),
+    (
+        lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])),
+        r"must lie in \[0, 1\]",
+    ),
     (lambda: mdp.sample(1, 1, 2, 2, alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=float("nan")), "gamma must be a finite number, got nan"),
@@ -179,8 +227,14 @@ test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
     (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
     (lambda: mdp.sample(1, 1, 1, 2, regime="chain"), "a chain needs at least 2 states"),
-    (lambda: replace(episodes(), actions=np.full((3, 4), 2)), "actions must be whole numbers from 0 to 1, got 2"),
-    (lambda: replace(episodes(), next_states=np.full((3, 4), 5)), "next_states must be .* 0 to 2, got 5"),
+    (
+        lambda: replace(episodes(), actions=np.full((3, 4), 2)),
+        "actions must be whole numbers from 0 to 1, got 2",
+    ),
+    (
+        lambda: replace(episodes(), next_states=np.full((3, 4), 5)),
+        "next_states must be .* 0 to 2, got 5",
+    ),
     (
         lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
         "choices must be whole numbers from 0 to 1, got",

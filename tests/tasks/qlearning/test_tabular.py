@@ -29,14 +29,19 @@ def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
     play, last = mdp.Interaction(mdps, 30, seed=1, epsilon=0.3, alpha=0.5), None
     while not play.done:
         last = play.step(None if last is None else last.next_values_before[:, 0].argmax(-1))
-    assert (play.episodes().actions == e.actions).all() and (play.episodes().rewards == e.rewards).all()
+    assert (play.episodes().actions == e.actions).all() and (
+        play.episodes().rewards == e.rewards
+    ).all()
     assert (run(QLearner(alpha=0.5, epsilon=0.3), mdps, 30, seed=1).actions != e.actions).any()
 
 
 def test_epsilon_greedy_explores_as_often_as_it_says():
     """A uniform action with probability epsilon: with 3 actions, 2/3 of those are not the greedy one."""
     e = run(QLearner(epsilon=0.3), mdp.sample_mdps(400, 4, 3, seed=0), 40, seed=1)
-    assert abs((e.actions != bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)).mean() - 0.2) < 0.01
+    assert (
+        abs((e.actions != bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)).mean() - 0.2)
+        < 0.01
+    )
     assert (e.epsilon == 0.3).all()
 
 
@@ -45,7 +50,9 @@ def test_ties_are_broken_by_index_or_at_random():
     mdps = mdp.MDPs(np.full((200, 4, 3, 4), 0.25), np.zeros((200, 4, 3)))
     assert (run(QLearner(), mdps, 20, seed=1).actions == 0).all()
     actions = run(QLearner(random_ties=True), mdps, 20, seed=1).actions
-    np.testing.assert_allclose(np.bincount(actions.ravel(), minlength=3) / actions.size, 1 / 3, atol=0.03)
+    np.testing.assert_allclose(
+        np.bincount(actions.ravel(), minlength=3) / actions.size, 1 / 3, atol=0.03
+    )
 
 
 def test_the_table_without_bootstrapping_averages_rewards():
@@ -53,7 +60,9 @@ def test_the_table_without_bootstrapping_averages_rewards():
     e = mdp.sample(30, 40, 3, 2, seed=0)
     visits = np.zeros((30, 3, 2))
     np.add.at(visits, (np.arange(30)[:, None], e.states, e.actions), 1)
-    np.testing.assert_allclose(e.relearned(gamma=0.0).q_tables[:, -1], (1 - 0.9**visits) * e.mdps.rewards, atol=1e-12)
+    np.testing.assert_allclose(
+        e.relearned(gamma=0.0).q_tables[:, -1], (1 - 0.9**visits) * e.mdps.rewards, atol=1e-12
+    )
 
 
 def test_agents_of_one_seed_meet_the_same_luck():
@@ -69,7 +78,9 @@ def test_random_is_uniform_and_optimal_climbs_the_chain():
     assert abs(run(QLearner(epsilon=1.0), CHAIN, 20, seed=0).actions.mean() - 0.5) < 0.02
     best = run(OptimalAgent(), CHAIN, 20, seed=0)
     # In the last rounds of a finite horizon nothing can be reached any more: every action is optimal there.
-    assert (best.actions[:, :17] == 0).all() and (best.rewards.sum(1) == 20 - (3 - best.states[:, 0])).all()
+    assert (best.actions[:, :17] == 0).all() and (
+        best.rewards.sum(1) == 20 - (3 - best.states[:, 0])
+    ).all()
 
 
 @pytest.mark.parametrize("key", AGENTS)
@@ -93,7 +104,9 @@ def test_backward_induction_equals_quantecon(regime):
     mdps = mdp.sample_mdps(4, 5, 3, seed=1, regime=regime)
     plan = finite_horizon(mdps, 12)
     for i in range(4):
-        with pytest.warns(UserWarning):  # quantecon says that beta = 1 leaves some of its methods out
+        with pytest.warns(
+            UserWarning
+        ):  # quantecon says that beta = 1 leaves some of its methods out
             problem = DiscreteDP(mdps.rewards[i], mdps.transitions[i], 1.0)
         values, _ = backward_induction(problem, 12)
         np.testing.assert_allclose(plan.values[i], values, atol=1e-9)
@@ -101,7 +114,9 @@ def test_backward_induction_equals_quantecon(regime):
 
 def test_ties_go_to_the_lowest_index():
     """Where every action is as good, every policy names action 0."""
-    assert (finite_horizon(MDPs(np.full((1, 3, 2, 3), 1 / 3), np.ones((1, 3, 2))), 5).policy == 0).all()
+    assert (
+        finite_horizon(MDPs(np.full((1, 3, 2, 3), 1 / 3), np.ones((1, 3, 2))), 5).policy == 0
+    ).all()
 
 
 def test_agents_earn_what_the_plans_promise():

@@ -44,7 +44,9 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
 
 @settings(deadline=None, max_examples=25)
 @given(batches())
-def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(episodes: ReachabilityEpisodes) -> None:
+def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(
+    episodes: ReachabilityEpisodes,
+) -> None:
     both = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1))
     made, plain = algorithms.undirected(0.4).run(episodes), algorithms.breadth_first(0.4).run(both)
     assert np.array_equal(made["reached"], plain["reached"])
@@ -54,7 +56,10 @@ def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(epis
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     episodes = sample(6, 6, **SIZES, regime="path", seed=3)
-    made, plain = algorithms.late_search(lag).run(episodes), algorithms.breadth_first().run(episodes)
+    made, plain = (
+        algorithms.late_search(lag).run(episodes),
+        algorithms.breadth_first().run(episodes),
+    )
     assert np.array_equal(made["reached"][:, lag:], plain["reached"][:, : 6 - lag])
     assert not made["reached"][:, :lag].any() and made["reached"][:, -1].any()
     refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
@@ -65,7 +70,9 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
-    known = [record.make() for record in TASK.algorithms.records() if record.key != "larger_name"]  # it reads names
+    known = [
+        record.make() for record in TASK.algorithms.records() if record.key != "larger_name"
+    ]  # it reads names
     for algorithm in (*known, algorithms.undirected(), algorithms.late_search()):
         values, other = (algorithm.run(given) for given in (episodes, renamed))
         back = np.take_along_axis(other["prediction"], names[:, None], -1)
@@ -88,7 +95,9 @@ def test_a_repeated_edge_changes_nothing() -> None:
     more = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
     for record in TASK.algorithms.records():
         if record.key != "random_walk":  # It takes a repeated edge twice as often.
-            assert np.array_equal(record.make().run(episodes)["prediction"], record.make().run(more)["prediction"])
+            assert np.array_equal(
+                record.make().run(episodes)["prediction"], record.make().run(more)["prediction"]
+            )
 
 
 def target_share(key: str, episodes: ReachabilityEpisodes) -> np.ndarray:
@@ -107,7 +116,9 @@ def test_breadth_first_search_jumps_at_the_depth_of_the_target() -> None:
 def test_limited_search_answers_up_to_its_hops(hops: int) -> None:
     episodes = sample(80, 6, 28, 54, seed=0)
     last = target_share(f"depth_limited_{hops}", episodes)[:, -1]
-    assert (last[episodes.depths <= hops] == 1).all() and (last[episodes.depths > hops] == 0.5).all()
+    assert (last[episodes.depths <= hops] == 1).all() and (
+        last[episodes.depths > hops] == 0.5
+    ).all()
 
 
 @pytest.mark.parametrize("key", ["fewer_parents", "more_children", "more_ancestors"])
@@ -116,7 +127,9 @@ def test_heuristics_are_at_chance_on_matched_graphs(key: str) -> None:
 
 
 def test_ancestors_answer_where_graphs_are_not_matched() -> None:
-    assert target_share("more_ancestors", sample(200, 3, 28, 54, regime="prosqa", seed=0)).mean() > 0.7
+    assert (
+        target_share("more_ancestors", sample(200, 3, 28, 54, regime="prosqa", seed=0)).mean() > 0.7
+    )
 
 
 def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
@@ -127,7 +140,9 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
         assert (steps[:, 0] == 2).all() and ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
         assert (reached <= algorithms.breadth_first().run(episodes)["reached"]).all()
     long = TASK.algorithm("depth_first").run(episodes.with_rounds(30))["reached"][:, -1]
-    assert np.array_equal(long > 0, episodes.distances < 28), "depth-first search finds everything in the end"
+    assert np.array_equal(long > 0, episodes.distances < 28), (
+        "depth-first search finds everything in the end"
+    )
 
 
 def test_spread_lies_on_the_nodes_reached() -> None:
@@ -136,7 +151,11 @@ def test_spread_lies_on_the_nodes_reached() -> None:
     assert np.allclose(spread["prediction"].sum(-1), 1)
     reached = plain["reached"]
     number = reached.sum(-1, keepdims=True)
-    mixed = np.where(number > 0, 0.5 * plain["prediction"] + 0.5 * reached / np.maximum(number, 1), plain["prediction"])
+    mixed = np.where(
+        number > 0,
+        0.5 * plain["prediction"] + 0.5 * reached / np.maximum(number, 1),
+        plain["prediction"],
+    )
     assert np.allclose(spread["prediction"], mixed)
     refuses(r"\[0, 1\)", algorithms.breadth_first, 1.0)
 
@@ -152,7 +171,9 @@ def test_setting_a_node_shows_its_children_a_round_later() -> None:
 
 
 def test_the_battery_holds_every_regime():
-    known = [key for key in REGIMES if key not in ("stranded", "repeated")]  # on which searches answer alike, or hardly
+    known = [
+        key for key in REGIMES if key not in ("stranded", "repeated")
+    ]  # on which searches answer alike, or hardly
     assert list(battery(4, 5, n_nodes=16, n_edges=24, seed=0)) == known
 
 
@@ -177,7 +198,9 @@ def test_losses_are_shares_whatever_is_predicted(model: HookedLatentTransformer)
     predictions = torch.zeros(1, 4, model.layout.n_nodes)
     predictions[0, :, target] = torch.tensor([-0.5, -0.5, 0.6, 0.6])
     predictions[0, :, negative] = torch.tensor([-0.7, 0.2, -0.4, 0.2])
-    assert task.data.losses(predictions, episodes, slice(None))[0].tolist() == pytest.approx([0.5, 1, 0, 0.25])
+    assert task.data.losses(predictions, episodes, slice(None))[0].tolist() == pytest.approx(
+        [0.5, 1, 0, 0.25]
+    )
 
 
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
@@ -189,8 +212,17 @@ def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
 
 def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTransformer) -> None:
     task = interp.tasks.of(model)
-    clean, corrupted = task.corruption("swap-candidates").build(task.sample_for(model, 16, 4, SEED), ROUND)
-    result = sweep(model, clean=clean, corrupted=corrupted, round=ROUND, sites="resid_pre", metric="probability")
+    clean, corrupted = task.corruption("swap-candidates").build(
+        task.sample_for(model, 16, 4, SEED), ROUND
+    )
+    result = sweep(
+        model,
+        clean=clean,
+        corrupted=corrupted,
+        round=ROUND,
+        sites="resid_pre",
+        metric="probability",
+    )
     frame = result.to_frame().set_index("site")["effect"]
     carrying = {site for site, effect in frame.items() if effect > 0.2}
     assert carrying <= {f"resid_pre[{layer}]@{c}" for layer in (0, 1) for c in ("c_1", "c_2")}
@@ -201,7 +233,11 @@ def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTr
     task = interp.tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
     table = causal_tables.interchange_table(model, base, source, ROUND, SEED, None)
-    assert np.allclose(table[~table["control"] & (table["variable"] == "reached")]["iia_informative"], 1)
-    assert (table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]).all()
+    assert np.allclose(
+        table[~table["control"] & (table["variable"] == "reached")]["iia_informative"], 1
+    )
+    assert (
+        table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]
+    ).all()
     steered = causal_tables.steering_table(model, base, ROUND, SEED)
     assert np.allclose(steered["model"], steered["algorithm"], atol=1e-9)

@@ -73,12 +73,23 @@ def test_episodes_refuse_what_is_no_graph() -> None:
 
 
 def test_published_graphs_are_read(tmp_path: Path) -> None:
-    graph = {"edges": [[0, 2], [2, 3], [1, 4]], "root": 0, "target": 3, "neg_target": 4, "idx_to_symbol": list("abcde")}
+    graph = {
+        "edges": [[0, 2], [2, 3], [1, 4]],
+        "root": 0,
+        "target": 3,
+        "neg_target": 4,
+        "idx_to_symbol": list("abcde"),
+    }
     small = {"edges": [[0, 1], [2, 3]], "root": 0, "target": 1, "neg_target": 3}
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps([graph, small]))
     plain, renamed = read_prosqa(path), read_prosqa(path, n_nodes=9, n_edges=7, seed=1)
-    assert (plain.n_nodes, plain.n_edges, plain.regime, plain.seed) == (5, 3, "prosqa, published", None)
+    assert (plain.n_nodes, plain.n_edges, plain.regime, plain.seed) == (
+        5,
+        3,
+        "prosqa, published",
+        None,
+    )
     assert plain.targets.tolist() == [3, 1] and plain.negatives.tolist() == [4, 3]
     assert plain.depths.tolist() == renamed.depths.tolist() == [2, 1]
     assert renamed.edges.shape == (2, 7, 2)
@@ -125,7 +136,9 @@ def as_networkx(edges: np.ndarray, n_nodes: int) -> nx.DiGraph:
 def test_distances_are_those_of_networkx(regime: str) -> None:
     episodes = sample(30, 4, 12, 20, regime=regime, seed=1)
     for e in range(len(episodes)):
-        known = nx.single_source_shortest_path_length(as_networkx(episodes.edges[e], 12), int(episodes.roots[e]))
+        known = nx.single_source_shortest_path_length(
+            as_networkx(episodes.edges[e], 12), int(episodes.roots[e])
+        )
         assert episodes.distances[e].tolist() == [known.get(node, 12) for node in range(12)]
 
 
@@ -138,8 +151,14 @@ def test_degrees_and_ancestors_are_those_of_networkx(regime: str) -> None:
         assert episodes.adjacency.sum(-2)[e].tolist() == [graph.in_degree(v) for v in range(12)]
         assert episodes.adjacency.sum(-1)[e].tolist() == [graph.out_degree(v) for v in range(12)]
         # networkx leaves a node out of its own ancestors; on a cycle it is one.
-        cycles = {v for v in range(12) if graph.has_edge(v, v) or any(v in nx.descendants(graph, w) for w in graph[v])}
-        assert ancestors[e].tolist() == [len(nx.ancestors(graph, v)) + (v in cycles) for v in range(12)]
+        cycles = {
+            v
+            for v in range(12)
+            if graph.has_edge(v, v) or any(v in nx.descendants(graph, w) for w in graph[v])
+        }
+        assert ancestors[e].tolist() == [
+            len(nx.ancestors(graph, v)) + (v in cycles) for v in range(12)
+        ]
 
 
 CHAIN = ReachabilityEpisodes(np.array([[[0, 1], [1, 2]]]), np.array([0]), np.array([[2, 3]]), 4, 3)
@@ -151,14 +170,54 @@ def words(layout: ReachabilityRound) -> list[str]:
 
 def test_marked_rounds_read_as_the_construction_does() -> None:
     layout = ReachabilityRound(4, 2, marks=True)
-    assert layout.labels == ("<w>", "<z>", "s_1", "t_1", "e_1", "s_2", "t_2", "e_2", "c_1", "c_2", "p?", "r", "w?")
-    assert words(layout) == ["<w>", "<w>", "n_1", "n_2", "e", "n_2", "n_3", "e", "n_3", "n_4", "p?", "n_1", "w?"]
+    assert layout.labels == (
+        "<w>",
+        "<z>",
+        "s_1",
+        "t_1",
+        "e_1",
+        "s_2",
+        "t_2",
+        "e_2",
+        "c_1",
+        "c_2",
+        "p?",
+        "r",
+        "w?",
+    )
+    assert words(layout) == [
+        "<w>",
+        "<w>",
+        "n_1",
+        "n_2",
+        "e",
+        "n_2",
+        "n_3",
+        "e",
+        "n_3",
+        "n_4",
+        "p?",
+        "n_1",
+        "w?",
+    ]
     assert (layout.predict_position, layout.update_position) == (10, 12)
 
 
 def test_rounds_without_marks_are_shorter() -> None:
     layout = ReachabilityRound(4, 2)
-    assert words(layout) == ["<w>", "<w>", "n_1", "n_2", "n_2", "n_3", "n_3", "n_4", "p?", "n_1", "w?"]
+    assert words(layout) == [
+        "<w>",
+        "<w>",
+        "n_1",
+        "n_2",
+        "n_2",
+        "n_3",
+        "n_3",
+        "n_4",
+        "p?",
+        "n_1",
+        "w?",
+    ]
     assert "e" not in layout.vocabulary and layout.n_positions == 2 * 2 + 7
 
 
@@ -168,7 +227,11 @@ def test_a_range_of_lengths(marks: bool) -> None:
     assert layout_from_dict(layout.to_dict()) == layout
     episodes = sample(3, 4, 12, 9, seed=0, depths=(1,))
     fitted = layout.fit(episodes)
-    assert fitted.n_edges == 9 and fitted.encode(episodes).tokens.shape == (3, 4, (3 if marks else 2) * 9 + 7)
+    assert fitted.n_edges == 9 and fitted.encode(episodes).tokens.shape == (
+        3,
+        4,
+        (3 if marks else 2) * 9 + 7,
+    )
     assert [x.n_edges for x in layout.family] == list(range(6, 19))
     assert {x.n_outputs for x in layout.family} == {12}
 
@@ -176,4 +239,6 @@ def test_a_range_of_lengths(marks: bool) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     layout = ReachabilityRound(12, 18)
     refuses("sample with n_nodes=12", layout.fit, sample(3, 4, 14, 18, depths=(1,)))
-    refuses("serves 18 edges; sample with n_edges=18", layout.fit, sample(3, 4, 12, 17, depths=(1,)))
+    refuses(
+        "serves 18 edges; sample with n_edges=18", layout.fit, sample(3, 4, 12, 17, depths=(1,))
+    )
