@@ -14,6 +14,6 @@ methods of interpretability. Importing this package imports no torch. What is kn
 ``docs/method/ground-truth.md``.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

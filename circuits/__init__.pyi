@@ -1,4 +1,4 @@
-"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+"""What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from circuits import benchmark as benchmark
 from circuits import compare as compare

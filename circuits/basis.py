@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from interp.checks import check_fields, checked, checked_fields, integer, seed_of
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.support.checks import check_fields, checked, checked_fields, integer, seed_of
+from interp.support.errors import InputError, require, require_known, unknown_name
 
 _T = TypeVar("_T")
 POS = "pos"

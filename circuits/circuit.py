@@ -28,11 +28,11 @@ from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
-from interp.algorithm import Algorithm, Values
-from interp.checks import check_fields, checked, checked_fields, fit
-from interp.errors import require, require_known, unknown_name
-from interp.measure import Found
+from interp.core.algorithm import Algorithm, Values
 from interp.model.layout import RoundLayout
+from interp.results.measure import Found
+from interp.support.checks import check_fields, checked, checked_fields, fit
+from interp.support.errors import require, require_known, unknown_name
 
 
 @dataclass(frozen=True)

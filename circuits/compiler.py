@@ -18,12 +18,12 @@ from torch import Tensor
 from circuits.basis import Direction
 from circuits.circuit import Circuit, Location
 from circuits.heads import Head
-from interp.checks import MOST_GB, checked
-from interp.errors import require, require_known
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.checks import MOST_GB, checked
+from interp.support.errors import require, require_known
 
 _T = TypeVar("_T")
 _NO_HEAD = "-"

@@ -19,15 +19,15 @@ from circuits.basis import POS
 from circuits.circuit import Circuit, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Episodes, Values
-from interp.errors import require
-from interp.files import read_rows
-from interp.machine import Machine
-from interp.measure import NOTHING, Measure
+from interp.core.algorithm import NEXT, Algorithm, Episodes, Values
+from interp.core.machine import Machine
 from interp.model.rollout import REPLAY_BATCH, replay, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import Interval
+from interp.results.measure import NOTHING, Measure
+from interp.stats.intervals import Interval
+from interp.support.errors import require
+from interp.support.files import read_rows
 
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""

@@ -19,10 +19,10 @@ import numpy as np
 import pandas as pd
 
 from circuits.basis import Basis, Direction, PositionCode
-from interp.checks import checked, checked_fields
-from interp.errors import require
-from interp.files import read_rows
 from interp.model.config import AttentionRule
+from interp.support.checks import checked, checked_fields
+from interp.support.errors import require
+from interp.support.files import read_rows
 
 Term = tuple[Direction, Direction]
 

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp import library, tasks
-from interp.checks import (
+from interp import tasks
+from interp.model import library
+from interp.support.checks import (
     MOST_GB,
     checked,
     checked_fields,
@@ -27,9 +28,9 @@ from interp.checks import (
     refuse_above,
     unique,
 )
-from interp.errors import InputError, require, require_known
-from interp.files import read_tables
-from interp.lazy import named
+from interp.support.errors import InputError, require, require_known
+from interp.support.files import read_tables
+from interp.support.lazy import named
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit, VerificationPlan
@@ -210,7 +211,7 @@ def register(record: CircuitRecord) -> CircuitRecord:
 
     >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
     Traceback (most recent call last):
-    interp.errors.InputError: a model 'wma-handwired' is known already; choose another key
+    interp.support.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
     taken = {known.name for known in library.models()}
     require(record.key not in taken, f"a model {record.key!r} is known already; choose another key")

@@ -20,13 +20,13 @@ from circuits.circuit import Size
 from circuits.compiler import require_dtype
 from circuits.exactness import Check, check, check_exits, check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
-from interp.algorithm import Algorithm
-from interp.checks import checked, device_called, integer
-from interp.errors import require, require_known
-from interp.machine import Machine
-from interp.measure import Measure, Measured, listed
-from interp.provenance import provenance
-from interp.workers import bar, one_thread
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
+from interp.results.measure import Measure, Measured, listed
+from interp.support.checks import checked, device_called, integer
+from interp.support.errors import require, require_known
+from interp.support.provenance import provenance
+from interp.support.workers import bar, one_thread
 
 _COLUMNS = [
     "size",

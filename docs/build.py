@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from docs import generated, notebooks
-from interp.files import write_text
+from interp.support.files import write_text
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "output" / "docs"

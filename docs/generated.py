@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from interp.files import read_tables
+from interp.support.files import read_tables
 
 ROOMS = ("interp", "probes", "circuits", "reports")
 SAYS = read_tables(Path(__file__).with_name("registries.toml"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.generated import ROOMS
-from interp.files import write_text
+from interp.support.files import write_text
 
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE / "notebooks"

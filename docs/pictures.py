@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures import heatmaps, intervals
-from interp.files import read_json, write_csv, write_figure
-from interp.library import models
-from interp.measure import Measure
-from interp.palette import INK
-from interp.statistics import Interval
-from interp.style import WIDTH, styled
+from interp.model.library import models
+from interp.results.figures import heatmaps, intervals
+from interp.results.measure import Measure
+from interp.results.palette import INK
+from interp.results.style import WIDTH, styled
+from interp.stats.intervals import Interval
+from interp.support.files import read_json, write_csv, write_figure
 from reports.comparison import LOOKS, PARTS, machines
 
 PICTURES = Path(__file__).parent / "pictures"

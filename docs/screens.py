@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from interp.files import write_text
+from interp.support.files import write_text
 from tests.reports.browser import chromium, executable
 
 SIZES = {1440: 900, 390: 844}

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 import interp
 from circuits import compare
-from circuits.compare.fitting import fit, predictor
 from interp import machines
+from interp.choices.fitting import fit, predictor
+from interp.core.machine import Machine
 from interp.evaluation.qlearning.returns import normalised_score
-from interp.files import write_csv
-from interp.machine import Machine
 from interp.model.transformer import untrained
+from interp.support.files import write_csv
 from interp.tasks import qlearning
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.families import acting

@@ -42,15 +42,15 @@ from circuits.compare.question import (
 from circuits.compare.response import Edits
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
-from interp.algorithm import Algorithm
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
 from interp.evaluation.experts.by_regime import divergence
-from interp.files import write_csv
 from interp.interventions.moves import transition
-from interp.machine import Machine
-from interp.measure import best_of
 from interp.model.transformer import untrained
-from interp.session import once, session
-from interp.statistics import Interval, mean_interval
+from interp.results.measure import best_of
+from interp.stats.intervals import Interval, mean_interval
+from interp.support.files import write_csv
+from interp.support.session import once, session
 from interp.tasks import experts
 from interp.tasks.experts.predictors import bayes
 from lab.known import handmade

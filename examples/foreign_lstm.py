@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import interp
 import probes
 from interp.audit import Scope, audit
-from interp.files import write_figure
 from interp.interventions import sites
+from interp.support.files import write_figure
 from interp.tasks import register, series
 
 RATE, CHUNK, BEFORE = (

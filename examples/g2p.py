@@ -18,7 +18,7 @@ from speaker import LETTERS, PHONEMES, N, Speaker, Words, machine, task
 import interp.tasks
 import probes
 from interp.interventions.patching import sweep
-from interp.statistics import mean_interval
+from interp.stats.intervals import mean_interval
 from reports.build import write
 
 SEEDS = (0, 1, 2)

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from interp.checks import checked
-from interp.errors import InputError, require
-from interp.files import file_to_write, json_values, write_atomic
 from interp.llm.backend import Reply, Settings
 from interp.llm.plan import PAPER_REGIMES, folder_of, instances, plan
 from interp.llm.protocol import Session, line_of, session_from
 from interp.llm.runner import trace_record
 from interp.llm.schemes import Condition, built_in_prompts, load_prompts
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
+from interp.support.files import file_to_write, json_values, write_atomic
 
 _RECORDS = "interp-llm-records"
 # Inspect's words for why an answer ended, as OpenAI's protocol has them.

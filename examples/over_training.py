@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from interp import figures
 from interp.audit import Scope, audit
-from interp.files import write_csv, write_figure
+from interp.results import figures
+from interp.support.files import write_csv, write_figure
 from interp.training.batches import EpisodeSource, watched
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset

@@ -16,7 +16,7 @@ import torch
 
 import interp.tasks
 import probes
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.core.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.algorithm import Algorithm, Family, Searched, Variable
+from interp.core.algorithm import Algorithm, Family, Searched, Variable
 from interp.tasks.qlearning.algorithms import pair, q_learning
 from interp.tasks.qlearning.families import acting
 

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 import interp
-from interp.errors import InputError, require
 from interp.evaluation.reachability import answers, reading
+from interp.support.errors import InputError, require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 OUT = Path("output")

@@ -25,10 +25,10 @@ from planner import family, planner
 import interp
 from circuits import compare
 from interp.evaluation.qlearning.returns import normalised_score
-from interp.files import write_csv
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.support.files import write_csv
 from interp.tasks import qlearning
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.families import acting

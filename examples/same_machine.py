@@ -25,9 +25,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp import figures
-from interp.files import write_csv, write_figure, write_text
-from interp.style import WIDTH, styled
+from interp.results import figures
+from interp.results.style import WIDTH, styled
+from interp.support.files import write_csv, write_figure, write_text
 from reports import blocks
 from reports.page import Report, Section
 

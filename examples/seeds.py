@@ -21,9 +21,9 @@ import pandas as pd
 import interp
 from circuits import compare
 from interp.evaluation.suite import headline
-from interp.library import handwired_models
+from interp.model.library import handwired_models
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
 
 Row = dict[str, Any]
 OUT = Path("output/seeds")

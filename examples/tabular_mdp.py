@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import register
 
-from interp.errors import require
+from interp.support.errors import require
 from interp.tasks.qlearning.episodes import MDPs
 from interp.tasks.qlearning.sampling import sample_mdps
 

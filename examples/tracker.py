@@ -13,7 +13,7 @@ from torch import nn
 
 import interp.tasks
 import probes
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable
+from interp.core.algorithm import Algorithm, AlgorithmRecord, Values, Variable
 from interp.interventions.interchange import interchange
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.tasks import Algorithms, Analysis, Data, RoundInputs, Task

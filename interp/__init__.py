@@ -14,7 +14,7 @@ logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 import logging
 import warnings
 
-from interp.lazy import defer, enter, facade, strangers
+from interp.support.lazy import defer, enter, facade, strangers
 
 __version__ = "0.2.0"
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interp import library
-from interp.machine import Machine
+from interp.core.machine import Machine
+from interp.model import library
 
 __all__ = ["CHECKPOINTS", "load", "names"]
 

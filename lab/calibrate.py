@@ -9,7 +9,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Commands, Say, command, main
-from interp.errors import require_known
+from interp.support.errors import require_known
 
 
 def tables() -> dict[str, Any]:

@@ -26,10 +26,10 @@ from circuits.compare.effects import effects
 from circuits.compare.question import FULL, QUICK, Effort, Participant, Samples
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from interp.library import load
-from interp.machine import Machine
-from interp.session import session
-from interp.statistics import exact_share
+from interp.core.machine import Machine
+from interp.model.library import load
+from interp.stats.intervals import exact_share
+from interp.support.session import session
 from lab.variants import noisy
 
 LARGE, N_LARGE, N_SMALL = 7, 4, {True: 12, False: 60}

@@ -20,7 +20,8 @@ has variance 1 and, but in the designs that say otherwise, the best predictor ha
 Each data set is fitted by the given cross-validation, from all features (the probe), from either half of them (a
 control that holds part, and its equal: the difference of the halves is about 0) and from features that have
 nothing to do with the target. The truth of *this* data set's refits is their score on one large fresh sample. Intervals
-are those of :mod:`interp.refit` ("refit") and, for comparison, the bootstrap of fixed out-of-fold errors ("resampled").
+are those of :mod:`interp.stats.refit` ("refit") and, for comparison, the bootstrap of fixed
+out-of-fold errors ("resampled").
 
 What this is NOT: a proof for other designs, other numbers of features or rounds, or other fits.
 
@@ -40,10 +41,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
-from interp import refit
-from interp.checks import checked, integer, refuse_beyond_machine
-from interp.errors import require_known
-from interp.statistics import Interval, resample_weights
+from interp.stats import refit
+from interp.stats.intervals import Interval, resample_weights
+from interp.support.checks import checked, integer, refuse_beyond_machine
+from interp.support.errors import require_known
 
 _TRUE_R2, _N_ROUNDS, _N_FOLDS, _N_COMMON = 0.7, 16, 5, 4
 SIZES = (8, 16, 32, 64)
@@ -96,7 +97,8 @@ class Sample:
 class Coverage:
     """One cell: how often an interval held the truth of its data set, on which side it missed, and its mean width.
 
-    ``leaning`` is the share of data sets of which :func:`interp.refit.leans_low` says so: there no probe is told that
+    ``leaning`` is the share of data sets of which :func:`interp.stats.refit.leans_low` says so:
+    there no probe is told that
     something is not represented.
     """
 

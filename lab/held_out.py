@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import ratio_interval
+from interp.stats.intervals import ratio_interval
 from lab import tying
 from lab.recipes import Recipe, batch_of
 from lab.tying import Batch, Pairs, Tie

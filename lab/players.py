@@ -7,7 +7,7 @@ prints one row for each player, regime and number of instances: what it is calle
 loss and agreement, and eta with its interval; the rows that FILE holds already are not played again. The first twelve
 were looked at while thresholds were chosen, on seed 7; the six ``UNSEEN`` were not. The players ``NOISY`` were, on the
 seeds 101 to 104, and not on the seeds 201 to 206. ``docs/players.csv`` holds what these commands made; its column
-"before" is what the analysis that :mod:`circuits.compare.choices` replaced (at 15495d8^) called closest on the same
+"before" is what the analysis that :mod:`interp.choices.explain` replaced (at 15495d8^) called closest on the same
 choices. ``--table`` prints a row for each player from it, and how many were named rightly; ``--coverage`` how often the
 interval of eta holds the true one.
 """
@@ -190,7 +190,7 @@ def as_agent(player: Player, luck: NDArray[np.float64]) -> Callable[[Sequence[Me
 
 def judged(player: Player, episodes: Any, seed: int = 0) -> Any:
     """What is said of a player's choices."""
-    from circuits.compare.choices import explain_choices
+    from interp.choices.explain import explain_choices
     from interp.tasks.experts.players import player_families
 
     families = player_families(episodes.n_experts)
@@ -320,8 +320,8 @@ def told(player: Player, key: dict[str, Any]) -> dict[str, Any]:
 def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -> None:
     """Does each player choose as a shipped model does? The model's own choices come first."""
     import interp
-    from circuits.compare.choices import explain_choices
-    from circuits.compare.fitting import predictor
+    from interp.choices.explain import explain_choices
+    from interp.choices.fitting import predictor
     from interp.tasks.experts import sample
     from interp.tasks.experts.players import player_families
 
@@ -343,7 +343,7 @@ def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -
 
 def coverage(repetitions: int, n: int, out: Path | None) -> None:
     """How often the interval of eta holds the true one, for players with and without noise."""
-    from interp.statistics import exact_share
+    from interp.stats.intervals import exact_share
     from interp.tasks.experts import sample
 
     def row(key: dict[str, Any]) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def coverage(repetitions: int, n: int, out: Path | None) -> None:
 
 def eta_interval(player: Player, episodes: Any, seed: int) -> Any:
     """The interval of eta where Weighted Majority, and what keeps no memory, are all that is asked."""
-    from circuits.compare.choices import explain_choices
+    from interp.choices.explain import explain_choices
     from interp.tasks.experts.players import player_families
 
     asked = [

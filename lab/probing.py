@@ -26,15 +26,15 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import Episodes
-from interp.checks import checked
-from interp.files import writable, write_atomic
-from interp.library import load
+from interp.core.algorithm import Episodes
+from interp.model.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
-from interp.session import Finished
-from interp.statistics import exact_share
-from interp.workers import bar, each, share
+from interp.stats.intervals import exact_share
+from interp.support.checks import checked
+from interp.support.files import writable, write_atomic
+from interp.support.session import Finished
+from interp.support.workers import bar, each, share
 from lab import designs
 from probes.fitting import fit_targets
 from probes.linear import cross_validate
@@ -274,7 +274,8 @@ def write(
     """Write ``NAME.csv`` for every table, and give each one's summary.
 
     Finished parts are kept in ``parts``: an interrupted run goes on with the next one. ``n_jobs`` and ``scheduler`` are
-    for parts side by side, as :func:`interp.workers.each` takes them. With a ``shard`` (:func:`interp.workers.share`)
+    for parts side by side, as :func:`interp.support.workers.each` takes them. With a ``shard``
+    (:func:`interp.support.workers.share`)
     only its parts are made and kept, and the text says how many.
     """
     shared = writable(folder), quick

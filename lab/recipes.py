@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from interp import tasks
-from interp.algorithm import Algorithm, Values
+from interp.core.algorithm import Algorithm, Values
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer

@@ -21,9 +21,9 @@ from typing import Any
 import pandas as pd
 
 from circuits import compare
-from interp.checks import checked, require_columns, unique
-from interp.errors import require, require_known
-from interp.machine import Machine
+from interp.core.machine import Machine
+from interp.support.checks import checked, require_columns, unique
+from interp.support.errors import require, require_known
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority, late_majority, majority_window
 from interp.tasks.qlearning.algorithms import q_learning

@@ -31,11 +31,11 @@ from scipy import special
 from torch import Tensor, nn
 
 from interp import tasks
-from interp.errors import require
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.runs import Progression, read_state, write_state
 from interp.training.trainer import Muon, is_stack

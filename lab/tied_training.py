@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.errors import require_known
-from interp.files import write_json
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require_known
+from interp.support.files import write_json
 from interp.training.runs import Progression, read_state, write_state
 from interp.training.trainer import Muon, is_stack
 from lab import tying

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Values
+from interp.core.algorithm import Algorithm, Values
 from interp.interventions.sites import Site, write
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer

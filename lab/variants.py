@@ -15,9 +15,9 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import moved, renamed
 from interp import tasks
-from interp.errors import require
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require
 
 N_EPISODES, N_ROUNDS = 32, 30
 """On so many episodes the spread of a model's latents is measured."""

@@ -12,6 +12,6 @@
 Interventions are in ``interp.interventions``, and what the algorithms compute in ``interp.tasks``.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -1,4 +1,4 @@
-"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+"""What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from interp.model.transformer import untrained as untrained
 from probes import targets as targets

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.algorithm import Episodes
-from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.core.algorithm import Episodes
+from interp.core.machine import Machine
 from interp.interventions.sites import Site, resolve
-from interp.machine import Machine
 from interp.model.run import Rollout
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, unknown_name
 from probes.values import When
 
 OF_LATENTS = ("latents", "written", "change")

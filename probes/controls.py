@@ -1,7 +1,8 @@
 """Controls: the same fit where it cannot succeed, or where success would mean nothing.
 
 The word of a probe is "yes" where its score is clear of every control that counts. A score estimates *that score, on
-new episodes, of this very probe, refitted on all episodes*; its interval is that of :mod:`interp.refit`. What each
+new episodes, of this very probe, refitted on all episodes*; its interval is that of
+:mod:`interp.stats.refit`. What each
 control tells, and how R2 is taken: docs/method/probes.md.
 """
 
@@ -17,10 +18,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
-from interp import refit
-from interp.checks import checked
-from interp.measure import UNTRAINED
-from interp.statistics import Interval
+from interp.results.measure import UNTRAINED
+from interp.stats import refit
+from interp.stats.intervals import Interval
+from interp.support.checks import checked
 from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {

@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 from scipy import special
 
-from interp.checks import checked
-from interp.errors import require
+from interp.support.checks import checked
+from interp.support.errors import require
 from probes.controls import Fitted, Kind, fitted
 from probes.values import TargetValues, as_array
 

@@ -19,17 +19,17 @@ import joblib
 import numpy as np
 
 import interp.tasks
-from interp.algorithm import Episodes, missing_rounds
-from interp.checks import checked, integer
-from interp.errors import InputError, require, unknown_name
-from interp.machine import Machine
+from interp.core.algorithm import Episodes, missing_rounds
+from interp.core.machine import Machine
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
-from interp.provenance import provenance
-from interp.refit import PLATEAU
-from interp.session import session
-from interp.workers import one_thread
+from interp.stats.refit import PLATEAU
+from interp.support.checks import checked, integer
+from interp.support.errors import InputError, require, unknown_name
+from interp.support.provenance import provenance
+from interp.support.session import session
+from interp.support.workers import one_thread
 from probes import estimators
 from probes.activations import ProbedSite, place, places, read, without_rounding
 from probes.controls import GroupedTargets, Kind, Problem

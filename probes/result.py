@@ -14,12 +14,12 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import Episodes, counted_of
-from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
-from interp.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Word
+from interp.core.algorithm import Episodes, counted_of
 from interp.model.run import Rollout
-from interp.statistics import Interval
+from interp.results.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Word
+from interp.stats.intervals import Interval
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, unknown_name
 from probes.activations import ProbedSite, read
 from probes.controls import DESCRIPTIONS, ControlScore, ProbeScore
 from probes.estimators import predict
@@ -298,7 +298,7 @@ class Decoded:
     @checked
     def plot(self, episode: int = 0) -> Figure:
         """A matplotlib figure: what is decoded in one episode, drawn on what is true, and the difference beside it."""
-        from interp import figures  # matplotlib is heavy
+        from interp.results import figures  # matplotlib is heavy
 
         if self.true is None:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")

@@ -18,19 +18,19 @@ import pandas as pd
 from joblib.parallel import get_active_backend
 from torch import Tensor
 
-from interp.algorithm import Episodes, counted_of
-from interp.checks import array_of, checked, integer, require_columns
-from interp.errors import require, unknown_name
-from interp.files import writable
+from interp.core.algorithm import Episodes, counted_of
+from interp.core.machine import Machine
 from interp.interventions.sites import Site, sites
-from interp.machine import Machine
-from interp.measure import Found
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
-from interp.provenance import provenance
-from interp.session import Finished, session
-from interp.workers import bar, each, one_thread, share
+from interp.results.measure import Found
+from interp.support.checks import array_of, checked, integer, require_columns
+from interp.support.errors import require, unknown_name
+from interp.support.files import writable
+from interp.support.provenance import provenance
+from interp.support.session import Finished, session
+from interp.support.workers import bar, each, one_thread, share
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Problem
 from probes.fitting import untrained_runs
@@ -78,7 +78,8 @@ class SweepResult(Found):
     """A sweep's scores, tidy: one row per target, site and window.
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), those of every measure
-    (:meth:`interp.measure.Measure.row`), one for each control's R2, and detectable, the smallest R2 whose interval
+    (:meth:`interp.results.measure.Measure.row`), one for each control's R2, and detectable, the
+    smallest R2 whose interval
     would have excluded 0. Intervals are of R2 on new episodes of each probe, refitted on all episodes.
     """
 
@@ -100,7 +101,7 @@ class SweepResult(Found):
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
         """
-        from interp.figures import heatmaps
+        from interp.results.figures import heatmaps
 
         frame = self.frame
         require_columns(
@@ -169,8 +170,8 @@ def sweep(
         windows: (first round, round after the last); all rounds when None.
         n_untrained, seed: untrained copies, of which the best counts in each cell; of them, the folds and shuffles.
         cache: folder for finished cells; nothing is kept when None.
-        n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.workers.each` and
-            :func:`interp.workers.share` take them: a shard is of sites and windows, and needs a ``cache``.
+        n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.support.workers.each` and
+            :func:`interp.support.workers.share` take them: a shard is of sites and windows, and needs a ``cache``.
 
     >>> import interp
     >>> from interp.tasks import experts

@@ -27,11 +27,11 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import NEXT, AlgorithmRecord, Episodes, Variable, missing_rounds
-from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
-from interp.machine import Machine
-from interp.session import once, session
+from interp.core.algorithm import NEXT, AlgorithmRecord, Episodes, Variable, missing_rounds
+from interp.core.machine import Machine
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, unknown_name
+from interp.support.session import once, session
 from interp.tasks import Task
 from probes.values import TargetValues, When, check, filled
 

@@ -13,11 +13,11 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
-from interp import refit
-from interp.checks import array_of, checked, refuse_beyond_machine
-from interp.errors import InputError, require
-from interp.refit import FEW_EPISODES
-from interp.statistics import of_whom
+from interp.stats import refit
+from interp.stats.intervals import of_whom
+from interp.stats.refit import FEW_EPISODES
+from interp.support.checks import array_of, checked, refuse_beyond_machine
+from interp.support.errors import InputError, require
 
 When = Literal["before", "after", "round"]
 _COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41
@@ -241,7 +241,7 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """How many features vary, where :func:`interp.refit.leans_low` of these and a target; else 0.
+    """How many features vary, where :func:`interp.stats.refit.leans_low` of these and a target; else 0.
 
     Where several episodes make a group, one of each counts.
     """

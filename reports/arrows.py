@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
-from interp.checks import checked, require_columns
-from interp.errors import require
-from interp.palette import CYCLE, INK, LIGHT, PAPER
-from interp.style import WIDTH, styled
+from interp.results.palette import CYCLE, INK, LIGHT, PAPER
+from interp.results.style import WIDTH, styled
+from interp.support.checks import checked, require_columns
+from interp.support.errors import require
 
 
 @checked

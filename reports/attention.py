@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, fit
-from interp.display import lacks
-from interp.errors import InputError, require
-from interp.machine import Machine
-from interp.palette import LIGHT
+from interp.core.display import lacks
+from interp.core.machine import Machine
+from interp.results.palette import LIGHT
+from interp.support.checks import checked, fit
+from interp.support.errors import InputError, require
 from reports.blocks import TEMPLATES, TEXTS, environment, policy, stylesheet
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class AttentionView:
 
     def html(self, prefix: str, number: int = 0) -> str:
         """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
-        from interp.style import inline_svg
+        from interp.results.style import inline_svg
         from reports.panels import attention
 
         episode, at = self.first

@@ -10,8 +10,8 @@ import pandas as pd
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
-from interp import figures
-from interp.statistics import Interval
+from interp.results import figures
+from interp.stats.intervals import Interval
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section, write_listed
 

@@ -22,12 +22,13 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from interp import foreign, palette
-from interp.checks import checked, checked_fields, shown
-from interp.errors import require, require_known, theirs
-from interp.files import read_tables
-from interp.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
-from interp.statistics import Interval
+from interp.results import palette
+from interp.results.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
+from interp.stats.intervals import Interval
+from interp.support import foreign
+from interp.support.checks import checked, checked_fields, shown
+from interp.support.errors import require, require_known, theirs
+from interp.support.files import read_tables
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -120,11 +121,12 @@ def curves(
 
     Args:
         said: ``title`` and ``caption``, which hold ``words``, ``{bands}`` and ``{ends}``, how the curves end in what
-            ``ends`` names; ``paper``, the paper's figure; the rest is for :func:`interp.figures.curves` or, with panels
+            ``ends`` names; ``paper``, the paper's figure; the rest is for
+            :func:`interp.results.figures.curves` or, with panels
             ``by`` a column, for :func:`reports.panels.curves`.
         of: the panel whose ends the caption tells.
     """
-    from interp import figures  # matplotlib is heavy
+    from interp.results import figures  # matplotlib is heavy
     from reports import panels
 
     texts = {key: text for key, text in said.items() if isinstance(text, str) and key != "caption"}

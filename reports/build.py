@@ -18,15 +18,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
-from interp.checks import checked, fit, refuse_endless, unique
-from interp.errors import require, theirs
-from interp.files import file_to_write, writable
-from interp.library import models
-from interp.machine import Machine
-from interp.measure import Measure, sentence
-from interp.provenance import provenance
-from interp.session import session
-from interp.workers import display, one_thread
+from interp.core.machine import Machine
+from interp.model.library import models
+from interp.results.measure import Measure, sentence
+from interp.support.checks import checked, fit, refuse_endless, unique
+from interp.support.errors import require, theirs
+from interp.support.files import file_to_write, writable
+from interp.support.provenance import provenance
+from interp.support.session import session
+from interp.support.workers import display, one_thread
 from reports.blocks import NotComputed, Prose, counts
 from reports.page import INDEX, Report, Section, write_listed
 
@@ -75,7 +75,7 @@ def write(
         n_episodes >= 5,
         f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode",
     )
-    from interp.library import load
+    from interp.model.library import load
     from reports.part import Context, Part
     from reports.tasks import parts_for
 

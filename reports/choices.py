@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from circuits.compare.choices import ChoicePart, explain_choices
-from circuits.compare.fitting import predictor
-from circuits.compare.players import by_participant, phase_portrait
 from interp import tasks
-from interp.algorithm import in_words
-from interp.checks import checked, integer
-from interp.files import file_to_write, writable
-from interp.provenance import provenance
+from interp.choices.explain import ChoicePart, explain_choices
+from interp.choices.fitting import predictor
+from interp.choices.players import by_participant, phase_portrait
+from interp.core.algorithm import in_words
+from interp.support.checks import checked, integer
+from interp.support.files import file_to_write, writable
+from interp.support.provenance import provenance
 from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
 from reports.blocks import TEXTS, Figure, Measures, Prose, Summary, Table, counts
@@ -53,7 +53,7 @@ def write(
         f"a GRU of {integer('units', units, 1)} units",
     )
     if not quick and people > 1:
-        from interp.training.recorded import fit_cell
+        from interp.choices.recorded import fit_cell
 
         cell = fit_cell(episodes, units=units, seed=seed)
         untrained = predictor(cell.machine.fresh(seed))(episodes)

@@ -22,14 +22,14 @@ from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
 from interp import tasks
-from interp.algorithm import in_words
-from interp.checks import file_path
-from interp.files import read_tables
+from interp.core.algorithm import in_words
 from interp.interventions.experiment import over
-from interp.measure import Measure, Word, numbered
-from interp.palette import INK, LIGHT, PAPER
-from interp.statistics import Interval
-from interp.style import styled
+from interp.results.measure import Measure, Word, numbered
+from interp.results.palette import INK, LIGHT, PAPER
+from interp.results.style import styled
+from interp.stats.intervals import Interval
+from interp.support.checks import file_path
+from interp.support.files import read_tables
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, curves, joined, plain
 from reports.page import Report, Section, write_listed
 from reports.parts.compared import PAGE
@@ -219,7 +219,7 @@ _WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
     """Draw the parts of two machines, joined by the measures whose keys are in :data:`PARTS`.
 
-    >>> from interp.statistics import Interval
+    >>> from interp.stats.intervals import Interval
     >>> state = Measure("state", "Holds the same state", Interval(1, 1, 1), 0.95, needs_control=False)
     >>> len(machines("a", "b", [state]).axes)
     1

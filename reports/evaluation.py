@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp import figures
-from interp.checks import checked
 from interp.evaluation.plan import MODEL, notes
-from interp.files import write_figure
+from interp.results import figures
+from interp.support.checks import checked
+from interp.support.files import write_figure
 
 SHOWN = (
     "model",

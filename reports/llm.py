@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_tables
-from interp.checks import checked
-from interp.errors import require
+from interp.choices.explain import PlayerBehaviour, behaviour, behaviour_tables
 from interp.evaluation.experts.by_regime import predict
-from interp.files import file_to_write, writable
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
-from interp.provenance import provenance
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.files import file_to_write, writable
+from interp.support.provenance import provenance
 from interp.tasks.experts import TASK
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
@@ -47,7 +47,7 @@ def write(
         models: transformers to run on the same instances: what :func:`interp.load` takes.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
-        acts: what :func:`~circuits.compare.choices.behaviour` found of these traces; computed when None.
+        acts: what :func:`~interp.choices.explain.behaviour` found of these traces; computed when None.
     """
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}
@@ -61,7 +61,7 @@ def write(
 def transformer(name: str) -> Predictor:
     """A model of ours as a predictor: episodes to P(y=1) [episode, round]."""
     import circuits
-    from interp.library import load
+    from interp.model.library import load
 
     task = load(name).layout.task
     require(

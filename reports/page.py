@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from interp import files
-from interp.checks import checked_fields, file_path, shown
-from interp.errors import require
-from interp.foreign import loaded
+from interp.support import files
+from interp.support.checks import checked_fields, file_path, shown
+from interp.support.errors import require
+from interp.support.foreign import loaded
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
@@ -156,7 +156,7 @@ class Report:
         for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
             shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))
         if figures := [block for block in blocks if isinstance(block, Figure)]:
-            from interp.style import inline_svg  # matplotlib is heavy
+            from interp.results.style import inline_svg  # matplotlib is heavy
 
             shown["drawn"] = {
                 id(of): inline_svg(of.figure, of.title, f"f{i}") for i, of in enumerate(figures, 1)

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, integer, require_columns
-from interp.errors import require
-from interp.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painted
-from interp.palette import INK, LIGHT, looks
-from interp.style import WIDTH, styled
+from interp.results.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painted
+from interp.results.palette import INK, LIGHT, looks
+from interp.results.style import WIDTH, styled
+from interp.support.checks import array_of, integer, require_columns
+from interp.support.errors import require
 
 _SMALL = 7.5  # points: the smallest text in a panel
 

@@ -20,15 +20,15 @@ from typing import Any
 from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
-from interp.checks import checked_fields
-from interp.display import lacks
-from interp.errors import InputError, require, require_known
-from interp.machine import Machine
-from interp.measure import Measure
+from interp.core.algorithm import NEXT, Algorithm, AlgorithmRecord
+from interp.core.display import lacks
+from interp.core.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
+from interp.results.measure import Measure
+from interp.support.checks import checked_fields
+from interp.support.errors import InputError, require, require_known
 from interp.tasks import Task
 from reports.blocks import Figure
 from reports.page import Section

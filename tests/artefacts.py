@@ -15,14 +15,14 @@ import pandas as pd
 
 import interp
 import probes
-from circuits.compare.choices import explain_choices
+from interp.choices.explain import explain_choices
 from interp.evaluation.experts import regret
-from interp.files import write_csv, write_text
 from interp.interventions import edge_graph, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import Search, align
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import untrained
+from interp.support.files import write_csv, write_text
 from interp.tasks import experts
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE

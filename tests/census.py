@@ -1,125 +1,276 @@
-"""Count the source: ``python -m tests.census`` prints a row for each room, and ``tests/test_census.py`` holds the caps.
+"""Count what the source does: ``python -m tests.census`` prints a table, ``tests/test_census.py`` holds its caps.
 
-A line of code is a line that is neither blank, nor a comment, nor part of a docstring. A public name is a function,
-class or variable that a module defines at its top level under a name without a leading underscore.
+An *operation* is a call, an operator, a comparison, a subscript, an attribute, a branch, a loop, a literal of several
+items, a definition or a parameter. Layout, names and annotations cost nothing, so packing steps on a line gains
+nothing. A *full* statement holds eight operations or more; of compound statements only the head counts.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("interp", "probes", "circuits", "reports")
 """In the order of imports: a package may import itself and those before it."""
+BESIDE = ("lab", "examples", "tests")
+"""Code that does not ship."""
+
+FULL = 8
+OVERFULL = 20
+MANY_DECISIONS = 10
+TABLES = {".csv", ".toml", ".json", ".j2", ".js", ".css"}
+
+FUNCTION_WORDS = frozenset(
+    "of one told said found own held given made several asked alike about at whose kept apart each "
+    "other more least most by on both left moved".split()
+)
+"""Names of locals that say nothing of what they hold."""
+
+_COUNTED_ONCE = (
+    ast.Attribute,
+    ast.AugAssign,
+    ast.Await,
+    ast.BinOp,
+    ast.Call,
+    ast.ClassDef,
+    ast.Dict,
+    ast.ExceptHandler,
+    ast.For,
+    ast.FormattedValue,
+    ast.FunctionDef,
+    ast.AsyncFor,
+    ast.AsyncFunctionDef,
+    ast.If,
+    ast.IfExp,
+    ast.Lambda,
+    ast.List,
+    ast.Raise,
+    ast.Return,
+    ast.Set,
+    ast.Starred,
+    ast.Subscript,
+    ast.Try,
+    ast.UnaryOp,
+    ast.While,
+    ast.With,
+    ast.Yield,
+    ast.YieldFrom,
+    ast.arg,
+)
+_SIMPLE = (
+    ast.AnnAssign,
+    ast.Assert,
+    ast.Assign,
+    ast.AugAssign,
+    ast.Delete,
+    ast.Expr,
+    ast.Raise,
+    ast.Return,
+)
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_BRANCHES = (ast.Assert, ast.AsyncFor, ast.ExceptHandler, ast.For, ast.If, ast.IfExp, ast.While)
 
 
-class Count(NamedTuple):
-    """How much source there is."""
+@dataclass
+class Count:
+    """What some source does.
 
-    code: int
-    functions: int
-    names: int
-    modules: int
+    Attributes:
+        operations: how many operations it holds.
+        table_bytes: bytes of tables and templates beside it.
+        statements: operations of each statement.
+        decisions: decisions of each function.
+        function_words: locals that are named by a function word.
+    """
 
-    def __add__(self, other: Count) -> Count:  # type: ignore[override]
-        return Count(*(mine + its for mine, its in zip(self, other, strict=True)))
+    operations: int = 0
+    table_bytes: int = 0
+    statements: list[int] = field(default_factory=list)
+    decisions: list[int] = field(default_factory=list)
+    function_words: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            operations=self.operations + other.operations,
+            table_bytes=self.table_bytes + other.table_bytes,
+            statements=self.statements + other.statements,
+            decisions=self.decisions + other.decisions,
+            function_words=self.function_words + other.function_words,
+        )
+
+    @property
+    def full_share(self) -> float:
+        """Share of statements with eight operations or more, in percent."""
+        return _share_above(self.statements, FULL - 1)
+
+    @property
+    def overfull(self) -> int:
+        """Number of statements with twenty operations or more."""
+        return sum(count >= OVERFULL for count in self.statements)
+
+    @property
+    def branching_share(self) -> float:
+        """Share of functions with more than ten decisions, in percent."""
+        return _share_above(self.decisions, MANY_DECISIONS)
 
 
 def sources(*folders: str) -> Iterator[Path]:
-    """Every module of some folders."""
+    """Yield every module of some folders."""
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
-    """The room that a module belongs to: its package, or the folder below it that holds it.
+def tables(*folders: str) -> Iterator[Path]:
+    """Yield every table and template of some folders; what models are stored in is data and not counted."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in TABLES and "checkpoints" not in path.parts:
+                yield path
 
-    >>> room_of(ROOT / "interp" / "tasks" / "experts" / "layout.py"), room_of(ROOT / "interp" / "files.py")
-    ('interp/tasks', 'interp')
+
+def count_operations(node: ast.AST) -> int:
+    """Count the operations of a piece of code; annotations are expected to be gone.
+
+    >>> count_operations(ast.parse("total = f(x[0]) + 1"))
+    3
+    >>> count_operations(ast.parse("[a.b for a in c if a and d < 2 < e]"))
+    6
     """
-    return "/".join(path.relative_to(ROOT).parts[:-1][:2])
+    total = 0
+    for inner in ast.walk(node):
+        if isinstance(inner, _COUNTED_ONCE):
+            total += 1
+        elif isinstance(inner, ast.BoolOp):
+            total += len(inner.values) - 1
+        elif isinstance(inner, ast.Compare):
+            total += len(inner.ops)
+        elif isinstance(inner, ast.comprehension):
+            total += 1 + len(inner.ifs)
+    return total
 
 
-def public_names(tree: ast.Module) -> list[str]:
-    """Names without a leading underscore that a module defines at its top level.
+def remove_annotations(tree: ast.AST) -> None:
+    """Remove type annotations in place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, _FUNCTION):
+            node.returns = None
+        elif isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
 
-    >>> public_names(ast.parse("x: int = 1\\n_y = 2\\ndef f(): pass\\nclass C: pass"))
-    ['x', 'f', 'C']
+
+def statement_operations(tree: ast.AST) -> Iterator[int]:
+    """Yield the operations of each statement as a reader meets it: simple ones whole, of others the head.
+
+    >>> list(statement_operations(ast.parse("for i in range(3):\\n    x = i + 1")))
+    [2, 1]
     """
-    found: list[str] = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.append(node.name)
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found += [
-                name.id
-                for target in targets
-                for name in ast.walk(target)
-                if isinstance(name, ast.Name)
-            ]
-    return [name for name in found if not name.startswith("_")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # a docstring
+        if isinstance(node, _SIMPLE):
+            yield count_operations(node)
+        elif isinstance(node, ast.For | ast.AsyncFor):
+            yield 1 + count_operations(node.target) + count_operations(node.iter)
+        elif isinstance(node, ast.If | ast.While):
+            yield 1 + count_operations(node.test)
+        elif isinstance(node, ast.With):
+            yield 1 + sum(count_operations(item) for item in node.items)
 
 
-def definitions(
-    tree: ast.Module,
-) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    """A module and every class and function in it, at any depth: no expression holds one, so none is walked."""
-    ahead: list[ast.AST] = [tree]
-    for node in ahead:
-        ahead += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def count_decisions(function: ast.AST) -> int:
+    """Count the decisions of a function, those in comprehensions and conditional expressions included.
 
-
-def lines_of_code(text: str, tree: ast.Module) -> int:
-    """Lines that are neither blank, nor a comment, nor part of a docstring.
-
-    >>> text = '"What it is."\\n\\n# why\\nx = 1\\n'
-    >>> lines_of_code(text, ast.parse(text))
-    1
+    >>> code = "def f(x):\\n    if x and x.y:\\n        return [i for i in x if i]\\n    return 0"
+    >>> count_decisions(ast.parse(code).body[0])
+    5
     """
-    prose: set[int] = set()
-    for node in definitions(tree):
-        if ast.get_docstring(node, clean=False):
-            prose.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    lines = enumerate(map(str.strip, text.splitlines()), 1)
-    return sum(bool(line) and not line.startswith("#") and i not in prose for i, line in lines)
+    total = 1
+    ahead = list(ast.iter_child_nodes(function))
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, _FUNCTION | ast.ClassDef):
+            continue  # its decisions are its own
+        if isinstance(node, _BRANCHES):
+            total += 1
+        elif isinstance(node, ast.BoolOp):
+            total += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            total += 1 + len(node.ifs)
+        ahead += ast.iter_child_nodes(node)
+    return total
 
 
-def count(path: Path) -> Count:
-    """What one module holds."""
-    text = path.read_text("utf-8")
-    tree = ast.parse(text)
-    functions = sum(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in definitions(tree)
+def count_function_words(tree: ast.AST) -> int:
+    """Count assignments to names such as ``told`` or ``one``.
+
+    >>> count_function_words(ast.parse("one, total = 1, 2\\nfor each in x: pass"))
+    2
+    """
+    stored = (
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
-    return Count(lines_of_code(text, tree), functions, len(public_names(tree)), 1)
+    return sum(name in FUNCTION_WORDS for name in stored)
 
 
-def census(*folders: str) -> dict[str, Count]:
-    """Every room of some folders with its count, the largest first."""
-    rooms: dict[str, Count] = {}
+def count_module(path: Path) -> Count:
+    """Count what one module does."""
+    tree = ast.parse(path.read_text("utf-8"))
+    remove_annotations(tree)
+    functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
+    return Count(
+        operations=count_operations(tree),
+        statements=list(statement_operations(tree)),
+        decisions=[count_decisions(function) for function in functions],
+        function_words=count_function_words(tree),
+    )
+
+
+def count_folders(*folders: str) -> Count:
+    """Count what some folders hold together, with their tables and templates."""
+    total = Count()
     for path in sources(*folders):
-        rooms[room_of(path)] = rooms.get(room_of(path), Count(0, 0, 0, 0)) + count(path)
-    return dict(sorted(rooms.items(), key=lambda room: -room[1].code))
+        total += count_module(path)
+    total.table_bytes = sum(path.stat().st_size for path in tables(*folders))
+    return total
 
 
-def whole(*folders: str) -> Count:
-    """What some folders hold together."""
-    return sum(census(*folders).values(), Count(0, 0, 0, 0))
+def rooms(*packages: str) -> dict[str, Count]:
+    """Count every room (a package, or a folder in one), the largest first."""
+    counts: dict[str, Count] = {}
+    for path in sources(*packages):
+        room = "/".join(path.relative_to(ROOT).parts[:-1][:2])
+        counts[room] = counts.get(room, Count()) + count_module(path)
+    for path in tables(*packages):
+        room = "/".join(path.relative_to(ROOT).parts[:-1][:2])
+        counts.setdefault(room, Count()).table_bytes += path.stat().st_size
+    return dict(sorted(counts.items(), key=lambda item: -item[1].operations))
 
 
 def main() -> None:
-    """Print the table."""
-    beside = {folder: whole(folder) for folder in ("lab", "tests", "examples", "docs")}
-    for name, of in {**census(*PACKAGES), "the packages": whole(*PACKAGES), **beside}.items():
+    """Print the table: rooms, packages, what ships, and what does not."""
+    rows = rooms(*PACKAGES)
+    rows |= {package: count_folders(package) for package in PACKAGES}
+    rows["what ships"] = count_folders(*PACKAGES)
+    rows |= {folder: count_folders(folder) for folder in BESIDE}
+    print(f"{'':24} operations  tables kB  full %  >=20  >10 decisions %  function words")
+    for name, count in rows.items():
         print(
-            f"{name:24} {of.code:7,} lines of code {of.functions:5,} functions {of.names:5,} names {of.modules:3} files"
+            f"{name:24} {count.operations:10,} {count.table_bytes / 1000:10.0f}"
+            f" {count.full_share:7.1f} {count.overfull:5} {count.branching_share:16.1f}"
+            f" {count.function_words:15}"
         )
+
+
+def _share_above(values: list[int], bound: int) -> float:
+    """Return the percentage of values above a bound."""
+    return 100 * sum(value > bound for value in values) / max(len(values), 1)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def in_one_thread() -> Iterator[None]:
-    from interp.workers import one_thread
+    from interp.support.workers import one_thread
 
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
@@ -24,7 +24,7 @@ def in_one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def one_session() -> Iterator[None]:
     """Tests of one module, which look at the same models and episodes, run each of them once."""
-    from interp.session import session
+    from interp.support.session import session
 
     with session():
         yield
@@ -47,11 +47,11 @@ def early(few: bool = False) -> Iterator[None]:
 
     With ``few`` only the families :data:`FEW` are asked.
     """
-    from interp.task import Task
+    from interp.core.task import Task
 
     every = Task.rivals
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
+        patched.setattr("interp.choices.fitting._STEPS_PER_PARAMETER", 8)
         if few:
             patched.setattr(
                 Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW}
@@ -76,7 +76,8 @@ def few_fits() -> Iterator[None]:
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that a test registers are forgotten after it."""
-    from interp import catalog, tasks
+    from interp import tasks
+    from interp.core import catalog
 
     tasks.every()
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
@@ -85,7 +86,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``changed_task(KEY, field=...)``: a registered task with other fields, until the test ends."""
-    from interp import catalog, tasks
+    from interp import tasks
+    from interp.core import catalog
 
     return lambda key, **fields: monkeypatch.setitem(
         catalog._REGISTERED, key, replace(tasks.get(key), **fields)
@@ -96,7 +98,7 @@ def changed_task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def builders() -> Iterator[None]:
     """Builders of machines that a test registers are forgotten after it, and it knows no others."""
     with (
-        patch.dict("interp.library._BUILT", clear=True),
+        patch.dict("interp.model.library._BUILT", clear=True),
         patch.dict("interp.model.checkpoints.BUILDERS", clear=True),
     ):
         yield

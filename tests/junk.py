@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from interp.checks import FREE, NO, fitted, kind_of
+from interp.support.checks import FREE, NO, fitted, kind_of
 from tests.census import PACKAGES
 from tests.test_architecture import MODULES
 
@@ -323,7 +323,7 @@ def outcome(
     name: str, function: Callable[..., Any], arguments: dict[str, Any]
 ) -> BaseException | None:
     """What a call raises beside an InputError, or None; a right call of those that take long is stopped."""
-    from interp.errors import InputError
+    from interp.support.errors import InputError
 
     parameters = inspect.signature(function).parameters
     positional = [arguments.pop(p.name) for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]

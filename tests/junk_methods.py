@@ -78,7 +78,7 @@ def _objects() -> Iterator[Any]:
     from interp.interventions.pairs import prepare
     from interp.interventions.sites import Place
     from interp.llm import backend, plan, schemes
-    from interp.statistics import Interval
+    from interp.stats.intervals import Interval
     from interp.tasks.experts.regimes import get_regime
     from interp.tasks.qlearning.sampling import Interaction
     from interp.tasks.qlearning.tabular import QLearner
@@ -144,9 +144,9 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     import interp
     from circuits import benchmark, compare
     from interp.audit import Scope, audit
+    from interp.core.machine import Channel
     from interp.interventions.ablation import CircuitScorer
     from interp.interventions.interchange import Claim
-    from interp.machine import Channel
     from interp.machines.learners import learner
     from probes.sweeping import SweepResult
     from tests import junk_records
@@ -196,7 +196,7 @@ def _fields(one: Any) -> Collection[str]:
 
 def unreadable() -> list[str]:
     """Properties, and methods without arguments, that raise what is no InputError."""
-    from interp.errors import InputError
+    from interp.support.errors import InputError
 
     found = []
     for one in objects():

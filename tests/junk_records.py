@@ -85,8 +85,8 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     from circuits import benchmark
     from circuits.benchmark import grading, methods
     from circuits.registry import RECORDS, handwired
-    from interp import library
     from interp.interventions import patching
+    from interp.model import library
     from interp.model.checks import check_task
     from interp.training.config import TrainingConfig
 
@@ -232,8 +232,8 @@ def _page() -> Any:
     import matplotlib.pyplot as plt
     import pandas as pd
 
-    from interp.measure import Control, Measure
-    from interp.statistics import Interval
+    from interp.results.measure import Control, Measure
+    from interp.stats.intervals import Interval
     from reports import blocks
     from reports.page import Report, Section
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from interp.errors import InputError
+from interp.support.errors import InputError
 
 
 def refuses(message: str, call: Callable[..., Any], /, *given: Any, **options: Any) -> None:

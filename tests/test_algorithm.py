@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Variable
+from interp.core.algorithm import NEXT, Algorithm, Variable
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import log_weights
 from tests.refusals import refused, refuses

@@ -15,7 +15,7 @@ import pytest
 
 import interp.tasks
 from tests.cases import cases
-from tests.census import PACKAGES, ROOT, sources
+from tests.census import PACKAGES, ROOT, count_module, sources
 
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
@@ -28,10 +28,17 @@ ABOUT_A_TASK = (
         *(f"interp/evaluation/{task}" for task in sorted(TASKS)),
         "interp/training/goals/",
     ),
-    *("interp/llm/", "reports/tasks/", "reports/llm.py", "reports/choices.py", "circuits/"),
+    *(
+        "interp/llm/",
+        "reports/tasks/",
+        "interp/choices/",
+        "reports/llm.py",
+        "reports/choices.py",
+        "circuits/",
+    ),
 )
 """What may know a task: its folder, what is measured of its models and what they are trained on, language models as
-learners of expert advice, its report parts, its circuits."""
+learners of expert advice, recorded choices, its report parts, its circuits."""
 ABOVE_THE_TASKS = (
     "interp.interventions",
     "interp.training",
@@ -177,7 +184,8 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
 
 
 def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
-    """A task's record names its goal and its evaluation by kind (``interp.lazy.above``), its claims as texts."""
+    """A task's record names its goal and its evaluation by kind (``interp.support.lazy.above``),
+    its claims as texts."""
     upward = {
         module: named for module, named in arrows().items() if module.startswith("interp.tasks")
     }
@@ -245,9 +253,14 @@ def test_circles_are_seen() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
     code = "import a\nif TYPE_CHECKING:\n    from x import y\ndef f():\n    from z import w"
     assert {name for name, _ in imports(ast.parse(code))} == {"a", "x", "z"}
-    named = 'lazy("interp.files:read_json"); {"interp.checks"}; "interp"; import_module(f"{__name__}.{x}")'
+    named = 'lazy("interp.support.files:read_json"); {"interp.support.checks"}; "interp"'
+    named += '; import_module(f"{__name__}.{x}")'
     below = {name for name in MODULES if name.startswith("interp.llm.")}
-    assert set(strings(ast.parse(named), "interp.llm")) == {"interp.files", "interp.checks", *below}
+    assert set(strings(ast.parse(named), "interp.llm")) == {
+        "interp.support.files",
+        "interp.support.checks",
+        *below,
+    }
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -307,7 +320,7 @@ def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers()
 
 
 def test_the_contract_of_a_machine_is_one_short_file() -> None:
-    assert len((ROOT / "interp" / "machine.py").read_text().splitlines()) <= 155
+    assert count_module(ROOT / "interp" / "core" / "machine.py").operations <= 125
 
 
 STEPPERS = cases(__file__, "architecture STEPPERS")
@@ -344,7 +357,7 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
     long, lookups = [], []
     for path in (ROOT / "interp" / "interventions").rglob("*.py"):
         tree = parsed(path)
-        lookups += [name for name, _ in imports(tree) if name.startswith("interp.session")]
+        lookups += [name for name, _ in imports(tree) if name.startswith("interp.support.session")]
         for node in nodes(tree):
             if isinstance(node, ast.FunctionDef):
                 named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -11,11 +11,10 @@ from unittest.mock import patch
 import pytest
 
 import interp
-from interp import library
 from interp.cli import options
-from interp.files import read_rows
 from interp.machines import learners  # noqa: F401 - its builders are registered once, before a row's own
-from interp.model import checkpoints
+from interp.model import checkpoints, library
+from interp.support.files import read_rows
 from tests.shell import commands, invoked, printed
 
 
@@ -174,7 +173,7 @@ def test_verbose_shows_the_log_and_without_it_nothing_is_said(tmp_path):
     try:
         assert "wrote" not in invoked(*words).stderr
         assert (
-            f"interp.files: wrote {tmp_path / 'verification.csv'}"
+            f"interp.support.files: wrote {tmp_path / 'verification.csv'}"
             in invoked("--verbose", *words).stderr
         )
     finally:

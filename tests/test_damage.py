@@ -9,7 +9,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import interp
-from interp.files import digest_of
 from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import from_trace
 from interp.llm.plan import instances, plan
@@ -17,6 +16,7 @@ from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
+from interp.support.files import digest_of
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.runs import STATE_FILE, Progression, read_state, write_state

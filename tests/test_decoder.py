@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised, units
-from interp.errors import InputError
+from interp.stats.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised, units
+from interp.support.errors import InputError
 from tests.refusals import refuses
 
 

@@ -13,14 +13,14 @@ import reports
 from circuits import compare
 from circuits.benchmark.grading import _COLUMNS, Result
 from circuits.compare.response import Cell, ResponsePart
-from interp.display import _MOST_ROWS, table_html
+from interp.core.display import _MOST_ROWS, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
 from interp.llm.scores import LLMScores
-from interp.measure import Found
-from interp.statistics import Interval
+from interp.results.measure import Found
+from interp.stats.intervals import Interval
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
 from probes.result import Decoded

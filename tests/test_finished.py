@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp.session import Finished
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
+from interp.support.session import Finished
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ import pandas as pd
 import pytest
 
 import interp
-from interp import foreign
-from interp.files import file_to_write, write_figure, write_text
 from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
+from interp.support import foreign
+from interp.support.files import file_to_write, write_figure, write_text
 from reports import blocks
 from reports.blocks import Prose, Table, _csv_of, link
 from reports.page import Report, Section, write_index

@@ -10,7 +10,7 @@ import pytest
 import interp
 import probes
 from interp.cli.evaluate import _told
-from interp.files import json_values
+from interp.support.files import json_values
 from interp.tasks import experts
 from tests.cases import by_cases
 from tests.shell import invoked

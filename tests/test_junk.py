@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from interp import checks
-from interp.errors import InputError
 from interp.evaluation.suite import evaluate
 from interp.interventions import causal_tables
-from interp.session import Finished
-from interp.statistics import ratio_interval, resample_weights
+from interp.stats.intervals import ratio_interval, resample_weights
+from interp.support import checks
+from interp.support.errors import InputError
+from interp.support.session import Finished
+from interp.support.workers import each
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
-from interp.workers import each
 from lab import probing
 from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
@@ -151,7 +151,7 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
 
 
 ABSURD = {
-    "interp.statistics.resample_weights": {"n_episodes": 2, "n_resamples": 10**12},
+    "interp.stats.intervals.resample_weights": {"n_episodes": 2, "n_resamples": 10**12},
     "interp.interventions.steering.steer": {"n_random": 10**9},
     "circuits.benchmark.material.Workload": {"steps": 10**12},
     "circuits.compare.question.Effort": {"untrained": 10**9},
@@ -162,7 +162,7 @@ ABSURD = {
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_counts_that_no_run_lives_to_finish_are_refused_with_an_estimate(name):
-    function = {**junk.surface(), "interp.statistics.resample_weights": resample_weights}[name]
+    function = {**junk.surface(), "interp.stats.intervals.resample_weights": resample_weights}[name]
     needed = [
         p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty
     ]
@@ -223,7 +223,7 @@ def test_a_container_and_a_shell_bound_memory(tmp_path):
             place.write_text(text + "\n")
         assert checks._container_bytes(str(root)) == wanted, name
     assert checks._container_bytes(str(tmp_path / "none")) == float("inf")
-    code = "import sys; from interp.checks import *; refuse_beyond_machine('it', 5e9)"
+    code = "import sys; from interp.support.checks import *; refuse_beyond_machine('it', 5e9)"
     home = str(Path(__file__).parents[1])
     words = ["bash", "-c", f'ulimit -v 4000000; {sys.executable} -c "{code}"']
     ran = subprocess.run(

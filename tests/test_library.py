@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import interp
-from interp.lazy import defer
+from interp.support.lazy import defer
 from tests.refusals import refused
 
 

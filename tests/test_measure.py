@@ -8,10 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from interp.errors import InputError
-from interp.figures import measured
-from interp.files import json_values
-from interp.measure import (
+from interp.results.figures import measured
+from interp.results.measure import (
     _BY_DESIGN,
     _CLEAR,
     _MOST_WORDS,
@@ -33,7 +31,9 @@ from interp.measure import (
     sentence,
     to_frame,
 )
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
+from interp.support.errors import InputError
+from interp.support.files import json_values
 from tests.cases import by_cases, cases
 
 

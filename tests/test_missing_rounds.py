@@ -10,9 +10,9 @@ from sklearn.linear_model import Ridge
 import interp
 import probes
 from circuits.compare.algorithm import explain
-from circuits.compare.choices import explain_choices
 from interp.audit import fixed_points, timing
 from interp.audit.trial import QUICK, Trial
+from interp.choices.explain import explain_choices
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
 from interp.evaluation.qlearning.agreement import agreement

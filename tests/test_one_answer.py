@@ -15,7 +15,7 @@ import pytest
 import interp
 import interp.tasks
 import probes
-from interp.measure import WORDS
+from interp.results.measure import WORDS
 from reports.tasks import parts_for
 from tests.cases import cases
 from tests.census import PACKAGES, sources

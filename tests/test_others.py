@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import interp
-from interp import workers
-from interp.errors import InputError
+from interp.support import workers
+from interp.support.errors import InputError
+from interp.support.workers import each
 from interp.tasks import experts, reachability
 from interp.training.runs import learning_curves
-from interp.workers import each
 from tests.refusals import refuses
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import interp
-from interp.lazy import _PACKAGES, strangers
+from interp.support.lazy import _PACKAGES, strangers
 from tests import package
 
 PROJECT = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]

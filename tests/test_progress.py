@@ -9,10 +9,10 @@ import sys
 import time
 from itertools import groupby
 
-from interp import workers
+from interp.support import workers
 
 WORK = """
-from interp.workers import bar, display
+from interp.support.workers import bar, display
 with display("start", 7, completed=2, shown={shown}) as update:
     update(advance=1)
     update(completed=5, text="half way")
@@ -23,7 +23,7 @@ with bar("steps", 3) as done:
 
 KEPT = """
 import time
-from interp.workers import bar
+from interp.support.workers import bar
 with bar("grading", 6) as done:
     for _ in range(5):
         done(1)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from interp import refit
+from interp.stats import refit
 from lab.designs import DESIGNS, coverage, draw
 from tests.refusals import refuses
 

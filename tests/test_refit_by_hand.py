@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from interp import refit
-from interp.errors import InputError
+from interp.stats import refit
+from interp.support.errors import InputError
 from tests.refusals import refused, refuses
 from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 

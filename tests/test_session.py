@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import interp
-from interp.session import once, session
+from interp.support.session import once, session
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.statistics import (
+from interp.stats.intervals import (
     Interval,
     bootstrap_mean,
     mean_interval,

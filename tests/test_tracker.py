@@ -12,17 +12,17 @@ import torch
 import interp
 from circuits.compare.algorithm import explain
 from circuits.compare.driver import run as compare
-from circuits.compare.fitting import checked_distributions, predictor
 from circuits.compare.question import Effort
-from interp import catalog
-from interp.algorithm import Algorithm, Family, Searched
-from interp.errors import InputError
+from interp.choices.fitting import checked_distributions, predictor
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, Family, Searched
+from interp.core.task import exchanged
 from interp.interventions.alignment import AlignmentError, align
 from interp.interventions.interchange import interchange
 from interp.interventions.mediation import effect_map
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
-from interp.task import exchanged
+from interp.support.errors import InputError
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.batches import RoundsLoss, encode, watched
 from interp.training.config import Stage, TrainingConfig

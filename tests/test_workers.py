@@ -13,8 +13,8 @@ import interp
 import probes
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
+from interp.support.workers import _LOCAL, each, one_thread, share
 from interp.tasks import experts
-from interp.workers import _LOCAL, each, one_thread, share
 from tests.refusals import refused, refuses
 
 
@@ -85,7 +85,7 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
 
 
 def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp.workers._SECONDS", 0.3)
+    monkeypatch.setattr("interp.support.workers._SECONDS", 0.3)
     refuses(
         "no dask scheduler answers at", list, each(refuse, None, [1], scheduler="tcp://127.0.0.1:1")
     )

@@ -9,6 +9,6 @@
 does on a machine that was not made, or trained, to be known.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

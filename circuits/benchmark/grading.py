@@ -31,17 +31,17 @@ from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
-from interp.checks import checked, integer, refuse_endless
-from interp.display import lacks
-from interp.errors import InputError, require, require_known, theirs
-from interp.files import json_values, read_json, writable, write_csv, write_json
-from interp.machine import Machine
-from interp.measure import Found
+from interp.core.display import lacks
+from interp.core.machine import Machine
 from interp.model.saved import content_of
-from interp.provenance import provenance
-from interp.session import Finished
-from interp.statistics import bootstrap_mean
-from interp.workers import bar, each, one_thread, share
+from interp.results.measure import Found
+from interp.stats.intervals import bootstrap_mean
+from interp.support.checks import checked, integer, refuse_endless
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.files import json_values, read_json, writable, write_csv, write_json
+from interp.support.provenance import provenance
+from interp.support.session import Finished
+from interp.support.workers import bar, each, one_thread, share
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _N_NAMED = 3  # so many items are named in a sentence
@@ -334,8 +334,8 @@ def run(
         effort: how much of everything is done; :data:`QUICK` takes few subjects and no slow methods, too.
         out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
         n_jobs: subjects that are worked on at once, each by a process.
-        scheduler: of dask workers, as :func:`interp.workers.each` takes it; they write to ``out``, too.
-        shard: only these subjects and seeds, as :func:`interp.workers.share` takes them.
+        scheduler: of dask workers, as :func:`interp.support.workers.each` takes it; they write to ``out``, too.
+        shard: only these subjects and seeds, as :func:`interp.support.workers.share` takes them.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))

@@ -28,17 +28,17 @@ from circuits.compiler import compile_circuit, places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
 from interp import tasks
-from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import require, require_known
-from interp.files import read_json, read_tables
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
+from interp.core.task import Task
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
-from interp.machine import Machine
 from interp.model.checkpoints import load_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
-from interp.task import Task
+from interp.support.checks import checked
+from interp.support.errors import require, require_known
+from interp.support.files import read_json, read_tables
 
 _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""

@@ -17,13 +17,13 @@ from jaxtyping import Float
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.question import QUESTIONS, Truth
-from interp.algorithm import Values
-from interp.checks import checked_fields
+from interp.core.algorithm import Values
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
+from interp.support.checks import checked_fields
 
 _T = TypeVar("_T")
 Exit = Literal["prediction", "state", "latents"]

@@ -20,8 +20,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
-from interp.checks import checked_fields
-from interp.errors import require
+from interp.support.checks import checked_fields
+from interp.support.errors import require
 
 Truth = Mapping[Hashable, str]
 """Every item -> its kind; "" for an item that is false."""

@@ -18,10 +18,10 @@ from circuits.benchmark.known_machine import KnownMachine, span
 from circuits.benchmark.material import ANOTHER, EXITS, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
-from interp.display import lacks
-from interp.files import read_tables
+from interp.core.display import lacks
 from interp.interventions.ablation import SHARES
 from interp.interventions.sites import Place, Site
+from interp.support.files import read_tables
 
 _KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
 _INERT = "inert"  # the kind of a true edge of which no cut changes anything on the episodes that methods are given

@@ -4,12 +4,13 @@
     found = compare.run(interp.load("wma-learned"), "wma-handwired")        # or effort=compare.QUICK
     print(found)                                                            # the algorithm and the four measures
 
-:func:`run` gives a :class:`Comparison`, a :class:`~interp.measure.Measure` of each claim. Each question has a file of
+:func:`run` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each claim.
+Each question has a file of
 its own: what is measured, the claim that it decides, and every threshold with its reason.
-:mod:`circuits.compare.choices` asks which algorithm explains choices, and :mod:`circuits.compare.players` those of each
+:mod:`interp.choices.explain` asks which algorithm explains choices, and :mod:`interp.choices.players` those of each
 participant.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -1,4 +1,4 @@
-"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+"""What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from circuits.compare.algorithm import AlgorithmPart as AlgorithmPart
 from circuits.compare.algorithm import FamilyScore as FamilyScore

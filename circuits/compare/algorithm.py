@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.fitting import (
+from circuits.compare.question import Compared, Participant, Question
+from circuits.compare.response import Cell, Edits, cells, edits_of, responses
+from interp import tasks
+from interp.choices.fitting import (
     Array,
     OnDemand,
     Predict,
@@ -30,10 +33,7 @@ from circuits.compare.fitting import (
     read_out,
     task_of,
 )
-from circuits.compare.question import Compared, Participant, Question
-from circuits.compare.response import Cell, Edits, cells, edits_of, responses
-from interp import tasks
-from interp.algorithm import (
+from interp.core.algorithm import (
     NEXT,
     Algorithm,
     Family,
@@ -42,14 +42,10 @@ from interp.algorithm import (
     participants_of,
     refuse_missing,
 )
-from interp.checks import checked, unique
-from interp.errors import require
-from interp.files import json_values
+from interp.core.task import Task
 from interp.interventions.experiment import named
-from interp.measure import UNTRAINED, Control, Found, Measure, best_of, decisive
-from interp.provenance import provenance
-from interp.session import remembered
-from interp.statistics import (
+from interp.results.measure import UNTRAINED, Control, Found, Measure, best_of, decisive
+from interp.stats.intervals import (
     NO_NUMBER,
     Interval,
     mean_interval,
@@ -57,8 +53,12 @@ from interp.statistics import (
     ratio_interval,
     resample_weights,
 )
-from interp.task import Task
-from interp.workers import bar
+from interp.support.checks import checked, unique
+from interp.support.errors import require
+from interp.support.files import json_values
+from interp.support.provenance import provenance
+from interp.support.session import remembered
+from interp.support.workers import bar
 
 _EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
 """Explained at least; left at most of the runner-up's divergence, and of a simpler family's by its extension."""

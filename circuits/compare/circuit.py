@@ -20,21 +20,21 @@ from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
-from interp.algorithm import Algorithm, participants_of
-from interp.decoder import Decoder
-from interp.display import lacks
-from interp.errors import require
+from interp.choices.fitting import Array
+from interp.core.algorithm import Algorithm, participants_of
+from interp.core.display import lacks
+from interp.core.machine import runs_from
 from interp.interventions.experiment import Edit, Experiment, Outcome, batches
 from interp.interventions.mediation import MediationResult, Split, mediate, paths
 from interp.interventions.sites import Place, Site
-from interp.machine import runs_from
-from interp.measure import NOTHING, SPANS, UNTRAINED, Found, Measure, best_of, decisive
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import NO_NUMBER, Interval, resample_weights
+from interp.results.measure import NOTHING, SPANS, UNTRAINED, Found, Measure, best_of, decisive
+from interp.stats.decoder import Decoder
+from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
+from interp.support.errors import require
 
 _Decode = Callable[[Tensor], Tensor]
 _READ, _HAND_ON, _OUTCOMES = "attention similarity", "wiring similarity", ("prediction", "update")

@@ -27,16 +27,16 @@ from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.registry import RECORDS, handwired
 from interp import tasks
-from interp.checks import checked
-from interp.errors import require
-from interp.files import folder_to_write, json_values, write_csv, write_json
-from interp.library import handwired_models, load
-from interp.machine import Machine
-from interp.measure import Measure, Measured, sentence
+from interp.core.machine import Machine
+from interp.model.library import handwired_models, load
 from interp.model.transformer import untrained
-from interp.provenance import provenance
-from interp.session import Finished, session
-from interp.workers import bar, one_thread
+from interp.results.measure import Measure, Measured, sentence
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.files import folder_to_write, json_values, write_csv, write_json
+from interp.support.provenance import provenance
+from interp.support.session import Finished, session
+from interp.support.workers import bar, one_thread
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""

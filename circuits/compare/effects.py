@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits.compare.fitting import Array
 from circuits.compare.question import (
     Compared,
     Effort,
@@ -26,16 +25,17 @@ from circuits.compare.question import (
 )
 from circuits.compiler import wired
 from circuits.registry import from_origin
-from interp.algorithm import NEXT, Algorithm
-from interp.decoder import Affine
-from interp.display import lacks
+from interp.choices.fitting import Array
+from interp.core.algorithm import NEXT, Algorithm
+from interp.core.display import lacks
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, flat, move
 from interp.interventions.sites import Place
-from interp.measure import Found, best_of
-from interp.statistics import NO_NUMBER, Interval
+from interp.results.measure import Found, best_of
+from interp.stats.decoder import Affine
+from interp.stats.intervals import NO_NUMBER, Interval
 
 _SAME_STATE = (
     0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved

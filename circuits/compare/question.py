@@ -19,20 +19,21 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from interp import refit, tasks
-from interp.algorithm import Algorithm, participants_of
-from interp.checks import check_fields, checked, integer
-from interp.decoder import N_FOLDS, RIDGE, Decoder
-from interp.errors import require
+from interp import tasks
+from interp.core.algorithm import Algorithm, participants_of
+from interp.core.machine import Machine
+from interp.core.task import Task
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
-from interp.machine import Machine
-from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.session import remembered
-from interp.statistics import NO_NUMBER, Interval, of_each
-from interp.task import Task
+from interp.results.measure import Measure
+from interp.stats import refit
+from interp.stats.decoder import N_FOLDS, RIDGE, Decoder
+from interp.stats.intervals import NO_NUMBER, Interval, of_each
+from interp.support.checks import check_fields, checked, integer
+from interp.support.errors import require
+from interp.support.session import remembered
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Array, Predict, distributions, predictor
 from circuits.compare.question import (
     Compared,
     Participant,
@@ -27,16 +26,17 @@ from circuits.compare.question import (
     pooled_values,
 )
 from interp import tasks
-from interp.algorithm import Algorithm, Episodes, participants_of
+from interp.choices.fitting import Array, Predict, distributions, predictor
+from interp.core.algorithm import Algorithm, Episodes, participants_of
+from interp.core.machine import Machine
+from interp.core.task import Task
 from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
-from interp.machine import Machine
-from interp.measure import Found
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
-from interp.session import remembered
-from interp.statistics import NO_NUMBER, Interval, ratio_interval, resample_weights
-from interp.task import Task
+from interp.results.measure import Found
+from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
+from interp.support.session import remembered
 
 _NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
@@ -99,7 +99,7 @@ def responses(
     """How much the prediction of every round changes with each edit; 0 before it.
 
     ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever
-    :func:`~circuits.compare.fitting.predictor` takes.
+    :func:`~interp.choices.fitting.predictor` takes.
     """
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))

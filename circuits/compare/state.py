@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question, pooled, scored
-from interp.algorithm import Predicted
-from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
+from interp.choices.fitting import Array, distributions, divergence
+from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.measure import FEW, NOTHING, UNTRAINED, Found, Measure, best_of
-from interp.session import remembered
-from interp.statistics import Interval
+from interp.results.measure import FEW, NOTHING, UNTRAINED, Found, Measure, best_of
+from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
+from interp.stats.intervals import Interval
+from interp.support.session import remembered
 
 _HELP = ("round",)
 _STITCHED = 0.95
@@ -47,7 +47,7 @@ class Stitching:
 
     Attributes:
         supplied: what was given beside the latents: () or ("round",).
-        control: "" for the models themselves, "shuffled", or :data:`~interp.measure.UNTRAINED`.
+        control: "" for the models themselves, "shuffled", or :data:`~interp.results.measure.UNTRAINED`.
         score: of the worst band of starts, which are the rounds from ``band[0]`` to ``band[1]``.
         seen: what is compared: "predictions", or "carried values" of a target that all but says which outcome it is.
     """

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.effects import EffectsPart
-from circuits.compare.fitting import Array, search
 from circuits.compare.question import (
     Compared,
     CrossFitted,
@@ -37,10 +36,10 @@ from circuits.compare.question import (
 )
 from circuits.compare.response import RESPONDS, ResponsePart
 from circuits.compare.state import is_hard
-from interp.algorithm import Algorithm, Family, Values, in_words
-from interp.decoder import RIDGE, Affine
+from interp.choices.fitting import Array, search
+from interp.core.algorithm import Algorithm, Family, Values, in_words
 from interp.interventions.moves import StepResult, Transition, Writer, flat, transition
-from interp.measure import (
+from interp.results.measure import (
     AS_WELL,
     NOTHING,
     SPANS,
@@ -51,8 +50,9 @@ from interp.measure import (
     best_of,
     decisive,
 )
-from interp.session import remembered
-from interp.statistics import Interval, ratio_interval
+from interp.stats.decoder import RIDGE, Affine
+from interp.stats.intervals import Interval, ratio_interval
+from interp.support.session import remembered
 
 _ON, _OFF = "on", "off"
 _STEPPED, _STRAYED = (

@@ -17,10 +17,10 @@ import numpy as np
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
-from interp.algorithm import Values
-from interp.checks import checked
-from interp.errors import require, require_known, theirs
+from interp.core.algorithm import Values
 from interp.model.config import AttentionRule
+from interp.support.checks import checked
+from interp.support.errors import require, require_known, theirs
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs

@@ -12,9 +12,9 @@ from circuits import heads as wire
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
 from interp import tasks
-from interp.algorithm import Values
-from interp.checks import integer
-from interp.errors import require, require_known
+from interp.core.algorithm import Values
+from interp.support.checks import integer
+from interp.support.errors import require, require_known
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import joined

@@ -13,8 +13,8 @@ import numpy as np
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
-from interp.algorithm import Values
-from interp.errors import require, require_known
+from interp.core.algorithm import Values
+from interp.support.errors import require, require_known
 from interp.tasks.experts import algorithms, sample
 from interp.tasks.experts.layout import ExpertRound
 

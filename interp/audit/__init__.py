@@ -16,6 +16,6 @@ Not here: pictures (``reports``), shares of an effect by component (``interp.int
 machines are the same (``circuits.compare``).
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

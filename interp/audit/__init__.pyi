@@ -1,4 +1,4 @@
-"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+"""What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from interp.audit.battery import AuditResult as AuditResult
 from interp.audit.battery import audit as audit

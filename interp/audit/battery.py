@@ -16,14 +16,14 @@ import pandas as pd
 
 from interp.audit import content, dynamics, shortcuts, timing, used
 from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, rounds_for
-from interp.checks import checked
+from interp.core.machine import Machine
 from interp.interventions.sites import carried_mask
-from interp.library import load
-from interp.machine import Machine
-from interp.measure import Measure, Measured
-from interp.provenance import provenance
-from interp.session import session
-from interp.workers import bar, one_thread
+from interp.model.library import load
+from interp.results.measure import Measure, Measured
+from interp.support.checks import checked
+from interp.support.provenance import provenance
+from interp.support.session import session
+from interp.support.workers import bar, one_thread
 
 _SEED = 50  # of the regimes that are run with twice as many rounds
 

@@ -8,7 +8,8 @@ directions drawn at random.
 
 What can be read need not be used: :func:`decoded` fits a ridge map from everything that is carried to the algorithm's
 memory on some episodes and scores it on others. Its controls are the memory of other episodes and untrained copies,
-read alike from as many episodes as these need (:data:`interp.refit.PLATEAU`). Few episodes fit a poor map: a memory is
+read alike from as many episodes as these need (:data:`interp.stats.refit.PLATEAU`). Few episodes
+fit a poor map: a memory is
 called unread only where twice as many episodes, by what they gain over half as many, would not read it either.
 
 NOT evidence that these directions mean anything: they are those in which states vary most.
@@ -26,12 +27,12 @@ from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import CONTENT, Change, donors, limited, replaced, worth
-from interp.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.interventions.moves import flat
-from interp.measure import FEW, Control, Measure, Word
-from interp.refit import PLATEAU
-from interp.session import remembered
-from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
+from interp.results.measure import FEW, Control, Measure, Word
+from interp.stats.decoder import N_FOLDS, RIDGE, cross_fitted
+from interp.stats.intervals import Interval, mean_interval, ratio_interval, resample_weights
+from interp.stats.refit import PLATEAU
+from interp.support.session import remembered
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (

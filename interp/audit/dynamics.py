@@ -29,17 +29,17 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from interp.algorithm import Episodes
 from interp.audit.trial import QUICK, THRESHOLDS, Array, Trial, claimed
-from interp.checks import checked, integer
-from interp.errors import require
+from interp.core.algorithm import Episodes
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, batches
 from interp.interventions.sites import Place, carried_mask
-from interp.machine import Machine
-from interp.measure import Measure
 from interp.model.run import Rollout, select_rounds
-from interp.session import remembered
-from interp.statistics import Interval, ratio_interval
+from interp.results.measure import Measure
+from interp.stats.intervals import Interval, ratio_interval
+from interp.support.checks import checked, integer
+from interp.support.errors import require
+from interp.support.session import remembered
 
 _PERIODS = range(2, 9)
 _GROWS = 1.5  # steps that are so much longer at the end of the orbit than in its middle grow

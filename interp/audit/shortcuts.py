@@ -19,15 +19,15 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 
-from interp.algorithm import Algorithm, participants_of
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import Change, influence, mean
-from interp.machine import Machine
-from interp.measure import Measure
+from interp.core.algorithm import Algorithm, participants_of
+from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import sequential
-from interp.session import remembered
-from interp.statistics import Interval, mean_interval
+from interp.results.measure import Measure
+from interp.stats.intervals import Interval, mean_interval
+from interp.support.session import remembered
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
 """Adversarial episodes that are wanted (no more than an audit runs of a regime), regimes that are drawn from, draws of

@@ -19,14 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.algorithm import NEXT, Algorithm, Values
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import donors
+from interp.core.algorithm import NEXT, Algorithm, Values
 from interp.interventions.experiment import Edit, Experiment, batches, run_on
 from interp.interventions.moves import flat
 from interp.interventions.sites import Place, Site
-from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word
-from interp.statistics import Interval, mean_interval, ratio_interval
+from interp.results.measure import AS_WELL, UNTRAINED, Control, Measure, Word
+from interp.stats.intervals import Interval, mean_interval, ratio_interval
 
 _SPAN = 0.05
 """A gain over the rounds that is a smaller share of the loss at first is none that could be early, late or lost."""

@@ -5,7 +5,7 @@ it is the distance of the means in units of two standard deviations of the means
 What a change *costs* is by how much the task's own loss rises, by the truth.
 
 What is fixed of every claim, its threshold and the threshold's reason stand in ``claims.json``; the rule that judges is
-that of :mod:`interp.measure`.
+that of :mod:`interp.results.measure`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import Algorithm, participants_of, refuse_missing
-from interp.checks import check_fields, integer
-from interp.errors import InputError, require
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, participants_of, refuse_missing
+from interp.core.machine import Machine
 from interp.interventions.experiment import Again, run_on
-from interp.machine import Machine
-from interp.measure import UNTRAINED, Control, Side, best_of, claims
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
 from interp.model.transformer import untrained
-from interp.statistics import Interval
+from interp.results.measure import UNTRAINED, Control, Side, best_of, claims
+from interp.stats.intervals import Interval
+from interp.support.checks import check_fields, integer
+from interp.support.errors import InputError, require
 
 Array = NDArray[Any]
 ALL = "all that is carried"
@@ -105,7 +105,7 @@ QUICK = Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, alo
 
 @dataclass(eq=False)
 class Trial:
-    """A model on episodes, with what was computed for it (:func:`interp.session.remembered`).
+    """A model on episodes, with what was computed for it (:func:`interp.support.session.remembered`).
 
     Attributes:
         shape: episodes and rounds.

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
-from interp.measure import Control, Measure
-from interp.session import remembered
-from interp.statistics import Interval, mean_interval, ratio_interval
+from interp.results.measure import Control, Measure
+from interp.stats.intervals import Interval, mean_interval, ratio_interval
+from interp.support.session import remembered
 
 
 class Change(StrEnum):

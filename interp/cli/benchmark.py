@@ -9,8 +9,8 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.files import folder_to_write
-from interp.lazy import named
+from interp.support.files import folder_to_write
+from interp.support.lazy import named
 
 
 def _method_names() -> str:

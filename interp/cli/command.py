@@ -35,13 +35,13 @@ from typer.core import TyperCommand, TyperGroup
 
 import interp
 import interp.tasks
-from interp import workers
-from interp.errors import InputError, require, theirs
-from interp.files import json_values, read_rows, read_tables
-from interp.foreign import markup, one_line, plain, rich_table
-from interp.lazy import named
-from interp.measure import Measured
-from interp.workers import one_thread
+from interp.results.measure import Measured
+from interp.support import workers
+from interp.support.errors import InputError, require, theirs
+from interp.support.files import json_values, read_rows, read_tables
+from interp.support.foreign import markup, one_line, plain, rich_table
+from interp.support.lazy import named
+from interp.support.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))

@@ -11,14 +11,14 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
-from interp.files import folder_to_write, write_csv
-from interp.library import handwired_models, models
+from interp.model.library import handwired_models, models
+from interp.support.errors import require
+from interp.support.files import folder_to_write, write_csv
 
 
 def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
     """What the players of some traces choose like, and whether as ``machines`` do."""
-    from circuits.compare.choices import behaviour, behaviour_tables
+    from interp.choices.explain import behaviour, behaviour_tables
     from interp.llm.loading import read
     from reports.blocks import joined
 

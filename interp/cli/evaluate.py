@@ -15,8 +15,8 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.files import folder_to_write, write_csv, write_json
-from interp.foreign import plain
+from interp.support.files import folder_to_write, write_csv, write_json
+from interp.support.foreign import plain
 
 
 @command(example="interp audit wma-learned --quick", torch=True, **options.OF_A_MACHINE)
@@ -95,7 +95,7 @@ def _evaluate(
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
-    from interp.workers import bar
+    from interp.support.workers import bar
 
     folder = folder_to_write(out / Path(model).name)
     with bar(f"evaluating {loaded.name}", len(suite.plan_of(loaded).parts(loaded))) as done:
@@ -124,7 +124,7 @@ def _evaluate(
 def _models(say: Say) -> None:
     """List what can be loaded, task by task; with --quiet, the names alone."""
     from interp import tasks
-    from interp.library import models as records
+    from interp.model.library import models as records
 
     known = records()
     say.facts(models=[vars(record) for record in known])

@@ -10,10 +10,10 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
-from interp.errors import InputError, require, require_known, theirs
-from interp.files import folder_to_write, write_csv
 from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
-from interp.workers import display, working
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.files import folder_to_write, write_csv
+from interp.support.workers import display, working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
@@ -234,7 +234,7 @@ def _run(
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
-    from circuits.compare.choices import behaviour, behaviour_tables
+    from interp.choices.explain import behaviour, behaviour_tables
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
     from interp.llm.scores import readable, write_tables
@@ -283,7 +283,7 @@ def _score(
     Args:
         regime: Regime of foreign results that do not name theirs.
     """
-    from circuits.compare.choices import behaviour, behaviour_tables
+    from interp.choices.explain import behaviour, behaviour_tables
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)

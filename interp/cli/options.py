@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
-from interp.algorithm import with_parameters
-from interp.checks import device_called
 from interp.cli.command import Say
-from interp.errors import InputError, require, require_known
-from interp.machine import Machine
-from interp.workers import share
+from interp.core.algorithm import with_parameters
+from interp.core.machine import Machine
+from interp.support.checks import device_called
+from interp.support.errors import InputError, require, require_known
+from interp.support.workers import share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
@@ -58,7 +58,7 @@ def completing(
 
 
 def _models(*kinds: str) -> dict[str, str]:
-    from interp.library import models
+    from interp.model.library import models
 
     return {record.name: record.description for record in models() if record.kind in kinds}
 
@@ -248,8 +248,8 @@ def load(
     A handwired model is built in ``sizes`` (by option) and with ``arguments`` (``NAME=VALUE`` pairs); ``sampled`` says
     that the command can draw episodes of other sizes than a learned model's own.
     """
-    from interp import library
-    from interp.workers import working
+    from interp.model import library
+    from interp.support.workers import working
 
     with working(f"loading {name}"):
         place, given = device_called(device), settings_of(arguments or ())

@@ -9,9 +9,9 @@ from typing import Annotated, Any, cast
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require, require_known
-from interp.files import folder_to_write, write_csv
-from interp.machine import runs_from
+from interp.core.machine import runs_from
+from interp.support.errors import require, require_known
+from interp.support.files import folder_to_write, write_csv
 
 _Round = Annotated[
     int | None,

@@ -12,8 +12,8 @@ import typer
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
-from interp.files import folder_to_write, write_csv, write_figure, write_json, write_text
+from interp.support.errors import require
+from interp.support.files import folder_to_write, write_csv, write_figure, write_json, write_text
 
 _SITE = "Such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
 
@@ -88,7 +88,7 @@ def _probe(
     import pandas as pd
 
     import probes
-    from interp.workers import working
+    from interp.support.workers import working
 
     task = interp.tasks.of(loaded)
     n_episodes, n_rounds = (

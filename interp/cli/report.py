@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
-from interp.checks import seed_of
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.files import folder_to_write
+from interp.support.checks import seed_of
+from interp.support.files import folder_to_write
 
 
 @command(

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
-from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require, require_known
-from interp.files import folder_to_write, require_free, write_csv, write_figure
-from interp.workers import one_thread, working
+from interp.support.checks import folder_name
+from interp.support.errors import require, require_known
+from interp.support.files import folder_to_write, require_free, write_csv, write_figure
+from interp.support.workers import one_thread, working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[
@@ -159,8 +159,8 @@ def _fit_recorded(
     require_free(out / name)
     episodes = options.read(interp.tasks.get(task), recorded)
     with working("importing torch"):
+        from interp.choices.recorded import fit_cell
         from interp.model.checkpoints import save_checkpoint
-        from interp.training.recorded import fit_cell
     with one_thread():
         cell = fit_cell(episodes, kind, units=arguments.pop("width", 2), seed=seed, **arguments)
     cell.machine.name = name

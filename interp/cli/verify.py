@@ -12,8 +12,8 @@ import typer
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
-from interp.files import folder_to_write
+from interp.support.errors import require
+from interp.support.files import folder_to_write
 
 _NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed")
 """Arguments of verification that are none of a circuit."""
@@ -57,8 +57,8 @@ def _verify(
     """
     from circuits import verification
     from circuits.registry import DTYPES, handwired
-    from interp import library
-    from interp.files import write_csv, write_json
+    from interp.model import library
+    from interp.support.files import write_csv, write_json
 
     if out is not None:
         folder_to_write(out)

@@ -12,6 +12,6 @@ its plan there by name. Not in this room: the inside of a model (``probes``, ``i
 against learned (``circuits``), pictures (``reports``).
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -1,4 +1,4 @@
-"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+"""What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
 from interp.evaluation import experts as experts
 from interp.evaluation import qlearning as qlearning

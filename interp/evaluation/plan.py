@@ -23,14 +23,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import Episodes
-from interp.checks import checked, checked_fields
-from interp.display import lacks
-from interp.errors import InputError, require
-from interp.machine import Machine
+from interp.core.algorithm import Episodes
+from interp.core.display import lacks
+from interp.core.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
+from interp.support.checks import checked, checked_fields
+from interp.support.errors import InputError, require
 
 Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]

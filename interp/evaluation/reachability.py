@@ -35,16 +35,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import participants_of, refuse_missing
-from interp.checks import checked
-from interp.decoder import Affine
-from interp.errors import require
+from interp.core.algorithm import participants_of, refuse_missing
+from interp.core.machine import Machine
 from interp.evaluation.plan import MODEL, SWAP, EvaluationPlan, Hook, Row, cut, predictions_of, row
 from interp.interventions.steering import has_state_direction, write_state
-from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.statistics import Interval, mean_interval
+from interp.stats.decoder import Affine
+from interp.stats.intervals import Interval, mean_interval
+from interp.support.checks import checked
+from interp.support.errors import require
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first, records
 from interp.tasks.reachability.analysis import losses

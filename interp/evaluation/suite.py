@@ -18,15 +18,15 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from interp import catalog
-from interp.errors import InputError, require
+from interp.core import catalog
+from interp.core.machine import Machine
 from interp.evaluation.plan import EvaluationPlan, notes
-from interp.files import write_csv, write_json
-from interp.foreign import rich_table
-from interp.machine import Machine
-from interp.measure import Found
-from interp.provenance import provenance
-from interp.workers import each
+from interp.results.measure import Found
+from interp.support.errors import InputError, require
+from interp.support.files import write_csv, write_json
+from interp.support.foreign import rich_table
+from interp.support.provenance import provenance
+from interp.support.workers import each
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def evaluate(
     Args:
         n_episodes: per regime; long episodes use half of it.
         done: called with 1 after each of the plan's parts.
-        n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
+        n_jobs, scheduler: workers that measure the parts, as :func:`interp.support.workers.each` takes them.
     """
     plan = plan_of(model)
     used = catalog.of(model).recorded

@@ -31,15 +31,15 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.algorithm import participants_of
-from interp.checks import checked, fit, integer, non_empty, number, refuse_endless
-from interp.errors import require, require_known
+from interp.core.algorithm import participants_of
 from interp.interventions.edge_graph import Ablation, EdgeGraph
 from interp.interventions.experiment import Tabulated, named, over
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.model.rollout import replay
-from interp.provenance import provenance
-from interp.statistics import Interval, bootstrap_mean, resample_weights
+from interp.stats.intervals import Interval, bootstrap_mean, resample_weights
+from interp.support.checks import checked, fit, integer, non_empty, number, refuse_endless
+from interp.support.errors import require, require_known
+from interp.support.provenance import provenance
 
 _Keep = Bool[np.ndarray, "source destination"]
 

@@ -13,12 +13,10 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from interp import catalog
-from interp.algorithm import Episodes
-from interp.checks import checked, checked_fields, integer
-from interp.decoder import RIDGE, Decoder
-from interp.errors import InputError, require
-from interp.files import write_csv, write_figure, write_json
+from interp.core import catalog
+from interp.core.algorithm import Episodes
+from interp.core.machine import Machine
+from interp.core.task import Task
 from interp.interventions.ablation import (
     CircuitScorer,
     ablate,
@@ -41,10 +39,12 @@ from interp.interventions.pairs import (
 from interp.interventions.patching import PatchingResult, of_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
-from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.task import Task
-from interp.workers import bar
+from interp.stats.decoder import RIDGE, Decoder
+from interp.support.checks import checked, checked_fields, integer
+from interp.support.errors import InputError, require
+from interp.support.files import write_csv, write_figure, write_json
+from interp.support.workers import bar
 
 
 @dataclass(frozen=True)

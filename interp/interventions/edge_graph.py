@@ -34,20 +34,20 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import participants_of
-from interp.checks import array_of, checked, integer
-from interp.display import lacks
-from interp.errors import InputError, require, require_known, theirs
+from interp.core.algorithm import participants_of
+from interp.core.display import lacks
+from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Place, Site, frozen, tile
-from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, Hooks
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import provenance
-from interp.statistics import mean_interval
+from interp.stats.intervals import mean_interval
+from interp.support.checks import array_of, checked, integer
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.provenance import provenance
 
 Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")

@@ -28,18 +28,18 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.algorithm import participants_of
-from interp.checks import checked, checked_fields, fit
-from interp.errors import require, require_known, theirs
+from interp.core.algorithm import participants_of
+from interp.core.machine import Machine, runs_from
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
-from interp.machine import Machine, runs_from
-from interp.measure import Found
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, require_own, run_round
 from interp.model.run import Rollout, select_rounds
-from interp.statistics import Interval, bootstrap_mean
+from interp.results.measure import Found
+from interp.stats.intervals import Interval, bootstrap_mean
+from interp.support.checks import checked, checked_fields, fit
+from interp.support.errors import require, require_known, theirs
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Effects(Found):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tabulated(Found):
-    """A result whose sentence and table are made with it; ``picture`` draws it (:meth:`~interp.measure.Found.plot`)."""
+    """A result whose sentence and table are made with it; ``picture`` draws it
+    (:meth:`~interp.results.measure.Found.plot`)."""
 
     sentence: str = field()
     table: pd.DataFrame
@@ -135,14 +136,14 @@ def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
 
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """The table of :func:`interp.figures.curves` for lines over one named axis."""
+    """The table of :func:`interp.results.figures.curves` for lines over one named axis."""
     return pd.concat(
         [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
     )
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """The table of :func:`interp.figures.intervals` for named intervals."""
+    """The table of :func:`interp.results.figures.intervals` for named intervals."""
     return pd.DataFrame([{"name": name, **vars(one)} for name, one in rows.items()])
 
 

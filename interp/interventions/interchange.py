@@ -23,18 +23,18 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import Algorithm, Episodes, Values, participants_of
-from interp.checks import checked, checked_fields, non_empty
-from interp.errors import require, require_known
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, named, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
-from interp.machine import Machine
-from interp.measure import Found
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.results.measure import Found
+from interp.stats.intervals import Interval, ratio_interval, resample_weights
+from interp.support.checks import checked, checked_fields, non_empty
+from interp.support.errors import require, require_known
+from interp.support.provenance import provenance
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.algorithm import Episodes, participants_of
-from interp.checks import checked, checked_fields, integer, refuse_endless
-from interp.errors import require, require_known
+from interp.core.algorithm import Episodes, participants_of
+from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import (
     Edit,
     Experiment,
@@ -47,12 +46,13 @@ from interp.interventions.experiment import (
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places
 from interp.interventions.sites import sites as every_site
-from interp.machine import Machine, runs_from
-from interp.measure import Found
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval
+from interp.results.measure import Found
+from interp.stats.intervals import Interval, ratio_interval
+from interp.support.checks import checked, checked_fields, integer, refuse_endless
+from interp.support.errors import require, require_known
+from interp.support.provenance import provenance
 
 _Sites = tuple[Site, ...]
 _Moment = tuple[
@@ -548,7 +548,7 @@ class _Swap:
         require(
             self.outcome.key != "state" or self.outcome.decode is not None or model.is_handwired,
             f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
-            "with a fitted interp.decoder.Decoder, or ask for outcome='latents'",
+            "with a fitted interp.stats.decoder.Decoder, or ask for outcome='latents'",
         )
         self.runs = paired_runs(model, base, source, "mediation")
         self.layout = self.runs[0].layout

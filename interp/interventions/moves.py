@@ -31,10 +31,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Episodes, Values, participants_of
-from interp.checks import array_of, checked, non_empty, number
-from interp.decoder import RANK, RIDGE, Decoder
-from interp.errors import require, require_known, theirs
+from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
 from interp.interventions.interchange import (
     InterchangeResult,
@@ -44,12 +42,14 @@ from interp.interventions.interchange import (
 )
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
-from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval
+from interp.stats.decoder import RANK, RIDGE, Decoder
+from interp.stats.intervals import Interval, ratio_interval
+from interp.support.checks import array_of, checked, non_empty, number
+from interp.support.errors import require, require_known, theirs
+from interp.support.provenance import provenance
 
 _HELD = 0.5  # a carried variable is decodable when the latents explain this share of what the others do not explain
 

@@ -19,15 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing
-from interp.checks import checked, fit, unique
-from interp.errors import InputError, require, require_known
-from interp.machine import Machine
+from interp.core import catalog
+from interp.core.algorithm import Episodes, Predicted, counted_rounds, refuse_missing
+from interp.core.machine import Machine
+from interp.core.task import Corruption
 from interp.model.layout import RoundLayout
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout, select_rounds
-from interp.task import Corruption
+from interp.support.checks import checked, fit, unique
+from interp.support.errors import InputError, require, require_known
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
-from interp.algorithm import Episodes, participants_of
-from interp.checks import checked
-from interp.errors import InputError, require_known, unknown_name
+from interp.core.algorithm import Episodes, participants_of
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
 from interp.interventions.pairs import (
     Metric,
@@ -44,11 +43,12 @@ from interp.interventions.pairs import (
     warn_if_unrelated,
 )
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
-from interp.machine import Machine
-from interp.measure import Found
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.statistics import of_each, percentile_bounds, resample_weights
+from interp.results.measure import Found
+from interp.stats.intervals import of_each, percentile_bounds, resample_weights
+from interp.support.checks import checked
+from interp.support.errors import InputError, require_known, unknown_name
+from interp.support.provenance import provenance
 
 _NO_GAP = 1e-12  # two runs that differ by less do not differ
 
@@ -154,7 +154,7 @@ class PatchingResult(Found):
 
     def plot(self, component: str = "") -> Any:
         """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
-        from interp import figures  # matplotlib is heavy
+        from interp.results import figures  # matplotlib is heavy
 
         key = component or self.sites[int(self.effects.mean(-1).abs().argmax())].component
         title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"

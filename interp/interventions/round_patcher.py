@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
+from interp.core.machine import Machine, runs_from
 from interp.interventions.sites import Site, tile
-from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, run_round

@@ -29,13 +29,13 @@ from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from interp.checks import array_of, checked, checked_fields, fit, fitted, integer, non_empty
-from interp.display import lacks
-from interp.errors import InputError, require, require_known, unknown_name
-from interp.machine import Component, Machine
+from interp.core.display import lacks
+from interp.core.machine import Component, Machine
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 from interp.model.transformer import COMPONENTS as COMPONENTS
+from interp.support.checks import array_of, checked, checked_fields, fit, fitted, integer, non_empty
+from interp.support.errors import InputError, require, require_known, unknown_name
 
 ALIASES = {"head": "z"}
 _UNKNOWN = Component("", "", "", "")

@@ -19,18 +19,18 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Episodes, participants_of
-from interp.checks import array_of, checked, checked_fields, refuse_beyond_machine, shown
-from interp.decoder import RIDGE
-from interp.errors import require
+from interp.core.algorithm import Algorithm, Episodes, participants_of
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
-from interp.machine import Machine
 from interp.model.run import Rollout, select_rounds
-from interp.provenance import provenance
-from interp.statistics import bootstrap_mean, ratio_interval
+from interp.stats.decoder import RIDGE
+from interp.stats.intervals import bootstrap_mean, ratio_interval
+from interp.support.checks import array_of, checked, checked_fields, refuse_beyond_machine, shown
+from interp.support.errors import require
+from interp.support.provenance import provenance
 
 
 def has_state_direction(model: Machine) -> bool:
@@ -92,7 +92,7 @@ def fitted_direction(
     """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
     A decoder's weights, fitted on ``episodes``, say how to *read* a state; this is how latents vary with what is read
-    (:meth:`interp.decoder.Decoder.move`). With ``site="latent@h"`` one channel is read and moved alone.
+    (:meth:`interp.stats.decoder.Decoder.move`). With ``site="latent@h"`` one channel is read and moved alone.
     """
     memory, base = _memory(algorithm), run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)

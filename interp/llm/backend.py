@@ -23,9 +23,6 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import check_fields, checked
-from interp.errors import InputError, require, require_known, theirs
-from interp.files import read_tables
 from interp.llm.notes import read_counts, write_counts
 from interp.llm.schemes import (
     RESPONSE_FORMATS,
@@ -35,6 +32,9 @@ from interp.llm.schemes import (
     expert_letters,
     read_message,
 )
+from interp.support.checks import check_fields, checked
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.files import read_tables
 
 
 class UnavailableError(RuntimeError):

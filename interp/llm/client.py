@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from interp.errors import InputError, require
-from interp.files import json_values
 from interp.llm import backend
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_in, response_format
+from interp.support.errors import InputError, require
+from interp.support.files import json_values
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8

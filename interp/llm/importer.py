@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, fitted, integer, number, shown
-from interp.errors import InputError, require
-from interp.files import read_json, reading
-from interp.foreign import loaded
 from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runner import counted, tokens_of
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import Condition, read_answer
+from interp.support.checks import checked, fitted, integer, number, shown
+from interp.support.errors import InputError, require
+from interp.support.files import read_json, reading
+from interp.support.foreign import loaded
 
 RECORD = "result.json"
 

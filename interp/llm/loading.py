@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.checks import checked
-from interp.errors import InputError, require, require_known
-from interp.files import reading
 from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import FORMAT, instance_of, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, require_known
+from interp.support.files import reading
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp.checks import checked
-from interp.errors import InputError, require, require_known
 from interp.llm.backend import THINKING_OFF, Backend, ContextOverflowError, Reply, Settings
 from interp.llm.schemes import Condition, Message, Turn
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, require_known
 
 if TYPE_CHECKING:
     import torch

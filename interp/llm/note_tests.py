@@ -19,8 +19,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.errors import require, require_known
-from interp.files import read_tables
 from interp.llm import backend as players
 from interp.llm.loading import from_trace, load
 from interp.llm.notes import mentions, read_counts, write_counts
@@ -28,9 +26,11 @@ from interp.llm.plan import Instance, Job
 from interp.llm.protocol import instance_of, read_lines, replay, session_from
 from interp.llm.runner import run
 from interp.llm.schemes import Prompt, expert_letters
-from interp.measure import FEW, Control, Measure, Measured, claims, decisive, sentence
-from interp.provenance import provenance
-from interp.statistics import exact_share
+from interp.results.measure import FEW, Control, Measure, Measured, claims, decisive, sentence
+from interp.stats.intervals import exact_share
+from interp.support.errors import require, require_known
+from interp.support.files import read_tables
+from interp.support.provenance import provenance
 
 _HALF = 0.5  # least share of telling rounds that are followed (why: docs/method/notes.md)
 _UNUSED = 0.3  # least share of notes that are used

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
 from interp.llm.schemes import expert_letters, patterns
+from interp.support.checks import checked
 
 _RE = patterns(Path(__file__).with_suffix(".toml"))
 _TIMES = {

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from interp.checks import checked
-from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
@@ -33,9 +31,11 @@ from interp.llm.schemes import (
     expert_letters,
     read_message,
 )
-from interp.measure import Found
-from interp.provenance import provenance
-from interp.statistics import mean_interval
+from interp.results.measure import Found
+from interp.stats.intervals import mean_interval
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, require_known
+from interp.support.provenance import provenance
 from interp.tasks import experts
 
 if TYPE_CHECKING:

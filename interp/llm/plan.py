@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.checks import check_fields, checked, refuse_endless
-from interp.errors import require
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
-from interp.provenance import provenance
+from interp.support.checks import check_fields, checked, refuse_endless
+from interp.support.errors import require
+from interp.support.provenance import provenance
 from interp.tasks import experts
 
 _MOST_ROUNDS = 1000

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
-from interp.errors import InputError, require
 from interp.llm import backend as players
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Job, Prices, instances, plan
@@ -34,6 +32,8 @@ from interp.llm.protocol import (
     session_from,
 )
 from interp.llm.schemes import Condition, Message, ParsedReply, built_in_prompts
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import require
 from interp.llm.schemes import Condition
+from interp.support.errors import require
 from interp.tasks.experts import REGIMES, ExpertEpisodes
 
 

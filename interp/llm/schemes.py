@@ -17,10 +17,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from interp.checks import checked
-from interp.errors import require, require_known, theirs
-from interp.files import read_tables
-from interp.foreign import loaded
+from interp.support.checks import checked
+from interp.support.errors import require, require_known, theirs
+from interp.support.files import read_tables
+from interp.support.foreign import loaded
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]

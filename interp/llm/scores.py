@@ -18,16 +18,16 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.checks import checked, require_columns
-from interp.errors import require, require_known
 from interp.evaluation.experts import regret as metrics
-from interp.files import write_csv, write_json
 from interp.llm.notes import FORMATS, check_counts, classify
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
-from interp.measure import Found
-from interp.provenance import provenance
-from interp.statistics import bootstrap_mean
+from interp.results.measure import Found
+from interp.stats.intervals import bootstrap_mean
+from interp.support.checks import checked, require_columns
+from interp.support.errors import require, require_known
+from interp.support.files import write_csv, write_json
+from interp.support.provenance import provenance
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 
@@ -226,7 +226,7 @@ def write_tables(
     """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of
     :func:`write_notes`.
 
-    Empty tables are left out; ``more`` are further ones by name, such as those of ``circuits.compare.choices``. The
+    Empty tables are left out; ``more`` are further ones by name, such as those of ``interp.choices.explain``. The
     scores and the files written are returned.
     """
     scores = score(runs, seed=seed)

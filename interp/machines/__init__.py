@@ -9,9 +9,9 @@
 
 All take two functions of the user's: what the model hears of a round, and how its prediction is read. :class:`Said`
 says a round as numbers, for a model that has no input format of its own. What all of them need is in
-:mod:`interp.machine`; what is trained here, in :mod:`interp.training`.
+:mod:`interp.core.machine`; what is trained here, in :mod:`interp.training`.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp import catalog
-from interp.checks import checked, integer
-from interp.errors import require, require_known
+from interp.core import catalog
+from interp.core.task import Task
 from interp.machines.recurrent import Said, cell, loop
 from interp.machines.sequences import Embedded, state_space, thoughts
 from interp.model.adapted import AdaptedMachine, layout_for
 from interp.model.checkpoints import BUILDERS
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.task import Task
+from interp.support.checks import checked, integer
+from interp.support.errors import require, require_known
 
 _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
 """Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""

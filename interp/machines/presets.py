@@ -13,10 +13,10 @@ Training one, and loading a model that was trained, needs no import::
 
 from __future__ import annotations
 
-from interp import catalog
-from interp.library import register_machine
+from interp.core import catalog
 from interp.machines.learners import KINDS
 from interp.model.checkpoints import BUILDERS
+from interp.model.library import register_machine
 
 for _task in catalog.every():
     for _kind in KINDS:

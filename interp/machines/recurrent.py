@@ -19,13 +19,13 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from interp.checks import checked, file_path, fit, integer, kind_of, shown
-from interp.errors import require, require_known
-from interp.files import reading
-from interp.machine import Channel
+from interp.core.machine import Channel
+from interp.core.task import Task
 from interp.model.adapted import AdaptedMachine, Point, adapt, gates
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.task import Task
+from interp.support.checks import checked, file_path, fit, integer, kind_of, shown
+from interp.support.errors import require, require_known
+from interp.support.files import reading
 
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]  # ``(module, fed)`` to what the model hears of a round

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from interp.checks import checked, checked_fields, file_path, integer, plainly
-from interp.errors import require, theirs
-from interp.files import reading
-from interp.machine import Channel
+from interp.core.machine import Channel
+from interp.core.task import Task
 from interp.machines.recurrent import with_points
 from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
 from interp.model.hooked import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.task import Task
+from interp.support.checks import checked, checked_fields, file_path, integer, plainly
+from interp.support.errors import require, theirs
+from interp.support.files import reading
 
 _PREFIX, _ALIAS = "base_causallm.", "embedding."
 

@@ -38,16 +38,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformer_lens.hook_points import HookPoint
 
-from interp import catalog
-from interp.algorithm import Algorithm
-from interp.checks import checked, checked_fields, integer, plainly, refuse_beyond_machine, shown
-from interp.errors import InputError, require, require_known, theirs, unknown_name
-from interp.machine import Channel, Component, Stepped
+from interp.core import catalog
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Channel, Component, Stepped
+from interp.core.task import Task
 from interp.model.checks import CLOSE, TRUSTED, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import room
-from interp.task import Task
+from interp.support.checks import (
+    checked,
+    checked_fields,
+    integer,
+    plainly,
+    refuse_beyond_machine,
+    shown,
+)
+from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
@@ -99,7 +106,7 @@ class Point:
         item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a key, an attribute,
             or several of these, one within the other: ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run.
-        axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.machine.Component`.
+        axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.core.machine.Component`.
         name: in tables; the key with spaces when empty.
     """
 

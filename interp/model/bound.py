@@ -28,12 +28,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
 
-from interp.checks import checked
-from interp.errors import require
 from interp.model.components import RuntimeConfig
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.checks import checked
+from interp.support.errors import require
 
 _LOG_FLOOR = 1e-30
 

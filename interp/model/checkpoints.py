@@ -24,10 +24,17 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from interp import catalog
-from interp.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
-from interp.errors import InputError, require, theirs
-from interp.files import (
+from interp.core import catalog
+from interp.core.machine import Machine
+from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
+from interp.model.config import LatentTransformerConfig
+from interp.model.hooked import AS_REAL, REAL
+from interp.model.layout import layout_from_dict
+from interp.model.rollout import sequential
+from interp.model.transformer import HookedLatentTransformer
+from interp.support.checks import MOST_GB, checked, file_path, plainly, refuse_above, shown
+from interp.support.errors import InputError, require, theirs
+from interp.support.files import (
     digest_of,
     read_json,
     reading,
@@ -36,15 +43,8 @@ from interp.files import (
     write_text,
     writing,
 )
-from interp.lazy import entry
-from interp.machine import Machine
-from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
-from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL
-from interp.model.layout import layout_from_dict
-from interp.model.rollout import sequential
-from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import versions
+from interp.support.lazy import entry
+from interp.support.provenance import versions
 
 _FORMAT_VERSION = 2
 _CLOSE = (

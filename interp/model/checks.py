@@ -1,4 +1,4 @@
-"""Does a machine keep its contract (:mod:`interp.machine`)? Checks that users run on a model of their own.
+"""Does a machine keep its contract (:mod:`interp.core.machine`)? Checks that users run on a model of their own.
 
     >>> import interp
     >>> check_machine(interp.load("wma-handwired", n_experts=2))
@@ -25,16 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import NEXT, Algorithm, Episodes
-from interp.checks import array_of, checked, fitted, shown, unique
-from interp.errors import InputError, require, require_known, theirs
-from interp.machine import Machine, Stepped
+from interp.core import catalog
+from interp.core.algorithm import NEXT, Algorithm, Episodes
+from interp.core.machine import Machine, Stepped
+from interp.core.task import Task
 from interp.model.hooked import written
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import replay, sequential
 from interp.model.run import Rollout, room
-from interp.task import Task
+from interp.support.checks import array_of, checked, fitted, shown, unique
+from interp.support.errors import InputError, require, require_known, theirs
 
 N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
 _NOTHING = (

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
-from interp.checks import check_fields, checked, refuse_above
-from interp.errors import require, require_known
 from interp.model.layout import RoundLayout, layout_from_dict
+from interp.support.checks import check_fields, checked, refuse_above
+from interp.support.errors import require, require_known
 
 AttentionRule = Literal["softmax", "hard", "linear"]
 LatentUpdate = Literal["add", "replace"]

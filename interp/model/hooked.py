@@ -23,14 +23,14 @@ from transformer_lens import ActivationCache, FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
-from interp.checks import NO, array_of, checked, fit, fitted, shown
-from interp.display import described
-from interp.errors import InputError, require, require_known, theirs
-from interp.machine import Channel, Component, Stepped
+from interp.core.display import described
+from interp.core.machine import Channel, Component, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.session import once
+from interp.support.checks import NO, array_of, checked, fit, fitted, shown
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.session import once
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 Hooks = Sequence[tuple[str, HookFunction]]

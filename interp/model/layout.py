@@ -24,9 +24,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from interp.algorithm import Episodes, Predicted, missing_rounds
-from interp.checks import checked, integer, shown
-from interp.errors import InputError, require, require_known, theirs
+from interp.core.algorithm import Episodes, Predicted, missing_rounds
+from interp.support.checks import checked, integer, shown
+from interp.support.errors import InputError, require, require_known, theirs
 
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
@@ -381,7 +381,7 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     """The layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
-    from interp import catalog
+    from interp.core import catalog
 
     require(
         isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}"

@@ -33,18 +33,18 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import Episodes
-from interp.checks import checked, refuse_beyond_machine, shown
-from interp.display import Cache
-from interp.errors import InputError, require, require_known
-from interp.machine import Machine, Stepped
+from interp.core import catalog
+from interp.core.algorithm import Episodes
+from interp.core.display import Cache
+from interp.core.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.session import once
-from interp.workers import threads_for
+from interp.support.checks import checked, refuse_beyond_machine, shown
+from interp.support.errors import InputError, require, require_known
+from interp.support.provenance import provenance
+from interp.support.session import once
+from interp.support.workers import threads_for
 
 _MANY = 10_000  # rounds of which one is cached by itself first, to see what all of them would take
 _CHUNK = 256  # episodes run at once on a CPU

@@ -13,12 +13,12 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked, fit, shown
-from interp.display import Cache, table_html
-from interp.errors import require
-from interp.foreign import one_line
-from interp.machine import Machine
+from interp.core.display import Cache, table_html
+from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.support.checks import checked, fit, shown
+from interp.support.errors import require
+from interp.support.foreign import one_line
 
 Commit = Literal["own", "target"]
 Rounds = int | slice | Sequence[int] | Literal["all"]

@@ -24,12 +24,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from interp.checks import checked, file_path
-from interp.errors import InputError, require, require_known
-from interp.files import digest_of, json_values, reading, write_atomic
-from interp.foreign import loaded
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
+from interp.support.checks import checked, file_path
+from interp.support.errors import InputError, require, require_known
+from interp.support.files import digest_of, json_values, reading, write_atomic
+from interp.support.foreign import loaded
 
 _FED = ("tokens", "values", "slots")
 _MISSING = "missing"

@@ -28,10 +28,7 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked, fit, shown
-from interp.errors import InputError, require
-from interp.files import read_rows
-from interp.machine import Channel, Component, Machine, Stepped
+from interp.core.machine import Channel, Component, Machine, Stepped
 from interp.model.components import (
     Block,
     Embedding,
@@ -44,7 +41,10 @@ from interp.model.components import (
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.session import once
+from interp.support.checks import MOST_GB, checked, fit, shown
+from interp.support.errors import InputError, require
+from interp.support.files import read_rows
+from interp.support.session import once
 
 
 class _RoundOutput(NamedTuple):

@@ -16,6 +16,6 @@ and ``bandit`` (choices among arms) come with the package; ``mdp`` is the data s
 A folder beside this file whose package defines ``TASK`` is found by itself: a new task edits nothing here.
 """
 
-from interp.lazy import facade
+from interp.support.lazy import facade
 
 __getattr__, __dir__, __all__ = facade(__name__)

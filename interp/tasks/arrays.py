@@ -28,11 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import Predicted
-from interp.checks import array_of, checked, integer, shown
-from interp.errors import require, require_known, theirs
-from interp.model.layout import MOST, EncodedRounds, RoundLayout
-from interp.task import (
+from interp.core.algorithm import Predicted
+from interp.core.task import (
     Analysis,
     BaseEpisodes,
     Corruption,
@@ -44,6 +41,9 @@ from interp.task import (
     freeze,
     length_of,
 )
+from interp.model.layout import MOST, EncodedRounds, RoundLayout
+from interp.support.checks import array_of, checked, integer, shown
+from interp.support.errors import require, require_known, theirs
 
 _Array = NDArray[Any]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from interp.errors import InputError, require
 from interp.model.layout import RoundLayout, size_range
+from interp.support.errors import InputError, require
 
 
 class SizedRound(RoundLayout):
@@ -50,7 +50,7 @@ class SizedRound(RoundLayout):
         for name, (low, high) in zip(self.ranged, self.served, strict=True):
             size, unit = getattr(episodes, name), name.removeprefix("n_")
             if not low <= size <= high:
-                from interp.library import serving
+                from interp.model.library import serving
 
                 serves = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
                 raise InputError(

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp import catalog
-from interp.checks import file_path, number
-from interp.display import lacks
-from interp.errors import InputError, require, require_known
-from interp.files import read_rows, read_tables, reading
-from interp.machine import Machine
+from interp.core import catalog
+from interp.core.display import lacks
+from interp.core.machine import Machine
+from interp.support.checks import file_path, number
+from interp.support.errors import InputError, require, require_known
+from interp.support.files import read_rows, read_tables, reading
 
 _GUESSED = read_tables(Path(__file__).with_suffix(".toml"))["guessed"]
 """What a column is called where the user does not say, in small letters: patterns."""
@@ -176,7 +176,7 @@ _Rows = Callable[[Machine], tuple[tuple[Any, ...], ...]]
 
 
 def places(path: Path) -> tuple[_Rows, _Rows]:
-    """``claims`` and ``aligned`` of a task's :class:`~interp.task.Analysis`, from a CSV file with a row for each.
+    """``claims`` and ``aligned`` of a task's :class:`~interp.core.task.Analysis`, from a CSV file with a row for each.
 
     Of the variables "a|b" the first that the algorithm carries is meant, or the last. Sites are those of a transformer,
     and of any other machine where ``where`` is "else" (all that it carries without any). A row with ``{layer}`` stands

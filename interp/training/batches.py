@@ -17,13 +17,13 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor, nn
 
-from interp import catalog
-from interp.algorithm import Episodes, refuse_missing
-from interp.errors import require
-from interp.machine import Machine
+from interp.core import catalog
+from interp.core.algorithm import Episodes, refuse_missing
+from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import rollout, run_round
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pandas as pd
 
-from interp import catalog
-from interp.checks import checked, folder_name
-from interp.errors import require
+from interp.core import catalog
 from interp.evaluation.suite import headline
-from interp.library import SHIPPED
 from interp.model.checkpoints import BUILDERS, save_checkpoint
+from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import git_revision, versions
+from interp.support.checks import checked, folder_name
+from interp.support.errors import require
+from interp.support.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.runs import TrainedRun, called, load_run

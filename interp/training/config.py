@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from interp import catalog
-from interp.checks import check_fields
-from interp.errors import InputError, require, require_known, theirs
+from interp.core import catalog
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
+from interp.support.checks import check_fields
+from interp.support.errors import InputError, require, require_known, theirs
 
 _OF_THE_MODEL = [
     "d_model",

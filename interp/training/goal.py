@@ -7,7 +7,7 @@ A task's record names it (``training``); only ``targets`` is needed::
     >>> from interp import tasks
     >>> goal = goal_of(tasks.get("experts"))
     >>> sorted(goal.presets), goal.floor
-    (['laptop', 'laptop-wide', 'paper'], 'the Bayes predictor')
+    (['laptop', 'laptop-replaced', 'laptop-wide', 'paper'], 'the Bayes predictor')
 
 The loss is the mean cross-entropy from the targets. Its floor is their entropy where nothing better is known; a task
 whose optimum lies higher (labels cannot be known) gives ``evaluate``, whose ``excess`` is above that optimum.
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.catalog import every
-from interp.checks import checked_fields
-from interp.errors import InputError, require_known
-from interp.task import Task
+from interp.core.catalog import every
+from interp.core.task import Task
+from interp.support.checks import checked_fields
+from interp.support.errors import InputError, require_known
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer

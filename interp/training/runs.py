@@ -27,14 +27,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from interp.checks import checked
-from interp.errors import InputError, require
-from interp.files import digest_of, read_json, reading, write_atomic
-from interp.library import SHIPPED
-from interp.machine import Machine
+from interp.core.machine import Machine
 from interp.model.checkpoints import built
+from interp.model.library import SHIPPED
 from interp.model.saved import content_of
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
+from interp.support.files import digest_of, read_json, reading, write_atomic
 from interp.training.config import TrainingConfig
 
 STATE_FILE = "training.safetensors"

@@ -30,19 +30,19 @@ from accelerate.utils import broadcast_object_list
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.checks import checked, folder_name, integer
-from interp.errors import InputError, require, unknown_name
-from interp.files import file_to_write, locked, read_json, reading, write_json, writing
-from interp.library import load, models
-from interp.machine import Machine
+from interp.core.machine import Machine
 from interp.model.checkpoints import save_checkpoint
+from interp.model.library import load, models
 from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import provenance
+from interp.support.checks import checked, folder_name, integer
+from interp.support.errors import InputError, require, unknown_name
+from interp.support.files import file_to_write, locked, read_json, reading, write_json, writing
+from interp.support.provenance import provenance
+from interp.support.workers import display, interruptible, threads_for
 from interp.training import runs
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
-from interp.workers import display, interruptible, threads_for
 
 _SAID = ("name", "origin")  # what a configuration says of a model's history, not of its shape
 

@@ -27,9 +27,9 @@ from typing import Literal
 
 import numpy as np
 
-from interp.errors import require_known
-from interp.files import read_rows
-from interp.machine import Machine
+from interp.core.machine import Machine
+from interp.support.errors import require_known
+from interp.support.files import read_rows
 from lab.known import makers
 from lab.known.makers import REFERENCES, reference
 

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from interp import tasks
-from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import InputError, require
-from interp.machine import Channel
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Channel
 from interp.model.adapted import AdaptedMachine, adapt
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.episodes import MDPEpisodes

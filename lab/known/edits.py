@@ -7,7 +7,7 @@ state before, the state after and a memory of the edit's own. That memory is car
 first latent, which nothing in the circuit reads, so what passes from round to round passes in the latents as in every
 machine. The heads are untouched: an edited circuit is the same circuit.
 
-States are ``[batch, ...]`` as :meth:`~interp.machine.Machine.read_state` arranges them, in double precision.
+States are ``[batch, ...]`` as :meth:`~interp.core.machine.Machine.read_state` arranges them, in double precision.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require
 from lab.variants import widened
 
 Edit = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

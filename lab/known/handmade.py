@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.algorithm import Algorithm
-from interp.machine import Channel
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Channel
 from interp.model.adapted import AdaptedMachine, adapt
 from interp.tasks.experts.families import fading_majority
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import rotated, with_distractors
 from circuits.registry import build
-from interp import library
-from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import checked
-from interp.errors import require_known
-from interp.machine import Machine
+from interp.core.algorithm import Algorithm, Values, Variable
+from interp.core.machine import Machine
+from interp.model import library
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.support.checks import checked
+from interp.support.errors import require_known
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.qlearning import families as learners

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from circuits import compare
-from interp.checks import checked
-from interp.machine import Machine
-from interp.statistics import exact_share
+from interp.core.machine import Machine
+from interp.stats.intervals import exact_share
+from interp.support.checks import checked
 from lab.known import QUESTIONS, Specimen
 
 SCORED = (*QUESTIONS, "algorithm")

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import require
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
+from interp.support.errors import require
 from reports.explore.view import Bench, View, Written
 
 _N_CONTROLS = 4  # random changes of equal size; their range is shown

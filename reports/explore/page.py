@@ -18,15 +18,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from interp.decoder import Decoder
-from interp.errors import InputError, require
+from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Site, sites, swept
-from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
-from interp.palette import INK, LIGHT
-from interp.style import WIDTH, house_style, inline_svg
+from interp.results.palette import INK, LIGHT
+from interp.results.style import WIDTH, house_style, inline_svg
+from interp.stats.decoder import Decoder
+from interp.support.errors import InputError, require
 from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
 from reports.explore.view import KINDS, Bench, score, script

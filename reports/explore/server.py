@@ -19,14 +19,14 @@ from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
-from interp import catalog
-from interp.checks import checked, checked_fields
-from interp.errors import InputError, require, require_known, theirs
-from interp.foreign import csv, one_line, svg
-from interp.library import load
-from interp.machine import Machine
+from interp.core import catalog
+from interp.core.machine import Machine
+from interp.model.library import load
 from interp.model.run import room
-from interp.style import house_style
+from interp.results.style import house_style
+from interp.support.checks import checked, checked_fields
+from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.foreign import csv, one_line, svg
 from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet
 from reports.explore import page

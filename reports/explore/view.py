@@ -26,17 +26,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp import catalog
-from interp.algorithm import Episodes, Values
-from interp.checks import checked, fit, shown
-from interp.decoder import RIDGE
-from interp.errors import InputError, require, require_known, theirs
+from interp.core import catalog
+from interp.core.algorithm import Episodes, Values
+from interp.core.machine import Machine
+from interp.core.task import Corruption
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
-from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
-from interp.task import Corruption
+from interp.stats.decoder import RIDGE
+from interp.support.checks import checked, fit, shown
+from interp.support.errors import InputError, require, require_known, theirs
 from reports.blocks import TEXTS, environment
 
 N_EPISODES = 16  # that can be looked at

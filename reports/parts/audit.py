@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
-from interp.files import read_rows
+from interp.support.files import read_rows
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
 from reports.part import Context, Part
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from interp.files import read_json
-from interp.library import handwired_models
-from interp.measure import Measure
+from interp.model.library import handwired_models
+from interp.results.measure import Measure
+from interp.support.files import read_json
 from reports.blocks import TEXTS, Code, Measures, Prose, link
 from reports.page import COMPARISONS
 from reports.part import Context, Part

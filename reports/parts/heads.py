@@ -12,11 +12,11 @@ from einops import einsum
 
 from circuits.circuit import Circuit
 from circuits.registry import build
-from interp import figures
 from interp.interventions.edge_graph import strongest_reads
-from interp.library import handwired_models
+from interp.model.library import handwired_models
 from interp.model.rollout import rollout
-from interp.style import WIDTH
+from interp.results import figures
+from interp.results.style import WIDTH
 from reports import arrows, panels
 from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, heads_of, show, spread, worded
 from reports.blocks import TEXTS, Figure, Prose, Table, joined

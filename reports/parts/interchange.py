@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from circuits.compiler import wired
-from interp import figures
-from interp.errors import InputError
 from interp.interventions import causal_tables
-from interp.measure import NOTHING, WORDS, Control, Measure, listed
-from interp.statistics import Interval
+from interp.results import figures
+from interp.results.measure import NOTHING, WORDS, Control, Measure, listed
+from interp.stats.intervals import Interval
+from interp.support.errors import InputError
 from reports import panels
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, claim, joined, number, plain
 from reports.part import Context, Part

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from interp.algorithm import with_parameters
-from interp.display import lacks
-from interp.files import read_rows
-from interp.library import SHIPPED
-from interp.measure import Measure
+from interp.core.algorithm import with_parameters
+from interp.core.display import lacks
+from interp.model.library import SHIPPED
+from interp.results.measure import Measure
+from interp.support.files import read_rows
 from reports.attention import heads_of
 from reports.blocks import TEXTS, Code, Measures, Prose, Summary, Table, counts, number
 from reports.page import Section

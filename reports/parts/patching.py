@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from interp import figures
-from interp.display import lacks
+from interp.core.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.sites import sites
-from interp.measure import Control, Measure, decisive
-from interp.statistics import Interval
+from interp.results import figures
+from interp.results.measure import Control, Measure, decisive
+from interp.stats.intervals import Interval
 from reports.attention import Heads, heads_of
 from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, curves, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing

@@ -11,11 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import probes
-from interp import figures
-from interp.algorithm import NEXT
-from interp.display import lacks
-from interp.errors import require
-from interp.style import WIDTH
+from interp.core.algorithm import NEXT
+from interp.core.display import lacks
+from interp.results import figures
+from interp.results.style import WIDTH
+from interp.support.errors import require
 from probes import ProbeResult
 from probes.targets import parse
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, number

@@ -14,8 +14,8 @@ import circuits
 from circuits.exactness import CARRIED
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
-from interp.errors import InputError
-from interp.measure import Measure
+from interp.results.measure import Measure
+from interp.support.errors import InputError
 from reports.blocks import TEXTS, Figure, Prose, Table, curves, number
 from reports.part import Context, Part, uncompiled, wired
 

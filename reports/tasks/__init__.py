@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from interp.errors import require_known
-from interp.files import read_tables
-from interp.lazy import named
-from interp.task import Task
+from interp.core.task import Task
+from interp.support.errors import require_known
+from interp.support.files import read_tables
+from interp.support.lazy import named
 from reports.part import Part
 from reports.parts import (
     compared,

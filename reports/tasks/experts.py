@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from circuits.compare.fitting import probable
-from interp import figures
+from interp.choices.fitting import probable
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
 from interp.evaluation.plan import predictions_of
-from interp.measure import UNTRAINED, Control, Measure, Scores
-from interp.statistics import Interval, mean_interval
+from interp.results import figures
+from interp.results.measure import UNTRAINED, Control, Measure, Scores
+from interp.stats.intervals import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import Context, Part

@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from interp import figures
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
-from interp.measure import UNTRAINED, Control, Measure
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
-from interp.statistics import Interval
+from interp.results import figures
+from interp.results.measure import UNTRAINED, Control, Measure
+from interp.stats.intervals import Interval
 from interp.tasks.experts import sample
 from reports.blocks import Figure, Prose, Table, claim, curves, titled
 from reports.evaluation import SHOWN

@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.compare.fitting import probable
 from circuits.heads import chooser_table
+from interp.choices.fitting import probable
 from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import reference_table
-from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure, Scores
-from interp.statistics import Interval, mean_interval, ratio_interval
+from interp.results.measure import AS_WELL, FEW, UNTRAINED, Control, Measure, Scores
+from interp.stats.intervals import Interval, mean_interval, ratio_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
 from reports.blocks import Measures, Prose, Table, claim, curves, plain

@@ -10,12 +10,12 @@ import pandas as pd
 
 import circuits
 import probes
-from interp import figures
 from interp.evaluation.plan import predictions_of, round_attention
 from interp.evaluation.qlearning import plan as evaluation
 from interp.evaluation.qlearning import rates
 from interp.evaluation.qlearning.agreement import agreement_by_round
 from interp.model.rollout import play, rollout
+from interp.results import figures
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
 from interp.tasks.qlearning import bellman, tabular

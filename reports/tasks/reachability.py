@@ -8,7 +8,7 @@ import pandas as pd
 
 from interp.evaluation import reachability as measured
 from interp.evaluation.plan import MODEL
-from interp.measure import Control, Measure
+from interp.results.measure import Control, Measure
 from reports.blocks import Measures, Prose, Table, claim, curves, plain
 from reports.part import Context, Part
 from reports.parts import learning

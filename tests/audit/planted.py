@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp.algorithm import Algorithm, Variable
 from interp.audit import AuditResult, Scope, audit
+from interp.core.algorithm import Algorithm, Variable
 from interp.tasks.experts import TASK as EXPERTS
 from interp.tasks.experts.algorithms import (
     follow_previous_winners,

@@ -17,7 +17,7 @@ import pandas as pd
 import interp
 import lab
 from interp.audit import FULL, QUICK, AuditResult, audit
-from interp.files import write_csv
+from interp.support.files import write_csv
 from tests.audit.planted import cached
 from tests.machines_of_others.kinds import KINDS, make
 

@@ -11,9 +11,9 @@ import interp
 from interp.audit import THRESHOLDS, Scope, content, dynamics, fixed_points, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, alike, donors, limited
-from interp.refit import PLATEAU
-from interp.session import session
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
+from interp.stats.refit import PLATEAU
+from interp.support.session import session
 from interp.tasks import experts
 from tests.audit.planted import SMALL, TURN, cached, moving
 from tests.refusals import refuses

@@ -11,8 +11,8 @@ import torch
 import interp
 from interp.audit import FULL, QUICK, audit, dynamics, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
-from interp.measure import UNTRAINED, Control
-from interp.statistics import Interval, mean_interval
+from interp.results.measure import UNTRAINED, Control
+from interp.stats.intervals import Interval, mean_interval
 from tests.audit.planted import SMALL, cached
 from tests.cases import by_cases
 

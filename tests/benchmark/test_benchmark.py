@@ -15,9 +15,9 @@ from circuits import benchmark
 from circuits.benchmark import Answer, Material, Method, Workload, build
 from circuits.benchmark.methods import METHODS, register, select
 from circuits.benchmark.question import QUESTIONS, ranking
-from interp.errors import InputError
 from interp.interventions.interchange import interchange
-from interp.statistics import mean_interval
+from interp.stats.intervals import mean_interval
+from interp.support.errors import InputError
 from tests.cases import by_cases
 from tests.refusals import refused
 from tests.shell import printed

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import interp
-from interp.workers import one_thread
+from interp.support.workers import one_thread
 from reports.explore import Edit, Explorer, View
 
 MODELS = ("wma-handwired", "wma-learned", "qlearning-learned", "reachability-learned", "wma-gru")

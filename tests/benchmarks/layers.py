@@ -23,26 +23,35 @@ import pytest
 from tests.census import PACKAGES, ROOT
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "importing": ("<frozen importlib", "interp/lazy.py"),
-    "validation of arguments": ("interp/checks.py", "interp/kinds.py", "/beartype/", "/jaxtyping/"),
+    "importing": ("<frozen importlib", "interp/support/lazy.py"),
+    "validation of arguments": (
+        "interp/support/checks.py",
+        "interp/kinds.py",
+        "/beartype/",
+        "/jaxtyping/",
+    ),
     "hashing": (":digest", ":_digest", ":content_of"),
-    "drawing": ("/matplotlib/", "/circuitsvis/", "interp/figures.py", "/PIL/", "/plotly/"),
+    "drawing": ("/matplotlib/", "/circuitsvis/", "interp/results/figures.py", "/PIL/", "/plotly/"),
     "fits": (
         "/sklearn/",
-        "interp/decoder.py",
-        "interp/refit.py",
+        "interp/stats/decoder.py",
+        "interp/stats/refit.py",
         "/scipy/optimize/",
         "probes/linear.py",
     ),
-    "resampling": ("interp/statistics.py",),
+    "resampling": ("interp/stats/intervals.py",),
     "gradients": ("torch/autograd/",),
     "forward passes": (
         "interp/model/",
         "interp/machines/",
-        "interp/machine.py",
+        "interp/core/machine.py",
         "/transformer_lens/",
     ),
-    "algorithms and episodes": ("interp/tasks/", "interp/algorithm.py", "interp/lapses.py"),
+    "algorithms and episodes": (
+        "interp/tasks/",
+        "interp/core/algorithm.py",
+        "interp/tasks/lapses.py",
+    ),
     "tables": ("/pandas/",),
 }
 """A layer, and parts of the paths (with the function's name) of the frames that belong to it; the first that fits."""

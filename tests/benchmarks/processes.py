@@ -22,13 +22,13 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from safetensors.torch import load_file, save_file
 
-from interp.files import read_json, write_json
 from interp.model.layout import EncodedRounds
+from interp.support.files import read_json, write_json
+from interp.support.workers import one_thread
 from interp.training.batches import Batch, EpisodeSource
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.trainer import _Run
-from interp.workers import one_thread
 
 N_PROCESSES = 2
 CASES = ((32, 20, "float32"), (256, 5, "float32"), (32, 20, "float64"))

@@ -22,12 +22,12 @@ from joblib import cpu_count
 import interp
 from circuits import compare
 from interp.interventions import patching
+from interp.support.workers import one_thread
 from interp.tasks import experts, mdp
 from interp.tasks.experts import analysis as corruptions
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import _Run
-from interp.workers import one_thread
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import torch
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.heads import Head, Neuron
-from interp.algorithm import Variable
+from interp.core.algorithm import Variable
 from interp.model.transformer import HookedLatentTransformer
 
 Made = Circuit | HookedLatentTransformer

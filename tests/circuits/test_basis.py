@@ -12,7 +12,7 @@ from circuits.heads import (
     fixed_offset,
     shift_terms,
 )
-from interp.errors import InputError
+from interp.support.errors import InputError
 from tests.refusals import refused, refuses
 
 LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")

@@ -9,7 +9,7 @@ import torch
 
 import circuits
 from circuits.compiler import places
-from interp.errors import InputError
+from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from tests.refusals import refuses

@@ -6,9 +6,9 @@ import pytest
 
 import circuits
 import interp
-from interp.errors import InputError
 from interp.interventions.interchange import Claim
 from interp.model.adapted import AdaptedMachine
+from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning

@@ -19,11 +19,11 @@ from circuits.compiler import compile_circuit
 from circuits.exactness import check
 from circuits.registry import handwired
 from circuits.verification import _size_arguments
-from interp.algorithm import NEXT
-from interp.errors import InputError
-from interp.files import read_rows
+from interp.core.algorithm import NEXT
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import InputError
+from interp.support.files import read_rows
 from tests.circuits.faults import MODEL_FAULTS, Fault, faults
 
 W, Q = "wma-handwired", "qlearning-handwired"

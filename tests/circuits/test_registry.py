@@ -15,9 +15,10 @@ from circuits import registry
 from circuits.registry import RECORDS, handwired
 from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction, weighted_majority
-from interp import catalog, library
-from interp.checks import unique
-from interp.errors import InputError
+from interp.core import catalog
+from interp.model import library
+from interp.support.checks import unique
+from interp.support.errors import InputError
 from tests import test_tutorials
 from tests.refusals import refused, refuses
 

@@ -16,8 +16,8 @@ from circuits.registry import handwired, with_defaults
 from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
 from interp.cli.verify import _verify
-from interp.errors import InputError
 from interp.model.rollout import rollout
+from interp.support.errors import InputError
 from tests.cases import by_cases
 from tests.refusals import refuses
 from tests.shell import invoked, printed

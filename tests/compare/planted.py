@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from circuits.benchmark.known_machine import renamed
-from interp.algorithm import Algorithm, Variable
-from interp.machine import Channel, Machine
+from interp.core.algorithm import Algorithm, Variable
+from interp.core.machine import Channel, Machine
 from interp.model.adapted import adapt
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer

@@ -21,12 +21,12 @@ from circuits.compare.algorithm import (
     _responding,
     _untrained,
 )
-from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
-from interp.algorithm import Family, Searched
-from interp.errors import InputError
-from interp.task import Algorithms
+from interp.choices.fitting import Distributions, asked_rounds, divergence, predictor
+from interp.core.algorithm import Family, Searched
+from interp.core.task import Algorithms
+from interp.support.errors import InputError
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.qlearning import algorithms as q

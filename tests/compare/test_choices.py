@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circuits.compare.choices import (
+from interp.choices.explain import (
     _LAPSE,
     _LEFT,
     _OTHERWISE,
@@ -29,11 +29,11 @@ from circuits.compare.choices import (
     _unfitted,
     explain_choices,
 )
-from circuits.compare.fitting import predictor
-from circuits.compare.link import _CHI2, _STEPS, Link, fitted_link, own_players, profile_ends
-from interp.algorithm import Searched
-from interp.errors import InputError
-from interp.statistics import Interval
+from interp.choices.fitting import predictor
+from interp.choices.link import _CHI2, _STEPS, Link, fitted_link, own_players, profile_ends
+from interp.core.algorithm import Searched
+from interp.stats.intervals import Interval
+from interp.support.errors import InputError
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
 from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged, leader, noisy

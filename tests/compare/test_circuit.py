@@ -14,8 +14,8 @@ from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.sites import Site
 from interp.model.transformer import untrained
-from interp.session import session
-from interp.statistics import NO_NUMBER, Interval
+from interp.stats.intervals import NO_NUMBER, Interval
+from interp.support.session import session
 from interp.tasks import experts
 from lab.variants import noisy
 from tests.refusals import refuses

@@ -20,8 +20,8 @@ from circuits.compare.question import (
     scored,
 )
 from circuits.compare.state import _cut, _own, _penalty, _stitched, stitch
-from interp.decoder import RIDGE, Decoder
-from interp.session import session
+from interp.stats.decoder import RIDGE, Decoder
+from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
 from lab import deciding as coverage
 from lab import known

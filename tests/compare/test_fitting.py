@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from circuits.compare.fitting import (
+from interp import tasks
+from interp.choices.fitting import (
     Distributions,
     asked_rounds,
     by_round,
@@ -22,9 +23,9 @@ from circuits.compare.fitting import (
     search,
     task_of,
 )
-from interp import catalog, tasks
-from interp.algorithm import Algorithm, Searched
-from interp.errors import InputError
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, Searched
+from interp.support.errors import InputError
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote

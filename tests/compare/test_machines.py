@@ -14,8 +14,8 @@ from circuits.compare.effects import _located as where
 from circuits.compare.question import Compared, Effort, Participant, Samples, pooled, shared_sizes
 from circuits.compare.state import _stitched, stitch
 from circuits.compare.update import updates
-from interp.decoder import RIDGE
-from interp.measure import UNTRAINED
+from interp.results.measure import UNTRAINED
+from interp.stats.decoder import RIDGE
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests import handmade, machines

@@ -11,10 +11,10 @@ from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
 from circuits.compare.state import STATE, is_hard, stitch
 from circuits.compare.update import _rules, judge, updates
-from interp.lapses import stopped
-from interp.measure import NOTHING
-from interp.session import session
+from interp.results.measure import NOTHING
+from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.lapses import stopped
 from interp.tasks.qlearning.families import acting
 from lab import known
 from lab.known import by_algorithm

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from circuits.compare.choices import explain_choices
-from circuits.compare.players import by_participant, explain_each, phase_portrait, recovery
-from interp.errors import InputError
+from interp.choices.explain import explain_choices
+from interp.choices.players import by_participant, explain_each, phase_portrait, recovery
 from interp.machines.learners import learner
+from interp.support.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import choice_kernel, families, fixed_bias, rescorla_wagner
 from tests.refusals import refused, refuses

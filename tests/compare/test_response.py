@@ -10,8 +10,8 @@ import interp
 from circuits.compare import response
 from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.response import _NOTICED, Edits, _from_next_state, cells, responses
-from interp.algorithm import Variable
-from interp.statistics import resample_weights
+from interp.core.algorithm import Variable
+from interp.stats.intervals import resample_weights
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.reachability import TASK as REACHABILITY

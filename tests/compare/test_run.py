@@ -11,10 +11,10 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
-from interp.errors import InputError
-from interp.measure import _MOST_WORDS, Control, Measure
-from interp.session import Finished
-from interp.statistics import Interval
+from interp.results.measure import _MOST_WORDS, Control, Measure
+from interp.stats.intervals import Interval
+from interp.support.errors import InputError
+from interp.support.session import Finished
 from interp.tasks import experts
 from reports import comparison
 from reports.build import write

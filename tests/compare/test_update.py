@@ -24,11 +24,11 @@ from circuits.compare.update import (
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
-from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import Writer, transition
 from interp.model.transformer import untrained
-from interp.session import session
-from interp.statistics import Interval
+from interp.stats.decoder import RIDGE, Affine
+from interp.stats.intervals import Interval
+from interp.support.session import session
 from interp.tasks.experts.algorithms import (
     bayes,
     follow_the_leader,

@@ -21,13 +21,13 @@ from circuits.compare.algorithm import (
 )
 from circuits.compare.circuit import CircuitPart, _apart, _Matched, _Path, _Role
 from circuits.compare.effects import EffectsPart, _Effect
-from circuits.compare.fitting import divergence
 from circuits.compare.question import Effort
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
 from circuits.compare.update import UpdatePart, _judged, _Rule, _Update, judge
-from interp.measure import AS_WELL, FEW, NOT_RUN, NOTHING, SPANS, UNTRAINED
-from interp.statistics import NO_NUMBER, Interval
+from interp.choices.fitting import divergence
+from interp.results.measure import AS_WELL, FEW, NOT_RUN, NOTHING, SPANS, UNTRAINED
+from interp.stats.intervals import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from tests.cases import by_cases
 

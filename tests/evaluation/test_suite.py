@@ -15,7 +15,7 @@ from interp.evaluation.plan import EvaluationPlan, row
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.model.checkpoints import save_checkpoint
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
 from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
 from tests.machines import transformer

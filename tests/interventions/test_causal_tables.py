@@ -11,9 +11,8 @@ import torch
 
 import circuits
 import interp
-from interp import catalog, tasks
-from interp.decoder import RIDGE, Decoder
-from interp.errors import InputError
+from interp import tasks
+from interp.core import catalog
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
 from interp.interventions.causal_tables import Sample
@@ -23,7 +22,9 @@ from interp.interventions.interchange import Claim, carriers, interchange
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import Doses, _state_direction, fitted_direction, steer
 from interp.model.rollout import rollout
-from interp.session import session
+from interp.stats.decoder import RIDGE, Decoder
+from interp.support.errors import InputError
+from interp.support.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.cases import by_cases

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp.display import lacks
-from interp.errors import InputError
+from interp.core.display import lacks
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.alignment import AlignmentError, Search, align
@@ -21,6 +20,7 @@ from interp.interventions.edge_graph import EdgeGraph, attribute, strongest_read
 from interp.interventions.experiment import Outcome
 from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
+from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import adapted, gru, lstm

@@ -362,7 +362,7 @@ def test_channels_are_named_in_sites():
         ("forget@h", "no position"),
     ):
         refuses(match, resolve, text, machine, machine.layout)
-    kind = interp.machine.Component(
+    kind = interp.core.machine.Component(
         "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
     )
     assert Site("latent", position="cache", kind=kind).index(machine.layout) == (

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import interp
-from interp.decoder import Decoder
-from interp.errors import InputError
 from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
+from interp.stats.decoder import Decoder
+from interp.support.errors import InputError
 from tests.cases import by_cases
 from tests.refusals import refuses
 

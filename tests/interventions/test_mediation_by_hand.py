@@ -6,10 +6,10 @@ from math import isnan, sqrt
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.interventions.mediation import MediationResult, _Sums
 from interp.interventions.sites import Site
-from interp.statistics import ratio_interval
+from interp.stats.intervals import ratio_interval
+from interp.support.errors import InputError
 
 TOTAL = np.array([4.0, 2.0, 1.0, 3.0])
 LOST, BROUGHT = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]]), np.array([[2.0, 0, 1, 0], [3, 2, 0, 3]])

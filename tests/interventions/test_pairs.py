@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.interventions import pairs, patching
 from interp.interventions.pairs import corruption, prepare
+from interp.support.errors import InputError
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 

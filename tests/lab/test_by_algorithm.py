@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import interp
-from interp.lapses import lapsed, window
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.lapses import lapsed, window
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound

@@ -6,11 +6,11 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import explain
-from circuits.compare.fitting import predictor
-from interp.lapses import lapsed, late, stopped, window
+from interp.choices.fitting import predictor
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.lapses import lapsed, late, stopped, window
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from interp.llm.notes import FORMATS, classify
-from interp.statistics import exact_share
+from interp.stats.intervals import exact_share
 
 LABELLED = pd.read_json(Path(__file__).with_name("notes.jsonl"), lines=True, dtype=False)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from circuits.compare.choices import _FEWEST, behaviour
+from interp.choices.explain import _FEWEST, behaviour
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Connection, Settings
 from interp.llm.loading import load

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.llm.loading import load
 from interp.llm.plan import Job, Prices
 from interp.llm.protocol import read_lines
+from interp.support.errors import InputError
 from tests.llm import server as raw
 from tests.llm.conftest import NO_NOTE, NOTE_ONLY, Serve, go, good, jobs
 from tests.refusals import refuses

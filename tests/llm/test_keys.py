@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from interp.errors import InputError
 from interp.llm.backend import Connection, Settings
 from interp.llm.plan import Job
 from interp.llm.runner import run
 from interp.llm.schemes import Condition
+from interp.support.errors import InputError
 from tests.llm import conftest
 from tests.llm import server as raw
 from tests.llm.conftest import Serve, go, good

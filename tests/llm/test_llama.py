@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.llm.backend import Connection, Settings
 from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
+from interp.support.errors import InputError
 from tests.llm.tiny import write_tiny_gguf
 
 Start = Callable[..., str]

@@ -26,8 +26,8 @@ from interp.llm.note_tests import (
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.measure import FEW
-from interp.statistics import Interval, exact_share
+from interp.results.measure import FEW
+from interp.stats.intervals import Interval, exact_share
 from tests.cases import by_cases
 from tests.llm.conftest import jobs
 from tests.refusals import refuses

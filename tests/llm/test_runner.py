@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Instance, Prices, estimate, instances, plan
 from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
+from interp.support.errors import InputError
 from interp.tasks import experts
 from tests.cases import by_cases
 from tests.llm import server as raw

@@ -18,7 +18,7 @@ import interp.audit
 import probes
 from circuits import compare
 from circuits.compare.question import Effort
-from interp import catalog
+from interp.core import catalog
 from interp.interventions import mediation
 from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer, transition

@@ -9,11 +9,11 @@ from torch import nn
 from transformers import HrmTextForCausalLM
 
 import interp
-from interp.errors import InputError
 from interp.machines import Said
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, _mixed, _refined, thoughts
 from interp.model.adapted import _Open
+from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,

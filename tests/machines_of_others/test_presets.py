@@ -7,9 +7,8 @@ from unittest.mock import patch
 import torch
 
 import interp
-from interp import library
 from interp.machines.learners import KINDS
-from interp.model import checkpoints
+from interp.model import checkpoints, library
 from interp.training.config import Stage, TrainingConfig
 from interp.training.trainer import train
 

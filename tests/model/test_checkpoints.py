@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 
 import interp
 import lab
-from interp import catalog, tasks
-from interp.files import digest_of
+from interp import tasks
+from interp.core import catalog
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.files import digest_of
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound

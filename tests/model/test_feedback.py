@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import interp
-from interp import catalog
-from interp.algorithm import Algorithm, AlgorithmRecord, Variable
-from interp.decoder import Decoder
-from interp.errors import InputError
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, AlgorithmRecord, Variable
+from interp.core.task import Algorithms, Data, Task
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.task import Algorithms, Data, Task
+from interp.stats.decoder import Decoder
+from interp.support.errors import InputError
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability.layout import ReachabilityRound

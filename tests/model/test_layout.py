@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp.errors import InputError
 from interp.model.layout import layout_from_dict
+from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound

@@ -8,8 +8,8 @@ import torch
 from transformer_lens.tools.analysis import interchange
 
 import interp
-from interp.errors import InputError
 from interp.model.transformer import untrained
+from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
 from probes.controls import (
     DESCRIPTIONS,
     ControlScore,

@@ -12,9 +12,9 @@ from sklearn.metrics import log_loss
 
 import interp
 import probes
-from interp.errors import InputError
 from interp.interventions import steering
 from interp.model import saved
+from interp.support.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators

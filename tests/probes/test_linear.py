@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from interp.refit import totals
+from interp.stats.refit import totals
 from probes.controls import _assign_folds, fitted
 from probes.estimators import _PENALTIES, _cross_validate
 from probes.linear import ALPHAS, _best, cross_validate
@@ -108,7 +108,8 @@ def test_refit_is_ridge_on_raw_inputs():
 
 
 def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
-    """The reference is not that of the same episodes' mean: the totals of interp.refit, at most n / (n - 1) times."""
+    """The reference is not that of the same episodes' mean: the totals of interp.stats.refit, at
+    most n / (n - 1) times."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)

@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import probes
-from interp import refit
-from interp.errors import InputError
+from interp.stats import refit
+from interp.support.errors import InputError
 from probes.controls import fitted
 from probes.targets import TargetValues
 from tests.refusals import refuses
@@ -77,7 +77,7 @@ def test_a_result_says_what_it_is_about(data):
     assert json.loads(json.dumps(result.measure.to_dict()))["controls"]["an untrained copy"][
         "counts"
     ]
-    # The interval is the one of interp.refit.
+    # The interval is the one of interp.stats.refit.
     lost = ((data["held"] - result.predictions) ** 2).sum((1, 2))
     expected = refit.interval(lost, refit.totals(data["held"])[:, 0], 5)
     assert (result.number, result.r2) == (expected, expected.estimate)

@@ -111,7 +111,7 @@ def test_a_shared_key_means_the_first_algorithms(advice):
 
 
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
-    from interp.algorithm import Algorithm
+    from interp.core.algorithm import Algorithm
 
     made, carried = [], Algorithm.carried
     monkeypatch.setattr(

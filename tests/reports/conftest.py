@@ -15,15 +15,17 @@ import torch
 
 import interp
 import probes
-from interp import catalog, figures, tasks
+from interp import tasks
+from interp.core import catalog
 from interp.evaluation.experts import by_regime
 from interp.interventions import ablation, causal_tables
-from interp.measure import UNTRAINED, Control, Measure
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import Interval
+from interp.results import figures
+from interp.results.measure import UNTRAINED, Control, Measure
+from interp.stats.intervals import Interval
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from reports import part

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
-from interp.figures import wiring
+from interp.results.figures import wiring
 from reports.arrows import flow, written
 from tests.refusals import refuses
 

@@ -13,9 +13,9 @@ import torch
 from starlette.testclient import TestClient
 
 import interp
-from interp.decoder import RIDGE
 from interp.interventions.sites import Site
 from interp.machines.learners import learner
+from interp.stats.decoder import RIDGE
 from interp.tasks import bandit
 from reports.explore import Edit, Explorer, View, page
 from reports.explore.server import _app

@@ -8,9 +8,10 @@ import matplotlib
 import numpy as np
 import pandas as pd
 
-from interp import figures, tasks
-from interp.palette import _DASHES, HUES, LIGHT, looks
-from interp.style import inline_svg
+from interp import tasks
+from interp.results import figures
+from interp.results.palette import _DASHES, HUES, LIGHT, looks
+from interp.results.style import inline_svg
 from tests.refusals import refused
 
 LABELS = ["e_1", "e_2"]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
 from reports.blocks import cell
 from reports.parts import interchange, patching
 from tests.cases import by_cases

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import interp
-from interp.measure import Measure
 from interp.model.checkpoints import save_checkpoint
-from interp.statistics import Interval
+from interp.results.measure import Measure
+from interp.stats.intervals import Interval
 from interp.tasks.experts.layout import ExpertRound
 from reports.blocks import Figure, Prose
 from reports.build import write

@@ -17,11 +17,11 @@ import interp
 import interp.machines.learners  # its own builders are registered outside the tests
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
-from interp import catalog, library
-from interp.files import write_json
-from interp.measure import Measure
-from interp.model import checkpoints
-from interp.statistics import Interval
+from interp.core import catalog
+from interp.model import checkpoints, library
+from interp.results.measure import Measure
+from interp.stats.intervals import Interval
+from interp.support.files import write_json
 from reports.blocks import Prose
 from reports.build import write
 from reports.page import COMPARISONS

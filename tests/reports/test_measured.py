@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from interp.measure import UNTRAINED, Control, Measure
-from interp.statistics import Interval
+from interp.results.measure import UNTRAINED, Control, Measure
+from interp.stats.intervals import Interval
 from reports.blocks import Measures, colour, counts, plain
 
 NAN = float("nan")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import interp
-from interp.files import read_rows
+from interp.support.files import read_rows
 from reports.build import write
 
 ODD = read_rows(Path(__file__).with_name("odd_sizes.csv"))

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp import figures
-from interp.errors import InputError
-from interp.measure import Control, Measure
-from interp.statistics import Interval
+from interp.results import figures
+from interp.results.measure import Control, Measure
+from interp.stats.intervals import Interval
+from interp.support.errors import InputError
 from reports.attention import AttentionView, library_script
 from reports.blocks import Code, Figure, Measures, Prose, Summary, Table, cell, number
 from reports.page import Report, Section

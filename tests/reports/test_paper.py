@@ -12,8 +12,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import interp
-from interp import figures
-from interp.figures import _DIVERGING, SEQUENTIAL
+from interp.results import figures
+from interp.results.figures import _DIVERGING, SEQUENTIAL
 from reports import panels
 from reports.build import write
 from reports.page import Section

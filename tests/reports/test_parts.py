@@ -14,8 +14,8 @@ import pytest
 import interp
 from circuits.compiler import wired
 from interp import tasks
-from interp.measure import Control, Measure
-from interp.statistics import Interval
+from interp.results.measure import Control, Measure
+from interp.stats.intervals import Interval
 from interp.tasks import Task
 from reports import build as builder
 from reports.blocks import Prose

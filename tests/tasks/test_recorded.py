@@ -8,15 +8,15 @@ import pytest
 import interp
 import probes
 from circuits.compare.question import QUICK, Samples
-from interp.algorithm import refuse_missing
 from interp.audit.trial import QUICK as SHORT
 from interp.audit.trial import Trial
-from interp.errors import InputError
+from interp.core.algorithm import refuse_missing
 from interp.evaluation.qlearning import returns
 from interp.evaluation.suite import evaluate
 from interp.interventions import interchange, patching
 from interp.machines.learners import learner
-from interp.provenance import provenance
+from interp.support.errors import InputError
+from interp.support.provenance import provenance
 from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes

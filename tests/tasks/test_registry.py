@@ -11,12 +11,13 @@ import pytest
 import typer
 
 import interp
-from interp import catalog, tasks
-from interp.algorithm import AlgorithmRecord, Searched
+from interp import tasks
 from interp.cli import app
+from interp.core import catalog
+from interp.core.algorithm import AlgorithmRecord, Searched
+from interp.core.task import _TAKEN, Corruption
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import resolve
-from interp.task import _TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.goal import TrainingGoal

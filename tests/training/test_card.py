@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from interp import tasks
 from interp.evaluation.experts import plan as evaluation
-from interp.library import load
+from interp.model.library import load
 from interp.training import card
 from interp.training.config import Stage, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from interp import tasks
-from interp.library import SHIPPED
+from interp.model.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
 from interp.training.goal import goal_of, preset, presets

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from interp import tasks
-from interp.errors import InputError
 from interp.evaluation.experts import regret
 from interp.evaluation.qlearning.agreement import agreement
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
 from interp.training import card

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import InputError
 from interp.tasks.reachability import TASK, sample
 from interp.training.config import Stage
 from interp.training.goal import preset

@@ -13,12 +13,12 @@ from torch import nn
 
 import interp
 import interp.machines.learners  # its own builders are registered outside the tests
-from interp.errors import InputError
 from interp.evaluation.experts import regret
-from interp.files import digest_of
 from interp.model import checkpoints
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.transformer import untrained
+from interp.support.errors import InputError
+from interp.support.files import digest_of
 from interp.tasks import experts
 from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override

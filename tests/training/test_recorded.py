@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import interp
+from interp.choices.recorded import _scores, fit_cell
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
-from interp.training.recorded import _scores, fit_cell
 from tests.refusals import refuses
 from tests.shell import invoked, printed
 

@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from interp.errors import InputError
-from interp.files import _MACHINE, locked
+from interp.support.errors import InputError
+from interp.support.files import _MACHINE, locked
 from interp.training import trainer
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
@@ -120,7 +120,7 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
     )
     for path in (stale, alive):
         path.write_bytes(b"half")
-    write = f"from interp.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
+    write = f"from interp.support.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
     subprocess.run([sys.executable, "-c", write], check=True)
     assert not stale.exists() and alive.exists()
 

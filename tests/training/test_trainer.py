@@ -13,10 +13,10 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import InputError
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset

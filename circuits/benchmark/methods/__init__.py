@@ -28,9 +28,9 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
-from interp.checks import checked_fields
-from interp.errors import InputError, require_known
-from interp.files import read_tables
+from interp.support.checks import checked_fields
+from interp.support.errors import InputError, require_known
+from interp.support.files import read_tables
 
 
 @dataclass(frozen=True)

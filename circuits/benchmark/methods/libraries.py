@@ -26,10 +26,10 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
-from interp.errors import theirs
 from interp.interventions.pairs import CLIP
 from interp.model.bound import bind
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import theirs
 
 
 class _Bound:

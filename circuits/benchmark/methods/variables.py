@@ -20,15 +20,15 @@ from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import Item, changes, sides, values_of
 from circuits.compare.algorithm import explain
 from circuits.compare.question import shared_sizes
-from interp.algorithm import NEXT
-from interp.decoder import RIDGE, Affine, Decoder
-from interp.errors import require
+from interp.core.algorithm import NEXT
 from interp.interventions.alignment import AlignmentError, AlignmentResult, Search, align
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
 from interp.model.rollout import replay, rollout
+from interp.stats.decoder import RIDGE, Affine, Decoder
+from interp.support.errors import require
 
 _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 

@@ -20,15 +20,15 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special
 
-from interp.checks import checked
-from interp.errors import InputError, require
+from interp.core.machine import Machine
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import MODEL, predictions_of
-from interp.machine import Machine
-from interp.measure import Scores
 from interp.model.rollout import rollout
-from interp.provenance import provenance
-from interp.statistics import Interval, bootstrap_mean, mean_interval
+from interp.results.measure import Scores
+from interp.stats.intervals import Interval, bootstrap_mean, mean_interval
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
+from interp.support.provenance import provenance
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime
 from interp.tasks.experts.layout import ExpertRound

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from interp.algorithm import participants_of, refuse_missing
-from interp.checks import checked
-from interp.errors import require
+from interp.core.algorithm import participants_of, refuse_missing
+from interp.core.machine import Machine
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import SWAP, cut, patterns, predictions_of
-from interp.machine import Machine
-from interp.measure import Scores
 from interp.model.rollout import replay, require_own, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.provenance import provenance
-from interp.statistics import Interval, bootstrap_mean, mean_interval
+from interp.results.measure import Scores
+from interp.stats.intervals import Interval, bootstrap_mean, mean_interval
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.provenance import provenance
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import PREDICTORS, bayes
 

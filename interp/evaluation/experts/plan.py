@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.core.machine import Machine
 from interp.evaluation.experts import by_regime, theory
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
@@ -19,10 +20,9 @@ from interp.evaluation.plan import (
     row,
     unless,
 )
-from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import room
-from interp.statistics import NO_NUMBER
+from interp.stats.intervals import NO_NUMBER
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.predictors import bayes
 

@@ -18,12 +18,12 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from interp.algorithm import participants_of
-from interp.checks import checked
-from interp.errors import InputError, require, require_known
-from interp.measure import Found, Scores
-from interp.provenance import provenance
-from interp.statistics import Interval, mean_interval, percentile_bounds, resample_weights
+from interp.core.algorithm import participants_of
+from interp.results.measure import Found, Scores
+from interp.stats.intervals import Interval, mean_interval, percentile_bounds, resample_weights
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, require_known
+from interp.support.provenance import provenance
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import Decision
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from interp.checks import checked, integer, refuse_beyond_machine
-from interp.errors import require
+from interp.core.machine import Machine
 from interp.evaluation.experts import by_regime, regret
-from interp.machine import Machine
+from interp.support.checks import checked, integer, refuse_beyond_machine
+from interp.support.errors import require
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.predictors import bayes
 

@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.algorithm import participants_of
-from interp.checks import checked, shown
-from interp.errors import require
-from interp.files import read_tables
-from interp.measure import Scores
-from interp.provenance import provenance
-from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
-from interp.task import episode_array
+from interp.core.algorithm import participants_of
+from interp.core.task import episode_array
+from interp.results.measure import Scores
+from interp.stats.intervals import Interval, percentile_bounds, ratio_interval, resample_weights
+from interp.support.checks import checked, shown
+from interp.support.errors import require
+from interp.support.files import read_tables
+from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 

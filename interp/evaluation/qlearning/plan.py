@@ -16,9 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from interp.checks import checked
-from interp.decoder import N_FOLDS
-from interp.errors import require
+from interp.core.machine import Machine
 from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
@@ -32,11 +30,13 @@ from interp.evaluation.plan import (
 )
 from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
-from interp.machine import Machine
-from interp.measure import Scores
 from interp.model.rollout import rollout
-from interp.provenance import provenance
-from interp.statistics import Interval
+from interp.results.measure import Scores
+from interp.stats.decoder import N_FOLDS
+from interp.stats.intervals import Interval
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served, serves

@@ -19,18 +19,18 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.algorithm import participants_of
-from interp.checks import checked
-from interp.decoder import cross_fitted
-from interp.errors import require
-from interp.machine import Machine
-from interp.measure import Scores
+from interp.core.algorithm import participants_of
+from interp.core.machine import Machine
+from interp.core.task import episode_array
 from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
-from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval, resample_weights
-from interp.task import episode_array
+from interp.results.measure import Scores
+from interp.stats.decoder import cross_fitted
+from interp.stats.intervals import Interval, ratio_interval, resample_weights
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman, sampling
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 from interp.tasks.qlearning.layout import representative_sizes

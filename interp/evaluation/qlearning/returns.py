@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from interp.algorithm import participants_of, refuse_missing
-from interp.checks import checked
-from interp.errors import require
+from interp.core.algorithm import participants_of, refuse_missing
+from interp.core.machine import Machine
 from interp.evaluation.plan import MODEL
-from interp.machine import Machine
-from interp.measure import Scores
 from interp.model.rollout import play
-from interp.provenance import provenance
-from interp.statistics import Interval, mean_interval, ratio_interval
+from interp.results.measure import Scores
+from interp.stats.intervals import Interval, mean_interval, ratio_interval
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
 from interp.tasks.qlearning.episodes import Batches, as_batches, drawn_from

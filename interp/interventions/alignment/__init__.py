@@ -33,9 +33,8 @@ from transformer_lens.tools.analysis.interchange import (
     arbitrary_targets,
 )
 
-from interp.algorithm import Algorithm, Episodes, participants_of
-from interp.checks import checked
-from interp.errors import InputError, require
+from interp.core.algorithm import Algorithm, Episodes, participants_of
+from interp.core.machine import Machine, runs_from
 from interp.interventions.alignment.subspace import (
     Fit,
     Pairs,
@@ -52,13 +51,14 @@ from interp.interventions.experiment import named
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site, resolve
-from interp.machine import Machine, runs_from
-from interp.measure import Found
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
-from interp.provenance import provenance
-from interp.statistics import NO_NUMBER, Interval, ratio_interval
+from interp.results.measure import Found
+from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
+from interp.support.provenance import provenance
 
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
 

@@ -30,14 +30,14 @@ from transformer_lens.tools.analysis.interchange import (
     run_with_intervention,
 )
 
-from interp.algorithm import Algorithm, Values
-from interp.checks import checked_fields, integer, refuse_endless
-from interp.errors import require
+from interp.core.algorithm import Algorithm, Values
+from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import CHUNK, Rows, passed
 from interp.interventions.sites import Site, carried_mask, frozen
-from interp.machine import Machine, runs_from
 from interp.model.rollout import replay
 from interp.model.run import Rollout
+from interp.support.checks import checked_fields, integer, refuse_endless
+from interp.support.errors import require
 
 _LARGEST = (
     8192  # pairs of one part of the episodes: every base is paired with as many sources as fit

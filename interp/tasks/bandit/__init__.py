@@ -10,9 +10,9 @@
 
 from pathlib import Path
 
-from interp.files import read_tables
-from interp.lazy import above, lazies, lazy
-from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
+from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
+from interp.support.files import read_tables
+from interp.support.lazy import above, lazies, lazy
 from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, read, sample
 
 __all__ = ["REGIMES", "TASK", "BanditEpisodes", "read", "sample"]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import (
+from interp.core.algorithm import (
     Algorithm,
     AlgorithmRecord,
     Equation,
@@ -30,7 +30,7 @@ from interp.algorithm import (
     maker,
     variable_table,
 )
-from interp.checks import checked, number
+from interp.support.checks import checked, number
 
 _Array = NDArray[np.float64]
 _made = maker(

@@ -14,10 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm
-from interp.checks import checked, integer, refuse_beyond_machine
-from interp.errors import require, require_known
-from interp.task import (
+from interp.core.algorithm import Algorithm
+from interp.core.task import (
     BaseEpisodes,
     Corruption,
     RoundInputs,
@@ -27,6 +25,8 @@ from interp.task import (
     in_one_round,
     length_of,
 )
+from interp.support.checks import checked, integer, refuse_beyond_machine
+from interp.support.errors import require, require_known
 from interp.tasks.bandit.algorithms import rescorla_wagner
 from interp.tasks.tables import trials
 

@@ -23,8 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, maker, variable_table
-from interp.checks import checked
+from interp.core.algorithm import (
+    Algorithm,
+    AlgorithmRecord,
+    Equation,
+    Values,
+    maker,
+    variable_table,
+)
+from interp.support.checks import checked
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)

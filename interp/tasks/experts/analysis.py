@@ -13,11 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import require
-from interp.machine import Machine
-from interp.task import (
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
+from interp.core.task import (
     Corruption,
     RoundInputs,
     Steering,
@@ -25,6 +23,8 @@ from interp.task import (
     exchange_history,
     in_one_round,
 )
+from interp.support.checks import checked
+from interp.support.errors import require
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.tables import places

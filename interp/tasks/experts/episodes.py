@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, integer, refuse_beyond_machine
-from interp.errors import InputError, require
-from interp.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.support.checks import checked, integer, refuse_beyond_machine
+from interp.support.errors import InputError, require
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
 from interp.tasks.tables import trials
 

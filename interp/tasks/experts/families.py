@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Values, family_table
-from interp.checks import checked
-from interp.errors import require
-from interp.lapses import fading, lapsed, late, stopped, window
+from interp.core.algorithm import Algorithm, Family, Values, family_table
+from interp.support.checks import checked
+from interp.support.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import VARIABLES
 from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
+from interp.tasks.lapses import fading, lapsed, late, stopped, window
 
 _Array = NDArray[Any]
 

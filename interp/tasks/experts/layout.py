@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.checks import checked
-from interp.errors import require
 from interp.model.layout import EncodedRounds
+from interp.support.checks import checked
+from interp.support.errors import require
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.sized_round import SizedRound
 

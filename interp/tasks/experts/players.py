@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, Family, Searched, Values
-from interp.errors import require
-from interp.files import read_tables
+from interp.core.algorithm import Algorithm, Family, Searched, Values
+from interp.support.errors import require
+from interp.support.files import read_tables
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.families import families
 

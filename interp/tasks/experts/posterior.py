@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 from scipy import special
 
-from interp.checks import non_empty
-from interp.errors import InputError, require
+from interp.support.checks import non_empty
+from interp.support.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
 _Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]

@@ -22,9 +22,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import special
 
-from interp.algorithm import Algorithm, refuse_missing
-from interp.checks import array_of, checked
-from interp.errors import InputError, require
+from interp.core.algorithm import Algorithm, refuse_missing
+from interp.support.checks import array_of, checked
+from interp.support.errors import InputError, require
 from interp.tasks.experts import (
     Bounds,
     ExpertEpisodes,

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from interp.checks import check_fields, checked, integer
-from interp.errors import require, require_known
-from interp.files import read_rows
+from interp.support.checks import check_fields, checked, integer
+from interp.support.errors import require, require_known
+from interp.support.files import read_rows
 
 Bounds = tuple[float, float]
 

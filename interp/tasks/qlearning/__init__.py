@@ -10,9 +10,9 @@ No handwired model (``circuits``) and no picture (``reports``) lives here.
 
 from pathlib import Path
 
-from interp.files import read_tables
-from interp.lazy import above, lazies, lazy
-from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
+from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
+from interp.support.files import read_tables
+from interp.support.lazy import above, lazies, lazy
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, read
 from interp.tasks.qlearning.mdps import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample

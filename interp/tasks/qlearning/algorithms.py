@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
-from interp.checks import checked
-from interp.errors import InputError, require
+from interp.core.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
+from interp.support.checks import checked
+from interp.support.errors import InputError, require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import columns_at, entries_at, rows_at
 from interp.tasks.qlearning.episodes import MDPEpisodes

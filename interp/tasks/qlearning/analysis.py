@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp import task
-from interp.algorithm import Algorithm
-from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, in_one_round
+from interp.core import task
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
+from interp.core.task import Corruption, RoundInputs, Steering, in_one_round
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.tables import places

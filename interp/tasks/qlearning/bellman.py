@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from interp.errors import require
+from interp.support.errors import require
 from interp.tasks.qlearning.mdps import MDPs
 
 _TIE_TOLERANCE = 1e-12  # values closer than this to the largest are tied with it

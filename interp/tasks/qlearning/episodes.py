@@ -6,7 +6,7 @@ F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`
 differ only where ``s_{t+1} = s_t``.
 
 Every episode of a batch has the same number of states and actions. An episode that ends early has missing rounds
-(:class:`interp.task.BaseEpisodes`); a state that ends a task can also be written as a loop onto itself.
+(:class:`interp.core.task.BaseEpisodes`); a state that ends a task can also be written as a loop onto itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, check_fields, checked, integer
-from interp.errors import InputError, require, require_known
-from interp.provenance import provenance
-from interp.task import BaseEpisodes, episode_array, freeze, length_of, padded
+from interp.core.task import BaseEpisodes, episode_array, freeze, length_of, padded
+from interp.support.checks import array_of, check_fields, checked, integer
+from interp.support.errors import InputError, require, require_known
+from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, inverse_labels
 from interp.tasks.tables import trials
@@ -154,7 +154,8 @@ class MDPEpisodes(BaseEpisodes):
             states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
             noise: as above, where it is known.
             n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
-            missing, participants: as in :class:`interp.task.BaseEpisodes`; a missing round leaves the table as it is.
+            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round
+            leaves the table as it is.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
@@ -190,7 +191,7 @@ class MDPEpisodes(BaseEpisodes):
 
     @classmethod
     def of(cls, **given: Any) -> MDPEpisodes:
-        """Episodes of unequal length, as of :class:`interp.task.BaseEpisodes`, by :meth:`from_transitions`."""
+        """Episodes of unequal length, as of :class:`interp.core.task.BaseEpisodes`, by :meth:`from_transitions`."""
         return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
 
     @checked

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Values, Variable, family_table
-from interp.checks import checked
-from interp.errors import require
-from interp.lapses import lapsed, late, stopped
+from interp.core.algorithm import Algorithm, Family, Values, Variable, family_table
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.tasks.lapses import lapsed, late, stopped
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
 

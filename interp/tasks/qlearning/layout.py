@@ -11,10 +11,10 @@ from einops import rearrange
 from jaxtyping import Shaped
 from torch import Tensor
 
-from interp.checks import checked
-from interp.errors import InputError
-from interp.machine import Machine
+from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds
+from interp.support.checks import checked
+from interp.support.errors import InputError
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.sized_round import SizedRound
 

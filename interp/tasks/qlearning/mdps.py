@@ -31,10 +31,10 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked, refuse_beyond_machine, unique
-from interp.errors import InputError, require
-from interp.files import read_rows
-from interp.task import chosen_indices, episode_array, freeze, length_of
+from interp.core.task import chosen_indices, episode_array, freeze, length_of
+from interp.support.checks import array_of, checked, refuse_beyond_machine, unique
+from interp.support.errors import InputError, require
+from interp.support.files import read_rows
 
 _ROW_TOLERANCE = 1e-8
 

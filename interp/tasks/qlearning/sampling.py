@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from interp.checks import array_of, checked, integer, refuse_beyond_machine, seed_of
-from interp.errors import require, require_known
-from interp.task import episode_array
+from interp.core.task import episode_array
+from interp.support.checks import array_of, checked, integer, refuse_beyond_machine, seed_of
+from interp.support.errors import require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.mdps import REGIMES, draw

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from interp.checks import checked
+from interp.support.checks import checked
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import (
+from interp.core.algorithm import (
     Algorithm,
     AlgorithmRecord,
     Equation,
@@ -28,10 +28,10 @@ from interp.algorithm import (
     maker,
     variable_table,
 )
-from interp.checks import checked
-from interp.errors import require, require_known
-from interp.files import read_rows
-from interp.lapses import sometimes
+from interp.support.checks import checked
+from interp.support.errors import require, require_known
+from interp.support.files import read_rows
+from interp.tasks.lapses import sometimes
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 

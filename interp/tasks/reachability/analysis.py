@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.algorithm import Algorithm
-from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
+from interp.core.algorithm import Algorithm
+from interp.core.machine import Machine
+from interp.core.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, integer, non_empty
-from interp.errors import require, require_known
-from interp.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
+from interp.support.checks import array_of, checked, integer, non_empty
+from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}

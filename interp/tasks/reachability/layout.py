@@ -9,9 +9,9 @@ from typing import ClassVar, Self
 import torch
 from einops import rearrange
 
-from interp.checks import check_fields
-from interp.errors import require
 from interp.model.layout import MOST, EncodedRounds
+from interp.support.checks import check_fields
+from interp.support.errors import require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.sized_round import SizedRound
 

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, integer, refuse_beyond_machine, refuse_slow
-from interp.errors import require, require_known
+from interp.support.checks import checked, integer, refuse_beyond_machine, refuse_slow
+from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 

@@ -30,8 +30,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
+from interp.support.errors import require
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.training.config import shipped

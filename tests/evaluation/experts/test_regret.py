@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.evaluation.experts.regret import (
     _ROUNDING,
     _check_predictions,
@@ -19,6 +18,7 @@ from interp.evaluation.experts.regret import (
     regret,
     score,
 )
+from interp.support.errors import InputError
 from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS

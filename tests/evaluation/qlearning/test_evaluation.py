@@ -6,12 +6,12 @@ import torch
 from einops import rearrange
 
 import interp
-from interp.decoder import cross_fitted
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import rates as tables
 from interp.evaluation.qlearning import returns as play
 from interp.evaluation.qlearning.agreement import followed_discount
 from interp.evaluation.qlearning.rates import effective_rates
+from interp.stats.decoder import cross_fitted
 from interp.tasks import mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import tabular

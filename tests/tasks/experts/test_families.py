@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import interp
-from interp.lapses import fading, lapsed, late, stopped, window
 from interp.tasks import experts
 from interp.tasks.experts import TASK, algorithms, analysis, families, predictors, sample
 from interp.tasks.experts.algorithms import (
@@ -16,6 +15,7 @@ from interp.tasks.experts.algorithms import (
 )
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
+from interp.tasks.lapses import fading, lapsed, late, stopped, window
 from tests.refusals import refused
 
 STOPPED = lapsed(stopped, weighted_majority, "stopped_majority")

@@ -8,9 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.evaluation.experts.regret import calibration, excess_log_loss, log_loss
-from interp.statistics import mean_interval
+from interp.stats.intervals import mean_interval
+from interp.support.errors import InputError
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.evaluation.experts.regret import mistakes, regret
-from interp.files import read_rows
+from interp.support.files import read_rows
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS, log_weights, weighted_majority

@@ -52,11 +52,11 @@ def theirs(
 
     >>> theirs("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):
-    interp.errors.InputError: read= raised ZeroDivisionError: division by zero
+    interp.support.errors.InputError: read= raised ZeroDivisionError: division by zero
     >>> with theirs("no number: {error}", of=ValueError):
     ...     int("x")
     Traceback (most recent call last):
-    interp.errors.InputError: no number: invalid literal for int() with base 10: 'x'
+    interp.support.errors.InputError: no number: invalid literal for int() with base 10: 'x'
     """
     try:
         yield

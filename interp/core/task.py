@@ -7,7 +7,7 @@ which task it is.
 Only a key and its :class:`Data` are needed; each further part switches something on: ``algorithms`` interchange,
 steering and probe targets, ``analysis`` patching by name and the defaults of probes and interventions, ``training``
 ``interp train``, ``evaluation`` ``interp evaluate``, ``report`` sections of its own. What needs heavy imports, or rooms
-above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
+above this one, is named (:func:`interp.support.lazy.lazy`) instead of imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.algorithm import (
+from interp.core.algorithm import (
     Algorithm,
     AlgorithmRecord,
     Episodes,
@@ -33,11 +33,11 @@ from interp.algorithm import (
     counted_rounds,
     with_parameters,
 )
-from interp.checks import array_of, checked, checked_fields, integer, unique
-from interp.errors import InputError, require, require_known, theirs, unknown_name
-from interp.machine import Machine
-from interp.session import once
-from interp.statistics import of_whom
+from interp.core.machine import Machine
+from interp.stats.intervals import of_whom
+from interp.support.checks import array_of, checked, checked_fields, integer, unique
+from interp.support.errors import InputError, require, require_known, theirs, unknown_name
+from interp.support.session import once
 
 _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
@@ -541,7 +541,7 @@ class Reporting:
     """How a report on a task differs from that on any other.
 
     ``parts`` lists the whole report in page order; the parts that every report has when None. ``looks`` gives the hue
-    and dash of the line of an algorithm or baseline, such as "green short" (``interp.palette``).
+    and dash of the line of an algorithm or baseline, such as "green short" (``interp.results.palette``).
     """
 
     parts: Callable[[], Any] | None = None

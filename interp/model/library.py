@@ -1,7 +1,7 @@
 """What can be loaded by name: handwired circuits, compiled on the spot, the learned models that ship, your machines.
 
 The room that wires circuits stands above this one: it registers how each is loaded (:func:`register`), and the facade
-says which module does (:mod:`interp.lazy`). A machine of your own is known by the function that builds it
+says which module does (:mod:`interp.support.lazy`). A machine of your own is known by the function that builds it
 (:func:`register_machine`): it can then be loaded by name, trained, saved and loaded again.
 """
 
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from interp import catalog
-from interp.checks import MOST_GB, checked, file_path, folder_name
-from interp.errors import InputError, require, require_known, unknown_name
-from interp.files import read_json, reading
-from interp.lazy import entry
-from interp.machine import Machine
+from interp.core import catalog
+from interp.core.machine import Machine
+from interp.support.checks import MOST_GB, checked, file_path, folder_name
+from interp.support.errors import InputError, require, require_known, unknown_name
+from interp.support.files import read_json, reading
+from interp.support.lazy import entry
 
 _LOG = logging.getLogger(__name__)
-SHIPPED = Path(__file__).parent / "checkpoints"
+SHIPPED = Path(__file__).parents[1] / "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def register_machine(
     Example:
         >>> register_machine("wma-learned", dict, description="", task="experts")
         Traceback (most recent call last):
-        interp.errors.InputError: a model 'wma-learned' is known already; choose another name
+        interp.support.errors.InputError: a model 'wma-learned' is known already; choose another name
     """
     folder_name("name", name)
     require_known("task", task, [known.key for known in catalog.every()])

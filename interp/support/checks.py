@@ -2,7 +2,8 @@
 
 :func:`checked` makes a public function check its arguments against its annotations before it does any work,
 :func:`check_fields` the fields of a configuration. Both keep NumPy's numbers as Python's and raise
-:class:`~interp.errors.InputError` in one sentence; ranges, shapes and names that exist the functions check themselves.
+:class:`~interp.support.errors.InputError` in one sentence; ranges, shapes and names that exist the
+functions check themselves.
 
     >>> import numpy as np
     >>> @checked
@@ -12,7 +13,7 @@
     3.0
     >>> double(True)
     Traceback (most recent call last):
-    interp.errors.InputError: n_rounds must be an integer, got True
+    interp.support.errors.InputError: n_rounds must be an integer, got True
 
 Calls that are made while a checked function runs are trusted. What is converted: docs/method/input.md.
 """
@@ -42,7 +43,7 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.errors import InputError, require, theirs
+from interp.support.errors import InputError, require, theirs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -445,8 +446,8 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
 
     >>> refuse_endless("n_resamples", 10**12)
     Traceback (most recent call last):
-    interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
-least that any takes; give at most 10000000
+    interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
+microseconds each, the least that any takes; give at most 10000000
     """
     each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
     most = round(_MOST_SECONDS / each)

@@ -4,7 +4,7 @@ A score is 1 minus a ratio of sums over episodes, ``sum L / sum R`` (R2: squared
 accuracy: misses over steps), of the out-of-fold errors of a K-fold cross-validation. :func:`interval` is about the
 score, on new episodes, of this very fit, refitted on all episodes; :func:`difference` joins two scores of the same
 episodes. Episodes are independent and alike, and folds are made of whole episodes. Where :func:`leans_low` says so, a
-small score is no sign that there is nothing to decode. Plain means of nothing fitted: :mod:`interp.statistics`.
+small score is no sign that there is nothing to decode. Plain means of nothing fitted: :mod:`interp.stats.intervals`.
 
 How the interval is made, and what it was measured to cover: docs/method/intervals.md.
 
@@ -24,9 +24,9 @@ from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from interp.checks import checked
-from interp.errors import require
-from interp.statistics import Interval
+from interp.stats.intervals import Interval
+from interp.support.checks import checked
+from interp.support.errors import require
 
 Score = Literal["skill", "accuracy", "ratio"]
 FEW_EPISODES = 16

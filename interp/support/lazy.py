@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from interp.errors import InputError, require
+from interp.support.errors import InputError, require
 
 _ENTRIES: dict[str, str] = {}
 
@@ -160,7 +160,7 @@ def defer(*packages: str) -> None:
             setattr(sys.modules[above], name, module)
 
 
-_HOME = Path(__file__).resolve().parents[1]
+_HOME = Path(__file__).resolve().parents[2]
 _PACKAGES = ("circuits", "probes", "reports")
 """Installed beside ``interp``, under names that another distribution could use, too."""
 

@@ -26,18 +26,18 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from circuits.compare.choices import ChoicePart, explain_choices
-from circuits.compare.fitting import Distributions, checked_distributions, predictor
-from circuits.compare.link import profile_ends
 from interp import tasks
-from interp.algorithm import Algorithm, Family
-from interp.checks import array_of, checked, integer
-from interp.errors import require, require_known
+from interp.choices.explain import ChoicePart, explain_choices
+from interp.choices.fitting import Distributions, checked_distributions, predictor
+from interp.choices.link import profile_ends
+from interp.core.algorithm import Algorithm, Family
 from interp.interventions.experiment import Tabulated
-from interp.measure import Found, listed
-from interp.palette import CYCLE, INK, LIGHT_TEXT
-from interp.statistics import mean_interval
-from interp.style import WIDTH, styled
+from interp.results.measure import Found, listed
+from interp.results.palette import CYCLE, INK, LIGHT_TEXT
+from interp.results.style import WIDTH, styled
+from interp.stats.intervals import mean_interval
+from interp.support.checks import array_of, checked, integer
+from interp.support.errors import require, require_known
 from interp.tasks.bandit import BanditEpisodes, sample
 
 _VALUES = {1: 201, 2: 31, 3: 13}  # number of parameters -> values of each
@@ -170,7 +170,7 @@ class _EachParticipant(Found):
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
 ) -> _EachParticipant:
-    """Which family explains the choices of each participant, as :func:`~circuits.compare.choices.explain_choices` says.
+    """Which family explains the choices of each participant, as :func:`~interp.choices.explain.explain_choices` says.
 
     Args:
         episodes: what they saw, with ``participants``.

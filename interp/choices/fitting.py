@@ -19,7 +19,7 @@ from scipy import special
 from torch import Tensor
 
 from interp import tasks
-from interp.algorithm import (
+from interp.core.algorithm import (
     NEXT,
     Algorithm,
     Episodes,
@@ -29,10 +29,10 @@ from interp.algorithm import (
     Values,
     counted_rounds,
 )
-from interp.errors import InputError, require
-from interp.machine import Machine
+from interp.core.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
+from interp.support.errors import InputError, require
 
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]

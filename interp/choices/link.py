@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from circuits.compare.fitting import Array
-from interp.statistics import Interval
+from interp.choices.fitting import Array
+from interp.stats.intervals import Interval
 
 _CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import NEXT, Algorithm, Episodes, Equation, Values, Variable
-from interp.checks import checked
-from interp.errors import require
+from interp.core.algorithm import NEXT, Algorithm, Episodes, Equation, Values, Variable
+from interp.support.checks import checked
+from interp.support.errors import require
 
 _CLOCK = "clock"
 _Array = NDArray[Any]

@@ -23,8 +23,8 @@ from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from interp.errors import InputError, require, theirs
-from interp.foreign import one_line, rich_text
+from interp.support.errors import InputError, require, theirs
+from interp.support.foreign import one_line, rich_text
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -121,7 +121,7 @@ def _require_trusted(scheduler: str) -> None:
     require(
         here or host in TRUSTED,
         f"the scheduler {scheduler!r} is on another machine, and what it sends runs code here; where you trust it, say "
-        f"so: interp --trust {host or 'HOST'} ..., or interp.workers.TRUSTED.add({host!r})",
+        f"so: interp --trust {host or 'HOST'} ..., or interp.support.workers.TRUSTED.add({host!r})",
     )
 
 

@@ -3,7 +3,7 @@
 A file is written under a temporary name beside its target, then renamed. A temporary name holds the machine and the
 process that made it, so that what a killed process left is removed by the next one that writes there. One process at a
 time works in a folder that is :func:`locked`. Errors of the system and of libraries become
-:class:`~interp.errors.InputError` that names the file; the first error stays its cause.
+:class:`~interp.support.errors.InputError` that names the file; the first error stays its cause.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interp import foreign
-from interp.checks import file_path
-from interp.errors import InputError, require
+from interp.support import foreign
+from interp.support.checks import file_path
+from interp.support.errors import InputError, require
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import matplotlib
 from matplotlib.figure import Figure
 
-from interp import foreign
-from interp.checks import checked
-from interp.display import drawn
-from interp.palette import INK, LIGHT, PAPER, STYLE
+from interp.core.display import drawn
+from interp.results.palette import INK, LIGHT, PAPER, STYLE
+from interp.support import foreign
+from interp.support.checks import checked
 
 WIDTH = 9.6
 """Inches: the width of a page's column."""
@@ -34,7 +34,7 @@ def house_style(**more: Any) -> Any:
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Draw in the house style, with arguments :func:`~interp.checks.checked`."""
+    """Draw in the house style, with arguments :func:`~interp.support.checks.checked`."""
 
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:

@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from interp import catalog
-from interp.checks import checked, integer
-from interp.errors import require, require_known
+from interp.core import catalog
 from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
 from interp.model.checkpoints import built
-from interp.statistics import Interval, ratio_interval
+from interp.stats.intervals import Interval, ratio_interval
+from interp.support.checks import checked, integer
+from interp.support.errors import require, require_known
 from interp.training.goal import goal_of
 
 _RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
-from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import InputError, require, require_known
-from interp.lazy import entry
-from interp.provenance import USED
-from interp.task import BaseEpisodes, Task
+from interp.core.algorithm import Algorithm
+from interp.core.task import BaseEpisodes, Task
+from interp.support.checks import checked
+from interp.support.errors import InputError, require, require_known
+from interp.support.lazy import entry
+from interp.support.provenance import USED
 
 _REGISTERED: dict[str, Task] = {}
 
@@ -58,9 +58,9 @@ def using(
 ) -> Iterator[Task]:
     """While it is open, analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
 
-    Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.task.Task.of_recorded`):
+    Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.core.task.Task.of_recorded`):
     comparisons, audits, patching, reports; and holds the model against the algorithm, at its parameters
-    (:meth:`~interp.task.Task.held_against`). Results say so in their settings. Either may be left out.
+    (:meth:`~interp.core.task.Task.held_against`). Results say so in their settings. Either may be left out.
 
     >>> from interp.tasks import bandit
     >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -91,7 +91,7 @@ def register(task: Task) -> Task:
     Example:
         >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
         Traceback (most recent call last):
-        interp.errors.InputError: a task 'experts' is registered already; choose another key
+        interp.support.errors.InputError: a task 'experts' is registered already; choose another key
     """
     taken = {known.key for known in every()}
     require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")

@@ -2,7 +2,8 @@
 
 Seven hues after Okabe and Ito's set (jfly.uni-koeln.de/color), each in two strengths so that a line keeps a contrast
 of 3:1 or more against a white page and against a dark one; a figure is drawn with the light strength and follows the
-page's theme (``interp.style`` writes the hues as CSS variables). Ink, the page's own text colour, is for references.
+page's theme (``interp.results.style`` writes the hues as CSS variables). Ink, the page's own text
+colour, is for references.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interp.files import read_tables
+from interp.support.files import read_tables
 
 INK = "#000000"
 """Becomes the page's text colour."""

@@ -1,7 +1,7 @@
 """Read a state out of latents: an affine map fitted on rollouts, for models whose weights do not say where a state is.
 
     >>> import numpy as np, torch
-    >>> from interp.decoder import Decoder
+    >>> from interp.stats.decoder import Decoder
     >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode, step, latent, d_model
     >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three numbers that they hold
     >>> decoder = Decoder.fit(latents[:4], states[:4])
@@ -28,8 +28,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.errors import require, theirs
-from interp.statistics import of_whom
+from interp.stats.intervals import of_whom
+from interp.support.errors import require, theirs
 
 N_FOLDS = 5
 RIDGE = 1e-3

@@ -1,6 +1,7 @@
 """The pictures that several reports use: pure functions from arrays and frames to ``matplotlib.figure.Figure``.
 
-No pyplot and no state outside the call. Each algorithm keeps its colour (``interp.palette``); references are drawn in
+No pyplot and no state outside the call. Each algorithm keeps its colour
+(``interp.results.palette``); references are drawn in
 the page's ink. A figure shows only the numbers that it is given.
 """
 
@@ -20,11 +21,11 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import require_columns
-from interp.errors import require
-from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
-from interp.statistics import bootstrap_mean
-from interp.style import WIDTH, styled
+from interp.results.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
+from interp.results.style import WIDTH, styled
+from interp.stats.intervals import bootstrap_mean
+from interp.support.checks import require_columns
+from interp.support.errors import require
 
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
 """How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
@@ -410,7 +411,8 @@ def intervals(
 
 @styled
 def measured(measures: Sequence[Any]) -> Figure:
-    """A row for each measure of :mod:`interp.measure` that has a number: interval, threshold, strongest control.
+    """A row for each measure of :mod:`interp.results.measure` that has a number: interval,
+    threshold, strongest control.
 
     Shares are drawn from 0 to 1, amounts only where there are no shares, from 1e-17 on a logarithmic axis; what lies
     beyond an axis stands at its end.

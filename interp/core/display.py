@@ -19,13 +19,13 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import InputError, unknown_name
-from interp.foreign import one_line
+from interp.support.errors import InputError, unknown_name
+from interp.support.foreign import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from interp.machine import Machine
+    from interp.core.machine import Machine
 
 _MOST_ROWS, _MOST_NAMES = 10, 8  # rows of a table, and names that a short list of them has
 
@@ -107,7 +107,7 @@ class Cache(dict[str, Any]):
 
     >>> Cache({"blocks.1.attn.hook_pattern": 0})["blocks.1.attn.hook_patern"]
     Traceback (most recent call last):
-    interp.errors.InputError: unknown cached activation 'blocks.1.attn.hook_patern'; did you mean ...
+    interp.support.errors.InputError: unknown cached activation 'blocks.1.attn.hook_patern'; did you mean ...
     """
 
     def __missing__(self, name: object) -> Any:

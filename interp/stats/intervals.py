@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked, refuse_beyond_machine, shown
-from interp.errors import require
+from interp.support.checks import array_of, checked, refuse_beyond_machine, shown
+from interp.support.errors import require
 
 
 @dataclass(frozen=True)
 @checked
 class Interval:
-    """An estimate with its interval (95 % unless told otherwise): of the bootstrap here, of a refit in interp.refit."""
+    """An estimate with its interval (95 % unless told otherwise): of the bootstrap here, of a
+    refit in interp.stats.refit."""
 
     estimate: float
     low: float

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from interp.checks import checked_fields
-from interp.errors import require
+from interp.support.checks import checked_fields
+from interp.support.errors import require
 
 if TYPE_CHECKING:
     import torch

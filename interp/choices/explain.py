@@ -1,7 +1,7 @@
 """Which algorithm explains what a player chooses, where choices are all that is seen of it.
 
 :func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, a person or a
-language model, announces an outcome each round and no probabilities (:mod:`circuits.compare.link`). :func:`behaviour`
+language model, announces an outcome each round and no probabilities (:mod:`interp.choices.link`). :func:`behaviour`
 asks it of runs of language models, for each model, condition and regime. The method, and what it is no evidence of:
 ``docs/method/choices.md``.
 """
@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, search
-from circuits.compare.link import Link, fitted_link, lapse_interval, own_players, profile_ends
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Searched, in_words
-from interp.checks import array_of, checked, unique
-from interp.errors import InputError, require
+from interp.choices.fitting import Array, Distributions, checked_distributions, predictor, search
+from interp.choices.link import Link, fitted_link, lapse_interval, own_players, profile_ends
+from interp.core.algorithm import Algorithm, Family, Searched, in_words
+from interp.core.machine import Machine
 from interp.llm.runs import LLMRun, episodes_of, grouped
-from interp.machine import Machine
-from interp.measure import AS_WELL, NOT_RUN, Found, Measure, decisive
-from interp.statistics import NO_NUMBER, Interval, ratio_interval
+from interp.results.measure import AS_WELL, NOT_RUN, Found, Measure, decisive
+from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
+from interp.support.checks import array_of, checked, unique
+from interp.support.errors import InputError, require
 from interp.tasks.experts.players import player_families
 
 _OTHERWISE = 0.1

@@ -39,8 +39,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from interp.files import digest_of, folder_to_write, write_text
-from interp.provenance import versions
+from interp.support.files import digest_of, folder_to_write, write_text
+from interp.support.provenance import versions
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -27,11 +27,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked_fields, integer, shown
-from interp.errors import InputError, require, require_known, theirs, unknown_name
-from interp.files import read_rows, read_tables
-from interp.session import once
-from interp.statistics import of_whom
+from interp.stats.intervals import of_whom
+from interp.support.checks import array_of, checked_fields, integer, shown
+from interp.support.errors import InputError, require, require_known, theirs, unknown_name
+from interp.support.files import read_rows, read_tables
+from interp.support.session import once
 
 Values = Mapping[str, NDArray[Any]]
 """Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
