@@ -30,7 +30,7 @@ from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
 from interp.core.algorithm import Algorithm, Values
 from interp.model.layout import RoundLayout
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.support.checks import check_fields, checked, checked_fields, fit
 from interp.support.errors import require, require_known, unknown_name
 
@@ -258,7 +258,7 @@ def held(
 
 
 @dataclass(frozen=True)
-class Circuit(Found):
+class Circuit(Result):
     """A construction as data; :func:`circuits.compile_circuit` makes the model.
 
     Attributes:

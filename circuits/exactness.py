@@ -70,7 +70,7 @@ class Check:
     @property
     def passed(self) -> bool:
         """Whether the error is within the tolerance, and no more rounds are undecided than may be."""
-        return self.measure().word == "yes"
+        return self.measure().verdict == "yes"
 
     @property
     def strain(self) -> float:

@@ -74,7 +74,7 @@ class VerificationResult(Measured):
     @property
     def sentence(self) -> str:
         """Whether the model is the algorithm, and where it is not most."""
-        n, wrong = len(self.measures), [one.key for one in self.measures if one.word != "yes"]
+        n, wrong = len(self.measures), [one.key for one in self.measures if one.verdict != "yes"]
         if not wrong:
             return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
         fail = "fails" if len(wrong) == 1 else "fail"
@@ -196,7 +196,7 @@ def verify_machine(
     require(
         machine.is_handwired,
         f"{machine.name!r} is learned: no function reads its state exactly. Adapt it with read= where one does, or "
-        "compare it by fitted maps: circuits.compare.run(machine, reference)",
+        "compare it by fitted maps: circuits.compare.machines(machine, reference)",
     )
     integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
     task = interp.tasks.of(machine)

@@ -26,7 +26,7 @@ from reports.comparison import LOOKS, PARTS, machines
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 RESULTS = Path(__file__).parent / "results"
-COLUMNS = ["key", "word", "condition", "number", "low", "high", "unit", "threshold"]
+COLUMNS = ["key", "verdict", "condition", "number", "low", "high", "unit", "threshold"]
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
 
@@ -56,7 +56,7 @@ def between_seeds() -> pd.DataFrame:
     frame = frame.assign(
         model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan
     )
-    frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"])
+    frame = frame.rename(columns={"value": "number"}).assign(verdict=frame["verdict"])
     return _turned(frame, frame["by"].str.endswith("apart"))
 
 
@@ -77,11 +77,15 @@ def words(frame: pd.DataFrame) -> Figure:
         figure.subplots(1, len(keys), sharey=True, squeeze=False)[0], keys, strict=True
     ):
         for row in frame[frame["key"] == key].to_dict("records"):
-            y, (colour, _) = len(names) - 1 - names.index(row["model"]), LOOKS[row["word"]]
+            y, (colour, _) = len(names) - 1 - names.index(row["model"]), LOOKS[row["verdict"]]
             if np.isfinite(row["low"]):
                 axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=4, alpha=0.45)
             axes.plot(
-                row["number"], y, "o" if row["word"] == "yes" else "D", color=colour, markersize=6
+                row["number"],
+                y,
+                "o" if row["verdict"] == "yes" else "D",
+                color=colour,
+                markersize=6,
             )
             left = row["number"] < 0.5
             beside = (row["number"] + (0.06 if left else -0.06), y + 0.3)
@@ -91,7 +95,7 @@ def words(frame: pd.DataFrame) -> Figure:
                 "fontsize": 8,
                 "color": colour,
             }
-            axes.annotate(row["word"], beside, **look)
+            axes.annotate(row["verdict"], beside, **look)
             if np.isfinite(row["threshold"]):
                 axes.plot([row["threshold"]] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
         axes.set(xlim=(-0.05, 1.05), ylim=(-0.6, len(names) - 0.3), title=f"same {PARTS[key]}?")
@@ -114,7 +118,7 @@ def draw() -> list[Path]:
             {k: row[k] for k in ("unit", "condition")},
         )
         unless: dict[Any, str] = (
-            {} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"])
+            {} if row["verdict"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["verdict"])
         )
         shown += [
             Measure(

@@ -97,7 +97,7 @@ class Bench:
         return cls(effort, Samples.draw(machine, effort, sizes), sets)
 
     def pair(self, one: Machine, other: Machine) -> Compared:
-        """Two machines as ``compare.run`` has them, with untrained copies of both."""
+        """Two machines as ``compare.machines`` has them, with untrained copies of both."""
         subjects = [Participant(machine, self.samples) for machine in (one, other)]
         fresh = [
             once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)
@@ -144,14 +144,14 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
     for question in (BEHAVIOUR, STATE):
         compared.parts[question.key] = question.compute(compared)
     behaviour, state = compared.parts["behaviour"], compared.parts["state"]
-    words = {question.key: question.measure(compared).word for question in (BEHAVIOUR, STATE)}
+    words = {question.key: question.measure(compared).verdict for question in (BEHAVIOUR, STATE)}
     worst = min(behaviour.plain.cells, key=lambda cell: cell.alike.low)
     ways = [state.best(*names) for names in ((one.name, other.name), (other.name, one.name))]
     way = min(ways, key=lambda stitched: stitched.score.low)
     fresh = best_of(behaviour.untrained).number
     yield {
         "measure": "behaviour",
-        "word": words["behaviour"],
+        "verdict": words["behaviour"],
         **columns(behaviour.plain.alike),
         "untrained": fresh,
     }
@@ -159,7 +159,7 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
     at, fresh = f"{way.source} -> {way.target}", best_of(state.untrained).number
     yield {
         "measure": "state",
-        "word": words["state"],
+        "verdict": words["state"],
         "at": at,
         **columns(way.score),
         "untrained": fresh,

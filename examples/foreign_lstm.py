@@ -144,7 +144,7 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
     detector = Detector(published)
     silero, episodes = machine(detector), VOICE.sample(n, n_rounds, seed=0)
     interp.check_machine(silero)
-    run, blank = (interp.rollout(of, episodes) for of in (silero, silero.fresh(0)))
+    run, blank = (interp.rollout(of, episodes) for of in (silero, silero.untrained(0)))
     found: dict[str, Any] = {
         "right": ((run.predictions[..., 1] > 0.5).numpy() == episodes.outcomes).mean()
     }

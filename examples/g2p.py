@@ -35,7 +35,7 @@ def holds(g2p: Any, n: int) -> pd.DataFrame:
     rows = []
     for seed in SEEDS:
         words = g2p.module.sample(n, seed=seed)
-        held, blank = states(g2p, words), states(g2p.fresh(seed), words)
+        held, blank = states(g2p, words), states(g2p.untrained(seed), words)
         before = np.eye(len(PHONEMES))[
             np.pad(words.said, ((0, 0), (1, 0)))[:, :N]
         ]  # the phoneme that was said last
@@ -52,7 +52,7 @@ def holds(g2p: Any, n: int) -> pd.DataFrame:
                 name: found.controls[name].score.estimate
                 for name in ("shuffled", "untrained", "inputs")
             }
-            rows.append({**row, "word": found.word})
+            rows.append({**row, "word": found.verdict})
     return pd.DataFrame(rows)
 
 
@@ -71,7 +71,7 @@ def moves(g2p: Any, n: int) -> pd.DataFrame:
         to_states = (there - here) @ np.linalg.solve(
             spelt.T @ spelt + np.eye(spelt.shape[1]), spelt.T
         )
-        held, blank = (states(of, known)[:, t] for of in (g2p, g2p.fresh(seed)))
+        held, blank = (states(of, known)[:, t] for of in (g2p, g2p.untrained(seed)))
         move, drawn = to_states @ (held - held.mean(0)), rng.standard_normal((len(base), 256))
         of_untrained = to_states @ (blank - blank.mean(0))
         tried = {

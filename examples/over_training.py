@@ -89,14 +89,14 @@ def main(
 def arrivals(frame: pd.DataFrame) -> pd.DataFrame:
     """From which checkpoint on each claim has the word that it has at the last one."""
     rows = []
-    worded = frame[frame["word"].notna()]
+    worded = frame[frame["verdict"].notna()]
     for key, of in worded.groupby("key", sort=False):
         first = of[of["about"] == of["about"].iloc[0]].sort_values("step")
-        other = first["step"][first["word"] != first["word"].iloc[-1]]
+        other = first["step"][first["verdict"] != first["verdict"].iloc[-1]]
         since = (
             first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
         )
-        rows.append({"key": key, "word": first["word"].iloc[-1], "from_step": int(since)})
+        rows.append({"key": key, "verdict": first["verdict"].iloc[-1], "from_step": int(since)})
     return pd.DataFrame(rows)
 
 

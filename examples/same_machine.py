@@ -83,7 +83,7 @@ def judged(pairs: pd.DataFrame) -> pd.DataFrame:
                     "seeds_low": yard["low"],
                     "yardstick": f"{yard['a']}, {yard['b']}",
                 }
-                about = {"a": two[0], "b": two[1], "measure": measure, "word": word(found, yard)}
+                about = {"a": two[0], "b": two[1], "measure": measure, "verdict": word(found, yard)}
                 rows.append(
                     {
                         **about,
@@ -126,14 +126,14 @@ def controls(pairs: pd.DataFrame) -> pd.DataFrame:
     """How often each word is said where the answer is known, a row for each measure and architecture."""
     rows, every = [], judged(pairs)
     for measure in MEASURES:
-        said = pd.DataFrame(pretended(pairs, measure), columns=["architecture", "word"])
+        said = pd.DataFrame(pretended(pairs, measure), columns=["architecture", "verdict"])
         counted = [
-            (f"{kind}, as two", part["word"])
+            (f"{kind}, as two", part["verdict"])
             for kind, part in said.groupby("architecture", sort=False)
         ]
         of_it = every[every["measure"] == measure]
         for hand in sorted(kind for kind in {*every["a"], *every["b"]} if kind.startswith(BY_HAND)):
-            counted.append((hand, of_it.loc[(of_it[["a", "b"]] == hand).any(axis=1), "word"]))
+            counted.append((hand, of_it.loc[(of_it[["a", "b"]] == hand).any(axis=1), "verdict"]))
         for control, words in counted:
             count = {each: int((words == each).sum()) for each in WORDS}
             rows.append({"measure": measure, "control": control, **count})
@@ -159,13 +159,13 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     said.append(f"{int(named.sum())} of them are explained by a Bayes predictor of one interval.")
     between = pairs[pairs["kind_a"] != pairs["kind_b"]]
     for measure in ("behaviour", "state"):
-        words = between.loc[between["measure"] == measure, "word"]
+        words = between.loc[between["measure"] == measure, "verdict"]
         counts = ", ".join(f"{n} {word}" for word, n in words.value_counts().items())
         several = f"{measure} of {len(words)} pairs of machines across architectures"
         said.append(f"By the fixed thresholds of `interp compare`, {several} is: {counts}.")
     for measure in MEASURES:
         rows = table[table["measure"] == measure]
-        count = rows["word"].value_counts()
+        count = rows["verdict"].value_counts()
         said.append(
             f"In {measure}, {count.get(NO_FARTHER, 0)} of {len(rows)} pairs of architectures lie no farther apart than "
             f"two seeds of one of them, {count.get(FARTHER, 0)} farther, and {count.get(UNDECIDED, 0)} are undecided."
@@ -173,13 +173,13 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     same = [
         two
         for two, rows in table.groupby(["a", "b"], sort=False)
-        if (rows["word"] == NO_FARTHER).all()
+        if (rows["verdict"] == NO_FARTHER).all()
     ]
     said.append(f"The same machine by all {len(MEASURES)} measures: {_listed(same)}.")
     apart = [
         two
         for two, rows in table.groupby(["a", "b"], sort=False)
-        if (rows["word"] == FARTHER).any()
+        if (rows["verdict"] == FARTHER).any()
     ]
     said.append(f"Farther apart than seeds by at least one measure: {_listed(apart)}.")
     for measure, rows in known.groupby("measure", sort=False):
@@ -218,7 +218,7 @@ def draw(pairs: pd.DataFrame, table: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(kinds)), kinds, rotation=45, ha="right")
         axes.set_yticks(range(len(kinds)), kinds)
         words = {
-            (row.a, row.b): row.word for row in table[table["measure"] == measure].itertuples()
+            (row.a, row.b): row.verdict for row in table[table["measure"] == measure].itertuples()
         }
         for (i, j), value in np.ndenumerate(grid):
             if not np.isfinite(value):

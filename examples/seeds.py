@@ -42,7 +42,7 @@ def claims(
             "low": row["low"],
             "high": row["high"],
         }
-    found = compare.run(model, handwired_models(model.layout.task)[0], effort=effort)
+    found = compare.machines(model, handwired_models(model.layout.task)[0], effort=effort)
     part = found.algorithm
     yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
     yield from judged(found)
@@ -60,7 +60,7 @@ def judged(found: compare.Comparison) -> Iterator[Row]:
         what = f"as {found.reference}: {measure.key}"
         yield {
             "what": what,
-            "verdict": measure.word,
+            "verdict": measure.verdict,
             **interval(measure.number),
             "by": measure.about,
         }
@@ -94,7 +94,7 @@ def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = comp
     pairs = [
         {"model": name, **row}
         for name, other in combinations(models, 2)
-        for row in judged(compare.run(models[name], models[other], effort=effort))
+        for row in judged(compare.machines(models[name], models[other], effort=effort))
         if not row["what"].endswith("update")
     ]
     first = next(iter(models))

@@ -161,7 +161,7 @@ def main(steps: int = 120) -> dict[str, Any]:
         "state error": np.abs(state - kalman().run(base)["next_belief"]).max(),
         "nats": [
             losses(interp.rollout(m, base).predictions, base).mean().item()
-            for m in (machine, gru, gru.fresh())
+            for m in (machine, gru, gru.untrained())
         ],
         "interchange": interchange(machine, base, source, kalman(), "mean", "latent@mean").score(),
         "probes": probes.probe(gru, base, ["mean", "variance"]),

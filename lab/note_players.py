@@ -81,7 +81,7 @@ def words(name: str, n: int, seed: int, folder: Path) -> tuple[str, ...]:
     work = plan(Settings("player"), built_in_prompts(), drawn, [Condition("online", "note-only")])
     run(work, folder / "in", player)
     return tuple(
-        one.word
+        one.verdict
         for one in try_edits(folder / "in", folder / "edited", 1, where=player, seed=seed)[0]
     )
 

@@ -206,7 +206,7 @@ def is_right(player: Player, found: Any) -> str:
 
 def called(found: Any) -> str:
     """Whether the closest family is named, as the table has it."""
-    return {"yes": "named", "no": "none"}.get(found.measure.word, "undecided")
+    return {"yes": "named", "no": "none"}.get(found.measure.verdict, "undecided")
 
 
 def table() -> str:
@@ -329,7 +329,7 @@ def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -
     for n in given.instances:
         for regime in given.regimes:
             episodes = sample(n, 100, 4, regime=regime, seed=7)
-            pair = predictor(model)(episodes), predictor(model.fresh(0))(episodes)
+            pair = predictor(model)(episodes), predictor(model.untrained(0))(episodes)
             said = {machine: (pair[0][..., 1] > 0.5).astype(float)}
             said |= {name: choices(player, episodes) for name, player in players.items()}
             for name, chosen in said.items():

@@ -135,7 +135,7 @@ def nulls(
                     "n_episodes": n_episodes,
                     "n_rounds": n_rounds,
                 }
-                rows.append({**about, **_verdict(result), "bare": bare.word})
+                rows.append({**about, **_verdict(result), "bare": bare.verdict})
                 advance(1)
     return pd.DataFrame(rows)
 
@@ -191,7 +191,7 @@ def _with_effect(design: str, effect: float, n: int, index: int) -> ProbeResult:
 
 
 def _verdict(result: ProbeResult) -> dict[str, Any]:
-    return {"r2": result.r2, "word": result.word, "detectable": result.score.detectable}
+    return {"r2": result.r2, "verdict": result.verdict, "detectable": result.score.detectable}
 
 
 def _coverage_summary(frame: pd.DataFrame) -> str:
@@ -206,17 +206,17 @@ def _coverage_summary(frame: pd.DataFrame) -> str:
 def _nulls_summary(frame: pd.DataFrame) -> str:
     """How many nulls were called held, with the exact binomial interval, and the words by kind."""
     lines = []
-    for column, what in (("word", "with every control"), ("bare", "given as bare values")):
+    for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
         wrong = frame[column] == "yes"
         rate = exact_share(wrong)
         said = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
         lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls held ({said})")
-    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["word"]).to_string()])
+    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 
 def _power_summary(frame: pd.DataFrame) -> str:
     """The share called held, by true R2 and number of episodes."""
-    share = frame.assign(hit=frame["word"] == "yes").pivot_table(
+    share = frame.assign(hit=frame["verdict"] == "yes").pivot_table(
         "hit", ["design", "effect"], "n_episodes"
     )
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")

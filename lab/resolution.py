@@ -110,10 +110,10 @@ def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[st
     every = deviations()
     require_known("deviation", key, every, limit=20)
     one = every[key]
-    found = compare.run(
+    found = compare.machines(
         one.make(size), known.reference(one.task), effort=replace(effort, seed=seed)
     )
-    words = {question: found[question].word for question in QUESTIONS}
+    words = {question: found[question].verdict for question in QUESTIONS}
     return {
         "deviation": key,
         "size": size,

@@ -105,10 +105,10 @@ def fit(
     >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=2, seed=0)
     >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
     >>> result = probes.fit(run, probes.targets.log_weights(episodes))
-    >>> round(result.r2, 6), result.word
+    >>> round(result.r2, 6), result.verdict
     (1.0, 'yes')
     >>> bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
-    >>> bare.word, bare.reason.partition(" (")[0]
+    >>> bare.verdict, bare.reason.partition(" (")[0]
     ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
     """
     if not isinstance(target, TargetValues):

@@ -16,7 +16,7 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.core.algorithm import Episodes, counted_of
 from interp.model.run import Rollout
-from interp.results.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Word
+from interp.results.measure import FEW, NOT_RUN, NOTHING, Control, Measure, Measured, Verdict
 from interp.stats.intervals import Interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, unknown_name
@@ -63,7 +63,7 @@ def measure_of(
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
     if site and site.startswith("latents@"):
         subject, place = f"The channel {site[8:]} holds", f" in its {site[8:]}"
-    unless: dict[Word, str] = {}
+    unless: dict[Verdict, str] = {}
     if "untrained" not in controls:
         unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
     elif "inputs" not in controls and "inputs" not in target.implied_by:
@@ -147,7 +147,7 @@ class ProbeResult(Measured):
         return str(self.settings.get("model", "The model"))
 
     # Whether the site holds the target, why that is undecided, and R2, or the skill of a probe of classes.
-    word = property(attrgetter("measure.word"))
+    verdict = property(attrgetter("measure.verdict"))
     reason = property(attrgetter("measure.reason"))
     number = property(attrgetter("measure.number"))
 

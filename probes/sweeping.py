@@ -24,7 +24,7 @@ from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.support.checks import array_of, checked, integer, require_columns
 from interp.support.errors import require, unknown_name
 from interp.support.files import writable
@@ -74,7 +74,7 @@ class _Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult(Found):
+class SweepResult(Result):
     """A sweep's scores, tidy: one row per target, site and window.
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), those of every measure
@@ -105,7 +105,7 @@ class SweepResult(Found):
 
         frame = self.frame
         require_columns(
-            "a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word"
+            "a sweep", frame, "target", "start", "stop", "position", "layer", "component", "verdict"
         )
         if target not in set(frame["target"]):
             raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
@@ -132,7 +132,7 @@ class SweepResult(Found):
             grids[str(name)] = grid.reindex(columns=positions)
         figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
-            for _, row in part[part["word"] == "yes"].iterrows():
+            for _, row in part[part["verdict"] == "yes"].iterrows():
                 at = (
                     positions.index(row["position"]) - 0.4,
                     list(grids[str(name)].index).index(row["layer"]) - 0.3,

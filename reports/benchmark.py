@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.benchmark import METHODS, Result
+from circuits.benchmark import METHODS, BenchmarkResult
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
 from interp.results import figures
@@ -35,7 +35,7 @@ _EDGE_SCORES = (
 )
 
 
-def page(result: Result) -> Report:
+def page(result: BenchmarkResult) -> Report:
     """The report on a result."""
     asked = dict.fromkeys(row["question"] for row in result.rows)
     first = next((name for name in result.means.index if name not in _BOUNDS), "none")
@@ -58,7 +58,7 @@ def page(result: Result) -> Report:
     )
 
 
-def write(result: Result, out: str | Path = "output") -> Path:
+def write(result: BenchmarkResult, out: str | Path = "output") -> Path:
     """Write the page as ``out/benchmark.html``."""
     return write_listed(page(result), Path(out) / "benchmark.html")
 
@@ -68,7 +68,7 @@ def _title(question: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _blocks(result: Result, question: str) -> list[Any]:
+def _blocks(result: BenchmarkResult, question: str) -> list[Any]:
     record, summary = QUESTIONS[question], result.summary(question)
     chance = summary.loc[summary["method"] == "random", "mean"]
     beside = {"random": float(chance.iloc[0])} if len(chance) else {}

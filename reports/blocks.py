@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from interp.results import palette
-from interp.results.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
+from interp.results.measure import UNTRAINED, VERDICTS, Control, Measure, claims, to_frame
 from interp.stats.intervals import Interval
 from interp.support import foreign
 from interp.support.checks import checked, checked_fields, shown
@@ -252,7 +252,7 @@ def _csv_of(frame: pd.DataFrame) -> str:
             for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
-            words = [value.word if isinstance(value, Measure) else value for value in values]
+            words = [value.verdict if isinstance(value, Measure) else value for value in values]
             linked = (
                 f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"  # a link is its words and its target
             )
@@ -342,14 +342,14 @@ def plain(name: str, number: Interval, controls: Mapping[str, float] | None = No
 def colour(measure: Measure) -> str:
     """What a word looks like: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
     return {"yes": "pass", "no": "fail" if measure.by_design else "neutral"}.get(
-        measure.word, "neutral"
+        measure.verdict, "neutral"
     )
 
 
 def counts(measures: Sequence[Measure]) -> str:
     """How many claims have each word, such as "3 yes, 1 undecided"."""
-    words = [one.word for one in measures]
-    return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
+    words = [one.verdict for one in measures]
+    return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
 
 
 @dataclass(frozen=True)
@@ -381,7 +381,7 @@ class Measures:
     @cached_property
     def table(self) -> Table:
         """The columns of :meth:`Measure.row`, without those that are empty in every row."""
-        frame = to_frame(self.measures).assign(word=pd.Series(list(self.measures), dtype=object))
+        frame = to_frame(self.measures).assign(verdict=pd.Series(list(self.measures), dtype=object))
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
         empty = [

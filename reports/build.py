@@ -205,18 +205,18 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
         (
             one.yes.rpartition("holds ")[2]
             for key, one in pairs
-            if key == "probes" and one.word == "yes"
+            if key == "probes" and one.verdict == "yes"
         ),
         "",
     )
     for of, one in pairs:
-        if held and (of, one.word) == ("interchange", "yes"):  # what is held is not named again
+        if held and (of, one.verdict) == ("interchange", "yes"):  # what is held is not named again
             again = "them" if held.endswith("s") else "it"
             for word in ("from", "by"):
                 one = replace(one, yes=one.yes.replace(f"{word} {held}", f"{word} {again}"))
-        crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
+        crowded = (of, one.verdict) in said or sum(word == one.verdict for _, word in said) >= 2
         kept.append(replace(one, yes="", no="") if crowded else one)
-        said += [(of, one.word)] * bool(kept[-1].phrase)
+        said += [(of, one.verdict)] * bool(kept[-1].phrase)
     return sentence(context.model.name, kept, context.sentence) if kept else ""
 
 

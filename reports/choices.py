@@ -56,7 +56,7 @@ def write(
         from interp.choices.recorded import fit_cell
 
         cell = fit_cell(episodes, units=units, seed=seed)
-        untrained = predictor(cell.machine.fresh(seed))(episodes)
+        untrained = predictor(cell.machine.untrained(seed))(episodes)
         beside = {
             name: (
                 cell.held_out,

@@ -1,6 +1,6 @@
 """The page of a comparison: its measures first, then what each rests on, and the rounds at which two models differ.
 
-Every number was computed by :func:`circuits.compare.run`; nothing is computed here.
+Every number was computed by :func:`circuits.compare.machines`; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from circuits.compare.state import StatePart
 from interp import tasks
 from interp.core.algorithm import in_words
 from interp.interventions.experiment import over
-from interp.results.measure import Measure, Word, numbered
+from interp.results.measure import Measure, Verdict, numbered
 from interp.results.palette import INK, LIGHT, PAPER
 from interp.results.style import styled
 from interp.stats.intervals import Interval
@@ -204,13 +204,13 @@ PARTS = {
     "state": "state carried",
 }
 """Key of a comparison's measure -> the part of a machine that it is about, from the top."""
-LOOKS: dict[Word, tuple[str, Any]] = {
+LOOKS: dict[Verdict, tuple[str, Any]] = {
     "yes": (LIGHT["green"], "-"),
     "no": (LIGHT["vermilion"], (0, (2.2, 1.6))),
     "undecided": (LIGHT["grey"], (0, (1, 1.6))),
     "not applicable": (LIGHT["grey"], ""),
 }
-"""Word -> colour and dash of its line."""
+"""Verdict -> colour and dash of its line."""
 _WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
 """Inches: of the picture, narrow enough for a phone; where the machines stand; half of a part, and its height."""
 
@@ -253,7 +253,7 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     )
     for i, key in enumerate(drawn):
         y, one = top - 1 - i, of[key]
-        colour, dash = LOOKS[one.word]
+        colour, dash = LOOKS[one.verdict]
         if dash:
             axes.plot(
                 [_LEFT + _HALF, _RIGHT - _HALF],
@@ -267,7 +267,7 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
             "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
         )
         word = axes.text(
-            _WIDTH / 2, y, f"{one.word}{number}", color=colour, fontweight="bold", **text
+            _WIDTH / 2, y, f"{one.verdict}{number}", color=colour, fontweight="bold", **text
         )
         word.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
         below = one.condition or one.unit * bool(number)

@@ -151,7 +151,7 @@ class Report:
             if isinstance(one, Measures)
         ]
         seen = Counter(
-            (slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug
+            (slug, one.verdict, colour(one)) for pairs in told for one, (slug, _) in pairs if slug
         )
         for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
             shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))

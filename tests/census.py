@@ -24,8 +24,10 @@ MANY_DECISIONS = 10
 TABLES = {".csv", ".toml", ".json", ".j2", ".js", ".css"}
 
 FUNCTION_WORDS = frozenset(
-    "of one told said found own held given made several asked alike about at whose kept apart each "
-    "other more least most by on both left moved".split()
+    """
+    of one told said found own held given made several asked alike about at whose kept apart each
+    other more least most by on both left moved
+    """.split()  # noqa: SIM905
 )
 """Names of locals that say nothing of what they hold."""
 

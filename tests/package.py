@@ -18,7 +18,7 @@ import interp, probes
 from interp.tasks import experts
 episodes = experts.sample(n_episodes=16, n_rounds=8, n_experts=3)
 run = interp.rollout(interp.load("wma-handwired", n_experts=3), episodes)
-print(interp.__version__, probes.fit(run, probes.targets.log_weights(episodes)).word)
+print(interp.__version__, probes.fit(run, probes.targets.log_weights(episodes)).verdict)
 """
 
 

@@ -11,7 +11,7 @@ import interp
 import probes
 import reports
 from circuits import compare
-from circuits.benchmark.grading import _COLUMNS, Result
+from circuits.benchmark.grading import _COLUMNS, BenchmarkResult
 from circuits.compare.response import Cell, ResponsePart
 from interp.core.display import _MOST_ROWS, table_html
 from interp.evaluation.experts.regret import score
@@ -19,7 +19,7 @@ from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
 from interp.llm.scores import LLMScores
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import Interval
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
@@ -69,7 +69,7 @@ def test_every_result_has_a_sentence_a_table_and_a_picture() -> None:
         Evaluation,
     } <= results and len(results) > 35
     assert not [
-        one for one in results if not issubclass(one, Found) or one.__repr__ is object.__repr__
+        one for one in results if not issubclass(one, Result) or one.__repr__ is object.__repr__
     ]
 
 
@@ -104,7 +104,7 @@ def test_a_result_says_and_draws_the_numbers_of_its_table() -> None:
         for f in "ab"
         for by, x in (("x:state", 0.7), ("y", 0.5))
     ]
-    graded = Result(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
+    graded = BenchmarkResult(tuple(dict(zip(_COLUMNS, row, strict=True)) for row in rows))
     assert ": x (0.70)" in repr(graded) and graded.plot()._repr_png_().startswith(b"\x89PNG")
     assert "'update'" in str([*circuits.build("wma-handwired", n_experts=2).plot().axes[0].texts])
 

@@ -53,7 +53,7 @@ def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(registry):
     assert best < learned < best + 0.1 < untrained
     mean, variance = found["probes"]
     assert (
-        mean.word == "yes"
+        mean.verdict == "yes"
         and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
     )
     assert variance.score.estimate > variance.controls["inputs"].score.estimate + 0.1
@@ -210,7 +210,7 @@ def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, reg
         found["from the vendor"] < 1e-5 > found["patch from hand-made hooks"]
         and found["patch moves by"] > 0.5
     )
-    assert found["audit"]["used"].word == "yes"
+    assert found["audit"]["used"].verdict == "yes"
 
 
 def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
@@ -241,10 +241,10 @@ def test_a_training_is_audited_at_its_checkpoints_and_goes_on_where_it_was_stopp
     assert set(pd.read_csv(tmp_path / "arrivals.csv").set_index("key")["from_step"]) <= {1, 4}
     assert (tmp_path / "over_training.svg").is_file()
     table = pd.DataFrame(
-        {"step": [1, 2, 3, 4], "key": "used", "about": "all", "word": ["no", "yes", "no", "yes"]}
+        {"step": [1, 2, 3, 4], "key": "used", "about": "all", "verdict": ["no", "yes", "no", "yes"]}
     )
     assert made.arrivals(table).to_dict("records") == [
-        {"key": "used", "word": "yes", "from_step": 4}
+        {"key": "used", "verdict": "yes", "from_step": 4}
     ]
 
 

@@ -35,7 +35,7 @@ def test_models_run_without_tokenizers_or_compiler_and_transformer_lens_is_as_ev
 import sys, interp.model.transformer, interp.interventions.alignment, transformer_lens as tl
 from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.utilities import Slice
-interp.load("wma-gru").fresh()  # looked at by a mode of torch's dispatch, which loads the compiler unless told not to
+interp.load("wma-gru").untrained()  # a mode of torch's dispatch watches it, which must not load the compiler
 print({"transformers", "datasets", "pytest", "torch._dynamo"} & set(sys.modules))
 try:
     tl.HookedTransformer

@@ -20,7 +20,7 @@ from interp.results.measure import (
     NOTHING,
     SPANS,
     UNTRAINED,
-    WORDS,
+    VERDICTS,
     Control,
     Measure,
     Measured,
@@ -63,36 +63,40 @@ def test_the_whole_interval_lies_on_one_side_of_the_threshold(
     number: tuple[float, ...], above: str, below: str
 ) -> None:
     free = replace(HELD, number=Interval(*number), needs_control=False, controls={})
-    assert (free.word, replace(free, side="below").word) == (above, below)
+    assert (free.verdict, replace(free, side="below").verdict) == (above, below)
 
 
 def test_a_threshold_of_its_own_refutes_a_claim() -> None:
-    between = replace(HELD, number=Interval(0.4, 0.35, 0.45), refuted=0.3)
-    assert (between.word, replace(between, refuted=0.5).word) == ("undecided", "no")
-    below = replace(RARE, number=Interval(0.2, 0.15, 0.25), refuted=0.3)
-    assert (below.word, replace(below, refuted=0.1).word) == ("undecided", "no")
+    between = replace(HELD, number=Interval(0.4, 0.35, 0.45), no_threshold=0.3)
+    assert (between.verdict, replace(between, no_threshold=0.5).verdict) == ("undecided", "no")
+    below = replace(RARE, number=Interval(0.2, 0.15, 0.25), no_threshold=0.3)
+    assert (below.verdict, replace(below, no_threshold=0.1).verdict) == ("undecided", "no")
 
 
 def test_a_yes_is_clear_of_every_control_that_counts() -> None:
     near = {UNTRAINED: Control(0.1), "the inputs": Control(0.85)}
-    assert HELD.word == "yes" and RARE.word == "yes"
-    assert (replace(HELD, controls=near).word, replace(HELD, controls=near).reason) == (
+    assert HELD.verdict == "yes" and RARE.verdict == "yes"
+    assert (replace(HELD, controls=near).verdict, replace(HELD, controls=near).reason) == (
         "undecided",
         f"the inputs {AS_WELL}",
     )
-    assert replace(HELD, controls={**near, "the inputs": Control(0.85, counts=False)}).word == "yes"
+    assert (
+        replace(HELD, controls={**near, "the inputs": Control(0.85, counts=False)}).verdict == "yes"
+    )
     assert replace(RARE, controls={UNTRAINED: Control(0.1)}).reason == f"{UNTRAINED} {AS_WELL}"
-    assert replace(RARE, controls={UNTRAINED: Control(0.9)}).word == "yes"
+    assert replace(RARE, controls={UNTRAINED: Control(0.9)}).verdict == "yes"
 
 
 def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:
     wide = replace(HELD, number=Interval(0.9, 0.55, 0.99), controls={UNTRAINED: Control(0.5)})
     assert (
-        wide.word == "undecided" and replace(wide, number=Interval(0.9, 0.76, 0.99)).word == "yes"
+        wide.verdict == "undecided"
+        and replace(wide, number=Interval(0.9, 0.76, 0.99)).verdict == "yes"
     )
     rare = replace(RARE, number=Interval(0.01, 0.0, 0.09), controls={UNTRAINED: Control(0.2)})
     assert (
-        rare.word == "undecided" and replace(rare, number=Interval(0.01, 0.0, 0.02)).word == "yes"
+        rare.verdict == "undecided"
+        and replace(rare, number=Interval(0.01, 0.0, 0.02)).verdict == "yes"
     )
 
 
@@ -118,26 +122,29 @@ def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
 
 def test_no_is_said_without_controls_and_yes_is_not() -> None:
     bare = replace(HELD, controls={})
-    assert (bare.word, bare.reason) == ("undecided", NOT_RUN)
-    assert replace(bare, number=Interval(0.2, 0.1, 0.3)).word == "no"
-    assert replace(bare, controls={"shown": Control(0.1, counts=False)}).word == "undecided"
+    assert (bare.verdict, bare.reason) == ("undecided", NOT_RUN)
+    assert replace(bare, number=Interval(0.2, 0.1, 0.3)).verdict == "no"
+    assert replace(bare, controls={"shown": Control(0.1, counts=False)}).verdict == "undecided"
     assert (
         replace(bare, controls={UNTRAINED: Control(nan)}).reason
         == f"{NOT_RUN}: {UNTRAINED} has no number"
     )
-    assert replace(bare, needs_control=False).word == "yes"
+    assert replace(bare, needs_control=False).verdict == "yes"
 
 
 def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
     few = replace(HELD, unless={"no": "too few episodes"})
-    assert few.word == "yes"
+    assert few.verdict == "yes"
     no = replace(few, number=Interval(0.2, 0.1, 0.3))
-    assert (no.word, no.reason) == ("undecided", "too few episodes")
-    assert (replace(HELD, lacking="no heads").word, replace(HELD, lacking="no heads").reason) == (
+    assert (no.verdict, no.reason) == ("undecided", "too few episodes")
+    assert (
+        replace(HELD, lacking="no heads").verdict,
+        replace(HELD, lacking="no heads").reason,
+    ) == (
         "not applicable",
         "no heads",
     )
-    assert (Measure("a", "A").word, Measure("a", "A").reason) == ("undecided", NOTHING)
+    assert (Measure("a", "A").verdict, Measure("a", "A").reason) == ("undecided", NOTHING)
     assert {
         replace(HELD, number=Interval(0.9, *ends)).reason
         for ends in ((nan, nan), (0.8, nan), (nan, 0.95))
@@ -189,7 +196,7 @@ def test_tables_and_json_have_one_form() -> None:
     both = to_frame([HELD, replace(HELD, lacking="no heads")])
     columns = list(cases(__file__, "columns of every table of measures"))
     assert list(both.columns) == columns and list(to_frame([]).columns) == columns
-    assert both["word"].tolist() == ["yes", "not applicable"] and both[
+    assert both["verdict"].tolist() == ["yes", "not applicable"] and both[
         "control_number"
     ].tolist() == [0.1, 0.1]
     assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [
@@ -203,7 +210,7 @@ def test_tables_and_json_have_one_form() -> None:
     }
     rest = {
         "key",
-        "refuted",
+        "no_threshold",
         "is_share",
         "yes",
         "no",
@@ -222,7 +229,7 @@ def test_tables_and_json_have_one_form() -> None:
 def test_a_null_of_json_is_no_number() -> None:
     unknown = replace(HELD, number=Interval(0.9, nan, nan), controls={UNTRAINED: Control(nan)})
     again = Measure.from_dict(json.loads(json.dumps(json_values(unknown.to_dict()))))
-    assert (again.number.estimate, again.word, again.reason) == (0.9, "undecided", NOTHING)
+    assert (again.number.estimate, again.verdict, again.reason) == (0.9, "undecided", NOTHING)
     assert again.strongest == "" and (again.threshold, again.claim) == (0.5, HELD.claim)
 
 
@@ -298,7 +305,7 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
 @pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
 def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> None:
     assert _MOST_WORDS == 20
-    words = " ".join(["word"] * (_MOST_WORDS - 4 + extra))
+    words = " ".join(["verdict"] * (_MOST_WORDS - 4 + extra))
     first = sentence("m", [replace(HELD, yes="holds a"), replace(HELD, yes=words)])
     assert (first == f"m holds a and {words}.") is fits and (
         first == f"m holds a. It also {words}."
@@ -324,14 +331,14 @@ def test_a_result_finds_a_measure_by_its_key() -> None:
 def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     with pytest.raises(InputError, match="needs a threshold"):
         Measure("a", "A", Interval(1, nan, nan))
-    assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
+    assert {"yes", "no", "undecided", "not applicable"} == set(VERDICTS)
     for one in (
         HELD,
         RARE,
         replace(HELD, controls={}),
         replace(HELD, number=Interval(0.5, 0.3, 0.7)),
     ):
-        assert one.word == "yes" or any(reason in one.reason for reason in _REASONS)
+        assert one.verdict == "yes" or any(reason in one.reason for reason in _REASONS)
 
 
 def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(
@@ -357,7 +364,7 @@ def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_senten
             "R2",
         )
         none = claim("holds", words={"what": "counts"}, lacking="it has no state")
-        assert (none.claim, none.word, none.reason) == (
+        assert (none.claim, none.verdict, none.reason) == (
             "It holds the counts",
             "not applicable",
             "it has no state",

@@ -47,11 +47,11 @@ def test_the_pictures_are_drawn_from_the_table(
     assert all(model in drawn["verdicts.svg"] for model in frame["model"])
     assert all(
         drawn["verdicts.svg"].count(f"<!-- {word} -->") == n
-        for word, n in frame["word"].value_counts().items()
+        for word, n in frame["verdict"].value_counts().items()
     )
     seeds = pictures.between_seeds()
     counts = (
-        (seeds["key"] + " " + seeds["word"]).value_counts().to_dict()
+        (seeds["key"] + " " + seeds["verdict"]).value_counts().to_dict()
     )  # as docs/results/seeds.md says
     known = {
         "behaviour yes": 6,

@@ -15,7 +15,7 @@ import pytest
 import interp
 import interp.tasks
 import probes
-from interp.results.measure import WORDS
+from interp.results.measure import VERDICTS
 from reports.tasks import parts_for
 from tests.cases import cases
 from tests.census import PACKAGES, sources
@@ -53,7 +53,7 @@ def answers(
     asked = dict(COMMANDS)
     try:
         for result in probes.probe(model, episodes, keys or None):
-            found[result.measure.claim]["probes.probe"] = (result.word, result.reason)
+            found[result.measure.claim]["probes.probe"] = (result.verdict, result.reason)
     except interp.InputError as error:  # a state that is too large to be probed as a whole, a cache
         command, *options = asked.pop("interp probe")
         assert str(error) in invoked(command, name, *options, "--out", folder).stderr
@@ -66,7 +66,7 @@ def answers(
             found[
                 " ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))
             ][surface] = (
-                one["word"],
+                one["verdict"],
                 one["reason"],
             )
     return found
@@ -83,7 +83,7 @@ def disagreeing(
             word in ("undecided", "not applicable") and not reason
             for word, reason in surfaces.values()
         )
-        if {"yes", "no"} <= words or silent or not words <= set(WORDS):
+        if {"yes", "no"} <= words or silent or not words <= set(VERDICTS):
             wrong[claim] = surfaces
     return wrong
 

@@ -313,13 +313,13 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     )
     machine = tracker.handwired()
     found = compare(machine, machine, effort=effort)
-    assert {one.word for one in found if one.key != "circuit"} == {"yes"}
+    assert {one.verdict for one in found if one.key != "circuit"} == {"yes"}
     assert "has no attention heads" in str(found) and found.algorithm.family == "kalman"
     alike = tracker.handwired()
     with torch.no_grad():
         alike.module.weight.fill_(1.0)
     other = compare(alike, machine, effort=effort)
-    assert other["behaviour"].word == "no" and other.failures[0].nats > 0
+    assert other["behaviour"].verdict == "no" and other.failures[0].nats > 0
     for comparison in (found, other):
         page = write(comparison, tmp_path).read_text()
         assert (
@@ -363,7 +363,7 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     held_out = tracker.sample(64, 6, seed=9)
     before, after = (
         tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean()
-        for m in (learned.fresh(), learned)
+        for m in (learned.untrained(), learned)
     )
     assert after < before - 0.2
 

@@ -1,6 +1,6 @@
 """What type checkers see of the package, and which names it has (`interp.support.lazy.facade`)."""
 
-from circuits.benchmark.grading import Result as Result
+from circuits.benchmark.grading import BenchmarkResult as BenchmarkResult
 from circuits.benchmark.grading import builders as builders
 from circuits.benchmark.grading import run as run
 from circuits.benchmark.known_machine import KnownMachine as KnownMachine

@@ -34,7 +34,7 @@ from circuits.benchmark.questions import QUESTIONS
 from interp.core.display import lacks
 from interp.core.machine import Machine
 from interp.model.saved import content_of
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import checked, integer, refuse_endless
 from interp.support.errors import InputError, require, require_known, theirs
@@ -166,7 +166,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Result(Found):
+class BenchmarkResult(Result):
     """Scores of methods: a row for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
 
     ``refusals`` are what methods refused: subject, seed, question, method, and the sentence.
@@ -324,7 +324,7 @@ def run(
     n_jobs: int = 1,
     scheduler: str = "",
     shard: str = "",
-) -> Result:
+) -> BenchmarkResult:
     """Grade every method on every subject.
 
     Args:
@@ -382,7 +382,7 @@ def run(
         wall_seconds=round(time.time() - started, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
-    return Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
+    return BenchmarkResult(rows, tuple(row for part in done for row in part["refusals"]), settings)
 
 
 @one_thread()

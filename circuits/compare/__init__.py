@@ -1,10 +1,10 @@
 """Is the learned machine the handwired one? Models held against algorithms and against each other.
 
     from circuits import compare
-    found = compare.run(interp.load("wma-learned"), "wma-handwired")        # or effort=compare.QUICK
+    found = compare.machines(interp.load("wma-learned"), "wma-handwired")        # or effort=compare.QUICK
     print(found)                                                            # the algorithm and the four measures
 
-:func:`run` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each claim.
+:func:`machines` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each claim.
 Each question has a file of
 its own: what is measured, the claim that it decides, and every threshold with its reason.
 :mod:`interp.choices.explain` asks which algorithm explains choices, and :mod:`interp.choices.players` those of each

@@ -44,7 +44,7 @@ from interp.core.algorithm import (
 )
 from interp.core.task import Task
 from interp.interventions.experiment import named
-from interp.results.measure import UNTRAINED, Control, Found, Measure, best_of, decisive
+from interp.results.measure import UNTRAINED, Control, Measure, Result, best_of, decisive
 from interp.stats.intervals import (
     NO_NUMBER,
     Interval,
@@ -108,7 +108,7 @@ class FamilyScore:
 
 
 @dataclass(frozen=True, repr=False)
-class AlgorithmPart(Found):
+class AlgorithmPart(Result):
     """Which algorithm explains a model's predictions.
 
     Attributes:
@@ -530,7 +530,7 @@ class _Agreement:
             about="rounds apart",
             number=self.apart,
             threshold=_RARE,
-            refuted=_OFTEN,
+            no_threshold=_OFTEN,
             side="below",
         )
         rounds = replace(rounds, unit=f"share of rounds {_PLAIN} nats apart")
@@ -542,7 +542,7 @@ class _Agreement:
 
 
 @dataclass(frozen=True, repr=False)
-class Behaviour(Found):
+class Behaviour(Result):
     """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
 
     Attributes:
@@ -581,7 +581,7 @@ class Behaviour(Found):
     def measure(self) -> Measure:
         """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
         control = best_of(self.untrained)
-        if self.fitted is None or self.fitted.measure().word == "no":
+        if self.fitted is None or self.fitted.measure().verdict == "no":
             return self.plain.measure(control)
         note = f"{in_words(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
         return replace(
@@ -601,7 +601,7 @@ def _behaves(compared: Compared) -> Behaviour:
         return Behaviour(plain, untrained=_untrained(compared, closest))
     plain, failures = _agreement(compared, model, reference.model)
     fitted, searched = None, dict[str, float]()
-    if plain.measure().word != "yes" and (read := _read_out(compared)) is not None:
+    if plain.measure().verdict != "yes" and (read := _read_out(compared)) is not None:
         subject, algorithm, searched = read
         fitted, _ = _agreement(compared, subject, algorithm)
     worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])

@@ -31,7 +31,7 @@ from interp.interventions.sites import Place, Site
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.results.measure import NOTHING, SPANS, UNTRAINED, Found, Measure, best_of, decisive
+from interp.results.measure import NOTHING, SPANS, UNTRAINED, Measure, Result, best_of, decisive
 from interp.stats.decoder import Decoder
 from interp.stats.intervals import NO_NUMBER, Interval, resample_weights
 from interp.support.errors import require
@@ -390,7 +390,7 @@ class _Path:
 
 
 @dataclass(frozen=True, repr=False)
-class CircuitPart(Found):
+class CircuitPart(Result):
     """How two models compute; ``untrained`` are the heads of every untrained copy, matched with the reference's."""
 
     model: str

@@ -78,7 +78,7 @@ class Comparison(Measured):
         against = self.reference or self.algorithm.scores[self.algorithm.closest].name
         measures = list(self.measures)
         decided = [
-            i for word in ("yes", "no") for i, one in enumerate(measures) if one.word == word
+            i for word in ("yes", "no") for i, one in enumerate(measures) if one.verdict == word
         ]
         for i in decided[:1]:
             yes, no = (
@@ -126,7 +126,7 @@ class Comparison(Measured):
 
 @checked
 @one_thread()
-def run(
+def machines(
     model: Machine,
     reference: Machine | str | None = None,
     *,

@@ -33,7 +33,7 @@ from interp.interventions.interchange import Claim, InterchangeResult, interchan
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, flat, move
 from interp.interventions.sites import Place
-from interp.results.measure import Found, best_of
+from interp.results.measure import Result, best_of
 from interp.stats.decoder import Affine
 from interp.stats.intervals import NO_NUMBER, Interval
 
@@ -69,7 +69,7 @@ class _Effect:
 
 
 @dataclass(frozen=True, repr=False)
-class EffectsPart(Found):
+class EffectsPart(Result):
     """Every move under every algorithm; ``missing`` says which moves the model's kind does not allow."""
 
     effects: tuple[_Effect, ...]
@@ -322,7 +322,7 @@ class _Held:
 
 
 @dataclass(frozen=True, repr=False)
-class WherePart(Found):
+class WherePart(Result):
     """Sites and maps of two models: (model, where its effects travel), all of one, then all of the other.
 
     ``missing`` has a sentence for each model that has no maps.

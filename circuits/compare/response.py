@@ -34,7 +34,7 @@ from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.support.session import remembered
 
@@ -259,7 +259,7 @@ def _cells_of(
 
 
 @dataclass(frozen=True, repr=False)
-class ResponsePart(Found):
+class ResponsePart(Result):
     """Whether the model responds as if its state had been updated as an algorithm's.
 
     Attributes:

@@ -23,7 +23,7 @@ from interp.choices.fitting import Array, distributions, divergence
 from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
-from interp.results.measure import FEW, NOTHING, UNTRAINED, Found, Measure, best_of
+from interp.results.measure import FEW, NOTHING, UNTRAINED, Measure, Result, best_of
 from interp.stats.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.stats.intervals import Interval
 from interp.support.session import remembered
@@ -78,7 +78,7 @@ class _Trajectory:
 
 
 @dataclass(frozen=True, repr=False)
-class StatePart(Found):
+class StatePart(Result):
     """Stitchings both ways, nats a round that each model's memory is worth, and the first test episode each way."""
 
     model: str

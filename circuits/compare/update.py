@@ -44,9 +44,9 @@ from interp.results.measure import (
     NOTHING,
     SPANS,
     UNTRAINED,
-    Found,
     Measure,
-    Word,
+    Result,
+    Verdict,
     best_of,
     decisive,
 )
@@ -109,7 +109,7 @@ class _Rule:
 
 
 @dataclass(frozen=True, repr=False)
-class UpdatePart(Found):
+class UpdatePart(Result):
     """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
 
     updates: tuple[_Update, ...]
@@ -402,7 +402,9 @@ def judge(
     ):  # a search from both ends holds the state, too, and answers from more than it
         about, unit = "prediction from the state of the round after", "correlation of changes"
         claims.append(
-            Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about)
+            Measure(
+                "update", "", response.later, RESPONDS, no_threshold=-1.0, unit=unit, about=about
+            )
         )
     if response.arrives.high < _ARRIVES:
         about = "response one round later, as a share of the move of the state"
@@ -419,7 +421,7 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     """By the worst step; each untrained copy's number is that of its own worst step."""
     worst = min(steps, key=lambda u: u.r2.low)
     plain = next(u for u in steps if u.manifold == _ON and u.horizon == 1)
-    unless: dict[Word, str] = {}
+    unless: dict[Verdict, str] = {}
     if 1 - plain.bent <= RATIO * (1 - plain.r2.estimate):
         unless["no"] = (
             f"{NOTHING}: affine maps read R2 {plain.r2.estimate:.2f} of its steps, others {plain.bent:.2f}"
@@ -453,7 +455,7 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
         "",
         worst.r2,
         _STEPPED,
-        refuted=_STRAYED,
+        no_threshold=_STRAYED,
         unit="step R2",
         controls={UNTRAINED: best_of(np.fmin.reduce([u.untrained for u in steps]))},
         about=f"{state}, {far}, from states that {'occur' if worst.manifold == _ON else 'no episode reaches'}",
@@ -485,7 +487,7 @@ def _judged(compared: Compared) -> Measure:
         )
     unread = compared.parts["update"].of(algorithm)[0].decoded < _STRAYED
     if reference and (
-        (unread and compared.parts["state"].measure.word == "yes")
+        (unread and compared.parts["state"].measure.verdict == "yes")
         or (
             compared.parts["behaviour"].measure.number.low >= NEARLY_ALL
             and (unread or not is_hard(reference))

@@ -2,7 +2,7 @@
 
 from interp.audit import QUICK, audit
 found = audit("reachability-learned", effort=QUICK)
-found["used"].word                          # a measure of each claim: number, controls, threshold and word
+found["used"].verdict                          # a measure of each claim: number, controls, threshold and word
 found.tables["used"]                        # and what they rest on
 """
 
@@ -60,7 +60,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
     with session(), bar(f"auditing {model.name}", 5) as done:
         trial = Trial.of(model, effort)
         whole = used.used(trial, ALL)
-        is_used = whole.word == "yes"
+        is_used = whole.verdict == "yes"
         measures = [whole, used.content(trial), used.lasts(trial), content.decoded(trial)]
         done(1)
         home, rounds = str(trial.episodes.regime), rounds_for(model, effort, 2)
@@ -79,12 +79,12 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         measures[2:2] = [shortcuts.side(trial, is_used), truth]
         done(1)
         measures += [
-            timing.in_time(trial, truth.word == "no"),
+            timing.in_time(trial, truth.verdict == "no"),
             timing.longer(longer[home], trial.shape[1]),
         ]
         measures.append(timing.stays(longer))
         done(1)
-        measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]
+        measures += [content.few(trial, measures[1].verdict == "yes"), dynamics.settles(trial)]
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
         done(1)
         narrow = not trial.grows and int(carried_mask(model).sum()) <= effort.solved

@@ -28,7 +28,7 @@ from torch import Tensor
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import CONTENT, Change, donors, limited, replaced, worth
 from interp.interventions.moves import flat
-from interp.results.measure import FEW, Control, Measure, Word
+from interp.results.measure import FEW, Control, Measure, Verdict
 from interp.stats.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.stats.intervals import Interval, mean_interval, ratio_interval, resample_weights
 from interp.stats.refit import PLATEAU
@@ -270,7 +270,7 @@ def decoded(trial: Trial) -> Measure:
     )
     number = _r2(trial, memory)
     half = _r2(trial, memory, trial.first_half).estimate if people >= 2 * N_FOLDS else np.nan
-    unless: dict[Word, str] = {}
+    unless: dict[Verdict, str] = {}
     if not 2 * number.estimate - half <= THRESHOLDS["decoded"].value:
         unless = {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
     return claimed(

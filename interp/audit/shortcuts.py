@@ -197,7 +197,7 @@ def side(trial: Trial, is_used: bool) -> Measure:
     return claimed(
         "side",
         numbers[key],
-        refuted=1 - bound,
+        no_threshold=1 - bound,
         controls=trial.untrained(lambda copy: worst.side(copy.model)),
         no=f"answers like {worst.name}",
         note=note + (f" Others: {others}." if others else ""),

@@ -25,7 +25,7 @@ from interp.core.algorithm import NEXT, Algorithm, Values
 from interp.interventions.experiment import Edit, Experiment, batches, run_on
 from interp.interventions.moves import flat
 from interp.interventions.sites import Place, Site
-from interp.results.measure import AS_WELL, UNTRAINED, Control, Measure, Word
+from interp.results.measure import AS_WELL, UNTRAINED, Control, Measure, Verdict
 from interp.stats.intervals import Interval, mean_interval, ratio_interval
 
 _SPAN = 0.05
@@ -131,7 +131,7 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
     (s, late), (early_at, early) = (
         _worst(of, span, trial.whose) for of in (losses - known, known - losses)
     )
-    unless: dict[Word, str] = {}
+    unless: dict[Verdict, str] = {}
     note = f"It is farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
         note += f" It is ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
@@ -172,7 +172,7 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     moved = _exchanged(trial, range(trial.shape[1]), 0)
     before = float(_exchanged(trial, trial.writes, 1).mean(0).max())
     t = int(moved.mean(0).argmax())
-    unless: dict[Word, str] = (
+    unless: dict[Verdict, str] = (
         {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
     )
     controls = {"the truth of the round before": Control(before)}

@@ -24,7 +24,7 @@ from interp.choices.link import Link, fitted_link, lapse_interval, own_players, 
 from interp.core.algorithm import Algorithm, Family, Searched, in_words
 from interp.core.machine import Machine
 from interp.llm.runs import LLMRun, episodes_of, grouped
-from interp.results.measure import AS_WELL, NOT_RUN, Found, Measure, decisive
+from interp.results.measure import AS_WELL, NOT_RUN, Measure, Result, decisive
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
 from interp.support.checks import array_of, checked, unique
 from interp.support.errors import InputError, require
@@ -125,7 +125,7 @@ class _Own:
             others[0],
             number=Interval(*[self.unlike.low] * 3),
             threshold=_SURELY_UNLIKE,
-            refuted=_UNLIKE,
+            no_threshold=_UNLIKE,
         )
         return [*saves, own, surely, *others]
 
@@ -172,7 +172,7 @@ class _Beside:
 
 
 @dataclass(frozen=True, repr=False)
-class ChoicePart(Found):
+class ChoicePart(Result):
     """Which algorithm explains a player's choices.
 
     Attributes:
@@ -230,12 +230,12 @@ class ChoicePart(Found):
             "no": f"No known algorithm explains these choices; the closest is {name}.",
             "undecided": f"It is undecided whether {name} explains these choices.",
         }
-        return by_word[self.measure.word]
+        return by_word[self.measure.verdict]
 
     @property
     def family(self) -> str | None:
         """The key of the family that explains the choices; None where none does for sure."""
-        return self.closest if self.measure.word == "yes" else None
+        return self.closest if self.measure.verdict == "yes" else None
 
     @property
     def answer(self) -> str:
@@ -244,7 +244,7 @@ class ChoicePart(Found):
             return self.scores[self.closest].name
         if self.scores[self.closest].memoryless:
             return f"none with a memory; closest {self.scores[self.floor].name}"
-        return f"{'none' if self.measure.word == 'no' else 'undecided'}; closest {self.scores[self.closest].name}"
+        return f"{'none' if self.measure.verdict == 'no' else 'undecided'}; closest {self.scores[self.closest].name}"
 
     def _draw(self, figures: Any) -> Any:
         """What every family loses; those without a memory in grey."""
@@ -709,7 +709,7 @@ _FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over
 
 
 @dataclass(frozen=True, repr=False)
-class PlayerBehaviour(Found):
+class PlayerBehaviour(Result):
     """What one group of ``n`` runs (model, condition, regime) plays like; ``found`` is None below :data:`_FEWEST` runs.
 
     ``repeated`` is the share of rounds in which further plays of an instance choose alike; NaN where there are none.
@@ -753,13 +753,13 @@ class PlayerBehaviour(Found):
         row: dict[str, Any] = {
             **self.whose,
             "n": self.n,
-            "word": "undecided",
+            "verdict": "undecided",
             "plays_like": self.answer,
         }
         if self.found:
             found, link = self.found, self.found.scores[self.found.closest].link
             row |= {
-                "word": found.measure.word,
+                "verdict": found.measure.verdict,
                 "closest": found.closest,
                 "runner_up": found.runner_up,
             }
@@ -808,7 +808,7 @@ def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]
                 **act.whose,
                 "n": act.n,
                 "machine": name,
-                "word": one.measure.word,
+                "verdict": one.measure.verdict,
             }
             for part in ("telling", "over_floor", "over_untrained", "left"):
                 row |= getattr(one, part).columns(part)
@@ -831,7 +831,7 @@ def _behaviour(
     found = None
     if len(members) >= _FEWEST:
         beside = {
-            one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes))
+            one.name: (predictor(one)(episodes), predictor(one.untrained(seed))(episodes))
             for one in machines
         }
         families = player_families(episodes.n_experts)

@@ -32,7 +32,7 @@ from interp.choices.fitting import Distributions, checked_distributions, predict
 from interp.choices.link import profile_ends
 from interp.core.algorithm import Algorithm, Family
 from interp.interventions.experiment import Tabulated
-from interp.results.measure import Found, listed
+from interp.results.measure import Result, listed
 from interp.results.palette import CYCLE, INK, LIGHT_TEXT
 from interp.results.style import WIDTH, styled
 from interp.stats.intervals import mean_interval
@@ -96,7 +96,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, repr=False)
-class _EachParticipant(Found):
+class _EachParticipant(Result):
     """Every participant by itself, fitted and scored on stretches of its own episodes where these are few.
 
     ``found`` says by name which family explains its choices; ``seed`` is of the bootstrap over participants.
@@ -120,7 +120,7 @@ class _EachParticipant(Found):
             row: dict[str, Any] = {
                 "participant": name,
                 "closest": one.closest,
-                "word": one.measure.word,
+                "verdict": one.measure.verdict,
             }
             row |= {
                 "nats": one.nats.estimate,
@@ -197,7 +197,7 @@ def explain_each(
 
 
 @dataclass(frozen=True, repr=False)
-class _Recovery(Found):
+class _Recovery(Result):
     """What was found of simulated players, ``each``, beside their algorithms at their parameters, ``truth``."""
 
     truth: tuple[Algorithm, ...]
@@ -207,7 +207,7 @@ class _Recovery(Found):
     def sentence(self) -> str:
         """How many players are closest to their own family, how many are named, and how well parameters come back."""
         table = self.to_frame()
-        own, named = table["family"] == table["closest"], table["word"] == "yes"
+        own, named = table["family"] == table["closest"], table["verdict"] == "yes"
         told = f"Of {len(table)} simulated players, {own.sum()} are closest to their own family; "
         told += f"{named.sum()} are named, {(named & ~own).sum()} of them wrongly"
         worth = [

@@ -91,7 +91,7 @@ def fit_cell(
     fold = (np.random.default_rng(seed).permutation(len(people)) % n_folds)[whose]
     held = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
     for out in (fold == one for one in range(n_folds)):
-        cell = _fitted(blank.fresh(seed), episodes.select(~out), steps)
+        cell = _fitted(blank.untrained(seed), episodes.select(~out), steps)
         with torch.no_grad():
             held[out] = (
                 _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
@@ -106,7 +106,7 @@ def fit_cell(
     each = pd.DataFrame(
         {"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds}
     )
-    machine = _fitted(blank.fresh(seed), episodes, steps)
+    machine = _fitted(blank.untrained(seed), episodes, steps)
     machine.name = blank.name
     return _FittedCell(machine, held, ratio_interval(nats, rounds, seed=seed), each)
 

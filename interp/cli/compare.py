@@ -112,7 +112,7 @@ def _compare(
         effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
     folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
     other = None if held == "none" else held
-    found = room.run(subject, other, effort=effort, folder=folder, arguments=of_reference)
+    found = room.machines(subject, other, effort=effort, folder=folder, arguments=of_reference)
     say.measures(found)
     say.line(f"{found.model}: {found.algorithm.sentence}")
     if of_reference:

@@ -103,7 +103,7 @@ def _open(
                 first = int(at != ANSWER)  # the first round has no note
                 own, drawn = (one.at(name, at)[:, first:] for one in (run, blank))
                 found = probes.fit(own, record.rounds(first, rounds), untrained=drawn, seed=seed)
-                fitted.append(found.scores().assign(site=name, position=at, word=found.word))
+                fitted.append(found.scores().assign(site=name, position=at, verdict=found.verdict))
     patched = pd.concat([one.to_frame().assign(of=one.settings["of"]) for one in patches])
     for name, table in {"probe": pd.concat(fitted), "patch": patched}.items():
         say.table(table, name, name)

@@ -135,7 +135,7 @@ class Machine(Protocol):
     def read_state(self, latents: Tensor) -> Tensor:
         """The algorithm's state, exactly; only where ``is_handwired``."""
 
-    def fresh(self, seed: int = 0) -> Self:
+    def untrained(self, seed: int = 0) -> Self:
         """An untrained copy: the control of every claim."""
 
     def digest(self) -> str:

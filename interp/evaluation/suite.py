@@ -21,7 +21,7 @@ from rich.table import Table
 from interp.core import catalog
 from interp.core.machine import Machine
 from interp.evaluation.plan import EvaluationPlan, notes
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.support.errors import InputError, require
 from interp.support.files import write_csv, write_json
 from interp.support.foreign import rich_table
@@ -30,7 +30,7 @@ from interp.support.workers import each
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Found):
+class Evaluation(Result):
     """All tables of one model, by name; "summary" is the one to print."""
 
     tables: dict[str, pd.DataFrame]

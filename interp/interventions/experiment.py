@@ -36,14 +36,14 @@ from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, require_own, run_round
 from interp.model.run import Rollout, select_rounds
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
 from interp.support.checks import checked, checked_fields, fit
 from interp.support.errors import require, require_known, theirs
 
 
 @dataclass(frozen=True)
-class Effects(Found):
+class Effects(Result):
     """What an experiment gave: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
 
     ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
@@ -112,9 +112,9 @@ class Effects(Found):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Tabulated(Found):
+class Tabulated(Result):
     """A result whose sentence and table are made with it; ``picture`` draws it
-    (:meth:`~interp.results.measure.Found.plot`)."""
+    (:meth:`~interp.results.measure.Result.plot`)."""
 
     sentence: str = field()
     table: pd.DataFrame
@@ -217,7 +217,7 @@ class Edit:
 
     Attributes:
         place: a site, and the subspace of its activation that is changed; None for what the rounds are fed.
-        put: another run, whose value in the same round is taken; a tensor ``[episode, round, ...]``; encoded rounds
+        value: another run, whose value in the same round is taken; a tensor ``[episode, round, ...]``; encoded rounds
             (``place`` is None); or a function from the value there, ``[row, ...]``, and the rows to the new value.
         add: whether the tensor is added to what is there.
         again: what is written into what later rounds read, too: a function from the round edited, the later round and
@@ -225,16 +225,16 @@ class Edit:
     """
 
     place: Place | None
-    put: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
+    value: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
     add: bool = False
     again: Again | None = None
 
     @classmethod
     def of(
-        cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False
+        cls, site: Place | Site | str, value: Any, model: Machine | None = None, add: bool = False
     ) -> Edit:
         """An edit at a place, a site or its text, of any transformer or of ``model``."""
-        return cls(site if isinstance(site, Place) else Place.of(site, model=model), put, add)
+        return cls(site if isinstance(site, Place) else Place.of(site, model=model), value, add)
 
     @property
     def is_whole(self) -> bool:
@@ -246,7 +246,7 @@ class Edit:
             and at.site.position is None
             and at.basis is None
         )
-        return whole and isinstance(self.put, Tensor) and not self.add
+        return whole and isinstance(self.value, Tensor) and not self.add
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Outcome:
         )
 
 
-class Ran(NamedTuple):
+class Outputs(NamedTuple):
     """What some edits gave: predictions ``[edit, episode, round edited, rounds on, ...]``, what rounds left, which.
 
     ``carried`` is ``[edit, episode, round edited, read, row, width]``: after each read, or the last one alone. What is
@@ -316,7 +316,7 @@ class Experiment:
         rounds: in each of which the edits are made, apart from the others.
         horizon: how many rounds the model runs on by itself after the edited one; less at the end of the run.
         reads: "last" reads the last of these rounds, "each" all of them from the edited one on.
-        readout: an :class:`Outcome` or its key, or a function from what was :class:`Ran` to numbers ``[edit, episode,
+        readout: an :class:`Outcome` or its key, or a function from :class:`Outputs` to numbers ``[edit, episode,
             (round edited, round read), outcome]``.
         propagate: False holds later rounds at what they read and predicted in ``run``.
         commit: whether edited rounds commit the choice that they make ("own") or keep the run's ("target").
@@ -332,7 +332,7 @@ class Experiment:
     rounds: Sequence[int]
     horizon: int = 0
     reads: Literal["last", "each"] = "last"
-    readout: str | Outcome | Callable[[Ran], Tensor] = "prediction"
+    readout: str | Outcome | Callable[[Outputs], Tensor] = "prediction"
     propagate: bool = True
     commit: Literal["", "own", "target"] = ""
     update: bool = True
@@ -346,12 +346,12 @@ class Experiment:
         )
         every = [edit for of in self.edits.values() for edit in of]
         fits = all(
-            not x.put.is_complex() if isinstance(x.put, Tensor) else not x.add for x in every
+            not x.value.is_complex() if isinstance(x.value, Tensor) else not x.add for x in every
         )
         require(
             fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added"
         )
-        runs = [self.run, *(edit.put for edit in every if isinstance(edit.put, Rollout))]
+        runs = [self.run, *(edit.value for edit in every if isinstance(edit.value, Rollout))]
         require(
             len({run.tokens.shape[:2] for run in runs}) == 1,
             "what is put has other episodes or rounds than run",
@@ -375,7 +375,7 @@ class Experiment:
             for u in range(first, end + 1)
         )
 
-    def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
+    def read(self, ran: Outputs) -> Float[Tensor, "edit episode round outcome"]:
         """The outcomes of what was run."""
         if callable(self.readout):
             given = theirs("readout=")(self.readout)(ran)
@@ -409,7 +409,7 @@ def run(experiment: Experiment) -> Effects:
     at = torch.tensor([[min(t + lag, base.n_rounds - 1) for lag in on] for t in experiment.rounds])
     left = at + 1 if experiment.reads == "each" else at[:, -1:] + 1
     plain = experiment.read(
-        Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0))
+        Outputs([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0))
     )[0]
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
     outcomes = (
@@ -418,7 +418,7 @@ def run(experiment: Experiment) -> Effects:
         else tuple(map(str, range(found.shape[-1])))
     )
     # Which episodes have both rounds, and the edited one in what is put there, too.
-    put = [edit.put for edits in experiment.edits.values() for edit in edits]
+    put = [edit.value for edits in experiment.edits.values() for edit in edits]
     fed = [
         one.fed if isinstance(one, Rollout) else one
         for one in put
@@ -449,11 +449,11 @@ def run(experiment: Experiment) -> Effects:
     )
 
 
-def batches(experiment: Experiment) -> Iterator[Ran]:
+def batches(experiment: Experiment) -> Iterator[Outputs]:
     """Every edit, several at a time where they share what is run."""
     edits, at = list(experiment.edits.values()), experiment.rounds
-    source = edits[0][0].put if edits[0] else None
-    alone = [one[0].place for one in edits if len(one) == 1 and one[0].put is source]
+    source = edits[0][0].value if edits[0] else None
+    alone = [one[0].place for one in edits if len(one) == 1 and one[0].value is source]
     cells = [place.site for place in alone if place is not None and place.is_whole]
     runs_on = experiment.commit == experiment.run.commit and (
         len(at) == 1 or experiment.horizon > 0
@@ -480,7 +480,7 @@ def run_on(
     horizon: int,
     latents: Tensor,
     again: Again | None = None,
-) -> Ran:
+) -> Outputs:
     """What ``horizon`` rounds give from each of ``rounds`` on, which reads ``latents``, all that is carried.
 
     These are ``[episode, round, row, width]``; ``again`` writes in later rounds (:class:`Edit`).
@@ -489,7 +489,7 @@ def run_on(
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 
-def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Ran]:
+def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Outputs]:
     """Whole sites, each taken from the source on its own: only what each can change is run."""
     x, update = experiment, experiment.update or experiment.horizon > 0
     patchers = [RoundPatcher(x.model, x.run, t, source, update=update) for t in x.rounds]
@@ -518,16 +518,16 @@ def _edited(
     rounds = list(experiment.rounds)
     rows, found = Rows.of(base, rounds), []
     for edit in together:
-        if isinstance(edit.put, EncodedRounds):
-            rows = rows._replace(fed=edit.put.rows(rounds))
-        elif edit.is_whole and isinstance(edit.put, Tensor):
+        if isinstance(edit.value, EncodedRounds):
+            rows = rows._replace(fed=edit.value.rows(rounds))
+        elif edit.is_whole and isinstance(edit.value, Tensor):
             wanted = (base.n_episodes, len(rounds), *base.latents.shape[2:])
             require(
-                tuple(edit.put.shape) == wanted,
-                f"latents must be [episode, round, row, width] = {wanted}, got shape {tuple(edit.put.shape)}; change "
+                tuple(edit.value.shape) == wanted,
+                f"latents must be [episode, round, row, width] = {wanted}, got shape {tuple(edit.value.shape)}; change "
                 "the rows of one channel in run.latents and give all rows",
             )
-            rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
+            rows = rows._replace(latents=edit.value.flatten(0, 1).to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
     layer = min((edit.place.site.layer or 0 for edit in hooked if edit.place), default=0)
     resid = (
@@ -553,9 +553,9 @@ def _changes(
     """Edits as changes of some rows: activations of other runs, each run once, tensors set or added, and functions."""
     changes: list[tuple[Site, _Change]] = []
     for source in {
-        id(edit.put): edit.put for edit in edits if isinstance(edit.put, Rollout)
+        id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)
     }.values():
-        places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
+        places = [edit.place for edit in edits if edit.value is source and edit.place is not None]
         rows, sites = Rows.of(source, rounds).part(part), [place.site for place in places]
         with torch.no_grad():
             known = model.is_quiet() and all(site.component == "latent" for site in sites)
@@ -564,16 +564,19 @@ def _changes(
         seen = seen or passed(model, rows, layout, watched=sites)[1]
         changes += [(place.site, partial(place, source=seen[place.site])) for place in places]
     for edit in edits:
-        if edit.place is not None and not isinstance(edit.put, Rollout):
+        if edit.place is not None and not isinstance(edit.value, Rollout):
 
-            @theirs("put=")
+            @theirs("value=")
             def change(
-                own: Tensor, place: Place = edit.place, put: Any = edit.put, add: bool = edit.add
+                own: Tensor,
+                place: Place = edit.place,
+                value: Any = edit.value,
+                add: bool = edit.add,
             ) -> Tensor:
                 new = (
-                    put(own, part)
-                    if callable(put)
-                    else put.flatten(0, 1)[part].reshape(own.shape).to(own)
+                    value(own, part)
+                    if callable(value)
+                    else value.flatten(0, 1)[part].reshape(own.shape).to(own)
                 )
                 return place(own, own + new if add else new)
 
@@ -588,7 +591,7 @@ def _run_on(
     carried: Tensor,
     *,
     again: Sequence[Edit] = (),
-) -> Ran:
+) -> Outputs:
     """The rounds after the edited ones, from ``[edit, episode, round edited, ...]`` that these predicted and left."""
     x, model, base, n = experiment, experiment.model, experiment.run, len(edits)
     predictions = prediction.new_full(
@@ -627,6 +630,6 @@ def _run_on(
         carried = carried.clone()
         carried[:, :, alive] = now
         left.append(carried)
-    return Ran(
+    return Outputs(
         edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3)
     )

@@ -30,7 +30,7 @@ from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, nam
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval, resample_weights
 from interp.support.checks import checked, checked_fields, non_empty
 from interp.support.errors import require, require_known
@@ -39,7 +39,7 @@ from interp.support.provenance import provenance
 
 @dataclass(frozen=True)
 @checked
-class InterchangeResult(Found):
+class InterchangeResult(Result):
     """Hits and effects of the interchange of one variable on an outcome, "prediction" or "state".
 
     Attributes:

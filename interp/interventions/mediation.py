@@ -48,7 +48,7 @@ from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve,
 from interp.interventions.sites import sites as every_site
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, checked_fields, integer, refuse_endless
 from interp.support.errors import require, require_known
@@ -231,7 +231,7 @@ _ROUNDING = (
 
 @dataclass(frozen=True)
 @checked
-class MediationResult(Found):
+class MediationResult(Result):
     """Shares of one effect, with their controls, by mediator, and last for "all": all of them at once.
 
     Attributes:
@@ -312,7 +312,7 @@ class MediationResult(Found):
 
 
 @dataclass(frozen=True, eq=False)
-class EffectMap(Found):
+class EffectMap(Result):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
 
     Attributes:

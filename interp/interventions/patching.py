@@ -33,7 +33,7 @@ from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.core.algorithm import Episodes, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
+from interp.interventions.experiment import Edit, Experiment, Outputs, Tabulated, by_size, run
 from interp.interventions.pairs import (
     Metric,
     Pair,
@@ -44,7 +44,7 @@ from interp.interventions.pairs import (
 )
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import of_each, percentile_bounds, resample_weights
 from interp.support.checks import checked
 from interp.support.errors import InputError, require_known, unknown_name
@@ -55,7 +55,7 @@ _NO_GAP = 1e-12  # two runs that differ by less do not differ
 
 @dataclass(frozen=True)
 @checked
-class PatchingResult(Found):
+class PatchingResult(Result):
     """Effects of patching each site on its own.
 
     ``values`` are the metric of the patched runs, ``base`` that of the run that is patched, and ``source`` that of the
@@ -239,7 +239,7 @@ def of_pair(
     measure, cells = _measure(metric, direction, pair.model), chosen(pair.model, pair.layout, sites)
     base, source = _sides(pair, direction)
 
-    def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
+    def read(ran: Outputs) -> Float[Tensor, "cell episode 1 1"]:
         return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[
             ..., None, None
         ]
@@ -305,7 +305,7 @@ def round_map(
     base, source = _sides(pair, direction)
     at = {t: replace(pair, round=t, read=t) for t in at_rounds}
 
-    def read(ran: Ran) -> Float[Tensor, "1 episode pair 1"]:
+    def read(ran: Outputs) -> Float[Tensor, "1 episode pair 1"]:
         found = []
         for t, u in experiment.pairs:
             start, lag = at_rounds.index(t), u - t

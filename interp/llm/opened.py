@@ -31,7 +31,7 @@ from interp.llm.schemes import (
     expert_letters,
     read_message,
 )
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import mean_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
@@ -75,7 +75,7 @@ class _OpenedRollout:
 
 
 @dataclass(frozen=True, eq=False)
-class _Patch(Found):
+class _Patch(Result):
     """The effect of patching one expert's vote, or its count in the note, at one round, by hook point.
 
     Attributes:

@@ -22,7 +22,7 @@ from interp.evaluation.experts import regret as metrics
 from interp.llm.notes import FORMATS, check_counts, classify
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import bootstrap_mean
 from interp.support.checks import checked, require_columns
 from interp.support.errors import require, require_known
@@ -57,7 +57,7 @@ def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class LLMScores(Found):
+class LLMScores(Result):
     """Tables of a set of runs, tidy.
 
     Attributes:

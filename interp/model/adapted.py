@@ -448,7 +448,7 @@ class AdaptedMachine(HookedMachine):
         return state
 
     @checked
-    def fresh(self, seed: int = 0) -> AdaptedMachine:
+    def untrained(self, seed: int = 0) -> AdaptedMachine:
         """The control of every claim: a copy with fresh random weights, which no global generator gave."""
         draw = self.reset or reset_parameters
         blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
@@ -571,7 +571,7 @@ def adapt(
     require(
         algorithm is None or (read is not None and algorithm.task == layout.task),
         f"algorithm= is what a machine of {layout.task!r} with a known state computes: give read=, too, and an "
-        "algorithm of its task; which one explains a learned machine, circuits.compare.run(machine) says",
+        "algorithm of its task; which one explains a learned machine, circuits.compare.machines(machine) says",
     )
     require(
         len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)"

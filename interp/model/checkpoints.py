@@ -332,7 +332,7 @@ def _require_same(
 def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
     machine = built(said["builder"], said["arguments"])
     if machine.is_handwired and not said["is_handwired"]:
-        machine = machine.fresh()  # trained since: what it carries is no longer known exactly
+        machine = machine.untrained()  # trained since: what it carries is no longer known exactly
     unfit = (
         f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of "
         f"{said['arguments']}"

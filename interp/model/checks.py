@@ -328,15 +328,22 @@ def _starts(case: _Case) -> Iterator[str]:
 
 def _copies(case: _Case) -> Iterator[str]:
     state = torch.random.get_rng_state()
-    one, same, other = case.machine.fresh(0), case.machine.fresh(0), case.machine.fresh(1)
+    one, same, other = (
+        case.machine.untrained(0),
+        case.machine.untrained(0),
+        case.machine.untrained(1),
+    )
     if not _same(state, torch.random.get_rng_state()):
-        yield "fresh(seed) moves the global generator of random numbers"
+        yield "untrained(seed) moves the global generator of random numbers"
     if (
         one.digest() != same.digest()
         or one.digest() == other.digest()
         or one.digest() == case.machine.digest()
     ):
-        yield "fresh(seed) must give the same copy for the same seed, another for another, and never the machine itself"
+        yield (
+            "untrained(seed) must give the same copy for the same seed, another for another, and "
+            "never the machine itself"
+        )
     if one.is_handwired:
         yield "an untrained copy cannot have an exact state readout"
 

@@ -362,6 +362,11 @@ def _switch(name: str) -> Callable[[Any, bool], None]:
 _HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
 
 
+def _stacked_heads(lens: LensSurface, name: str) -> Tensor:
+    """Stack one weight of every block: ``[layer, head, d_model, d_head]``, or as ``W_O`` has it."""
+    return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
+
+
 @checked
 class LensSurface(HookedMachine):
     """What TransformerLens' tools ask of a model by HookedTransformer's names."""
@@ -475,15 +480,10 @@ class LensSurface(HookedMachine):
         return indices.long()
 
     # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
-    W_Q, W_K, W_V, W_O = (
-        property(
-            lambda lens, name=name: torch.stack(
-                [one.attn.get_parameter(name) for one in lens.blocks]
-            ),
-            doc=_HEADS,
-        )  # type: ignore[misc]
-        for name in ("W_Q", "W_K", "W_V", "W_O")
-    )
+    W_Q = property(partial(_stacked_heads, name="W_Q"), doc=_HEADS)
+    W_K = property(partial(_stacked_heads, name="W_K"), doc=_HEADS)
+    W_V = property(partial(_stacked_heads, name="W_V"), doc=_HEADS)
+    W_O = property(partial(_stacked_heads, name="W_O"), doc=_HEADS)
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))

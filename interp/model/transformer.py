@@ -435,7 +435,7 @@ class HookedLatentTransformer(LensSurface):
         return precision
 
     @checked
-    def fresh(self, seed: int = 0) -> HookedLatentTransformer:
+    def untrained(self, seed: int = 0) -> HookedLatentTransformer:
         """A copy with fresh random weights (:func:`untrained`), and so without an exact readout of a state.
 
         The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
@@ -473,7 +473,9 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     'wma-handwired-untrained'
     """
     fit("model", model, Machine)
-    return once(("untrained", seed, model.weights_version()), model, make=lambda: model.fresh(seed))
+    return once(
+        ("untrained", seed, model.weights_version()), model, make=lambda: model.untrained(seed)
+    )
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:

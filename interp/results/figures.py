@@ -421,7 +421,8 @@ def measured(measures: Sequence[Any]) -> Figure:
     rows = [one for one in known if one.is_share] or known
     ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)
     names = [
-        fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}", 52) for one in rows
+        fill(f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.verdict}", 52)
+        for one in rows
     ]
     figure = Figure(
         figsize=(WIDTH, 1.0 + 0.22 * len("\n".join(names).splitlines()) + 0.14 * len(rows))

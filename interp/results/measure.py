@@ -8,7 +8,7 @@ about, and **undecided**, with the reason, elsewhere. The rule: docs/method/meas
 
     >>> untrained = {"an untrained copy": Control(0.4)}
     >>> held = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
-    >>> held.word, replace(held, controls={"an untrained copy": Control(0.97)}).word
+    >>> held.verdict, replace(held, controls={"an untrained copy": Control(0.97)}).verdict
     ('yes', 'undecided')
     >>> replace(held, controls={"an untrained copy": Control(0.97)}).reason
     'an untrained copy does as well'
@@ -34,8 +34,8 @@ from interp.support.foreign import plain
 if TYPE_CHECKING:
     import pandas as pd
 
-Word = Literal["yes", "no", "undecided", "not applicable"]
-WORDS: tuple[Word, ...] = get_args(Word)
+Verdict = Literal["yes", "no", "undecided", "not applicable"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Side = Literal["above", "below"]
 
 UNTRAINED = "an untrained copy"
@@ -96,7 +96,7 @@ class Measure:
         claim: a sentence, without a full stop, that could be false of a model.
         number: what was measured; NaN where nothing could be.
         threshold: what the whole interval must lie ``side`` of for a "yes".
-        refuted: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
+        no_threshold: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
         unit: what the number is, such as "R2" or "share of rounds".
         is_share: whether the number is a share, 1 at most, rather than an amount (:func:`_is_clear`).
         controls: name -> the same number of what should not show it.
@@ -117,7 +117,7 @@ class Measure:
     number: Interval = NO_NUMBER
     threshold: float = nan
     side: Side = "above"
-    refuted: float | None = None
+    no_threshold: float | None = None
     unit: str = ""
     is_share: bool = True
     controls: Mapping[str, Control] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Measure:
     condition: str = ""
     yes: str = ""
     no: str = ""
-    unless: Mapping[Word, str] = field(default_factory=dict)
+    unless: Mapping[Verdict, str] = field(default_factory=dict)
     lacking: str = ""
     by_design: bool = True
     needs_control: bool = True
@@ -138,7 +138,7 @@ class Measure:
         require(whole, f"{self.key}: a number needs a threshold")
 
     @property
-    def word(self) -> Word:
+    def verdict(self) -> Verdict:
         """Yes, no, undecided or not applicable."""
         return self._judged[0]
 
@@ -148,10 +148,10 @@ class Measure:
         return self._judged[1]
 
     @property
-    def _judged(self) -> tuple[Word, str]:
+    def _judged(self) -> tuple[Verdict, str]:
         low, high = self.number.low, self.number.high
-        refuted = self.threshold if self.refuted is None else self.refuted
-        word: Word = "undecided"
+        no_threshold = self.threshold if self.no_threshold is None else self.no_threshold
+        word: Verdict = "undecided"
         reason = SPANS
         if self.lacking:
             word, reason = "not applicable", self.lacking
@@ -160,7 +160,7 @@ class Measure:
         elif low >= self.threshold if self.side == "above" else high <= self.threshold:
             reason = self._doubt
             word = "undecided" if reason else "yes"
-        elif high < refuted if self.side == "above" else low > refuted:
+        elif high < no_threshold if self.side == "above" else low > no_threshold:
             word, reason = "no", ""
         if word in self.unless:
             word, reason = "undecided", self.unless[word]
@@ -192,9 +192,11 @@ class Measure:
     @property
     def phrase(self) -> str:
         """What a sentence about the model says of it, with the condition; empty where it is neither "yes" nor "no"."""
-        said = {"yes": self.yes, "no": self.no}.get(self.word, "")
+        said = {"yes": self.yes, "no": self.no}.get(self.verdict, "")
         return (
-            f"{said} ({self.condition})" if said and self.condition and self.word == "yes" else said
+            f"{said} ({self.condition})"
+            if said and self.condition and self.verdict == "yes"
+            else said
         )
 
     def row(self) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class Measure:
             "side": self.side,
             "control": control,
             "control_number": self.controls[control].number if control else nan,
-            "word": self.word,
+            "verdict": self.verdict,
             "reason": self.reason,
         }
 
@@ -251,7 +253,7 @@ class Measure:
     def __str__(self) -> str:
         about = f" ({self.about})" if self.about else ""
         why = f", {self.reason}" if self.reason else f", {self.condition}" if self.condition else ""
-        text = f"{self.claim}{about}: {self.word}{why}."
+        text = f"{self.claim}{about}: {self.verdict}{why}."
         if isnan(self.number.estimate):
             return text
         least = "more than 0" if 0 < self.threshold < 1e-6 else f"at least {self.threshold:g}"
@@ -307,11 +309,11 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
     >>> wide = Interval(0.9, 0.4, 1.0)
     >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
     >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
-    >>> decisive([near, far], key="both", claim="Near and far").word, decisive([near, near]).reason
+    >>> decisive([near, far], key="both", claim="Near and far").verdict, decisive([near, near]).reason
     ('no', 'the interval spans the threshold')
     """
-    order: tuple[Word, ...] = ("no", "undecided", "not applicable", "yes")
-    chosen = min(parts, key=lambda part: order.index(part.word))
+    order: tuple[Verdict, ...] = ("no", "undecided", "not applicable", "yes")
+    chosen = min(parts, key=lambda part: order.index(part.verdict))
     return replace(chosen, **{"about": chosen.about or chosen.claim, **changes})
 
 
@@ -334,9 +336,9 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     'm adds, but does not add.'
     """
     phrases = dict.fromkeys(
-        (m.word, m.phrase) for m in measures if m.phrase and not (lead and m.word == "yes")
+        (m.verdict, m.phrase) for m in measures if m.phrase and not (lead and m.verdict == "yes")
     )
-    first: list[tuple[Word, str]] = []
+    first: list[tuple[Verdict, str]] = []
     for phrase in phrases:
         if not first or len(_clause(name, [*first, phrase]).split()) <= _MOST_WORDS:
             first.append(phrase)
@@ -346,7 +348,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     ]
     if more := [phrase for phrase in phrases if phrase not in first]:
         sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
-    if undecided := [one for one in measures if one.word == "undecided"]:
+    if undecided := [one for one in measures if one.verdict == "undecided"]:
         asked = next((one.yes.removeprefix("partly ") for one in undecided if one.yes), "")
         are, such = ("are", "such as ") if len(undecided) > 1 else ("is", "")
         told = f"{len(undecided)} of {len(measures)} claims {are} undecided{',' * bool(asked)}"
@@ -356,7 +358,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
 
 
-def _clause(name: str, phrases: Sequence[tuple[Word, str]]) -> str:
+def _clause(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
     said = ([phrase for word, phrase in phrases if word == asked] for asked in ("yes", "no"))
     joined = [listed(of) if " and " not in "".join(of) else ", and ".join(of) for of in said]
     return f"{name} {', but '.join(filter(None, joined))}"
@@ -402,7 +404,7 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     return what, known.sort_values("estimate", kind="stable", ignore_index=True)
 
 
-class Found:
+class Result:
     """A result: what it found in a sentence, a table, and a picture; mixed into the dataclasses of results.
 
     Unless a class says more, the sentence and the picture are of the first numbers of its table (:func:`numbered`).
@@ -449,7 +451,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores(Found):
+class Scores(Result):
     """Numbers with intervals by what names them: what an evaluation measured.
 
     Attributes:
@@ -491,7 +493,7 @@ class Scores(Found):
         return pd.DataFrame(rows)
 
 
-class Measured(Found):
+class Measured(Result):
     """A result made of measures: mixed into the dataclasses of results, which have ``model`` and ``measures``.
 
     It is looked at by the key of a measure, tabled, drawn, written as JSON, and shown at a prompt by what it found.

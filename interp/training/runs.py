@@ -158,7 +158,7 @@ def made(config: TrainingConfig, name: str) -> Any:
             f"the run has {size} {bounds[0]} to {bounds[1]}, and {machine.name!r} reads {low} to {high}: give the run "
             f'sizes={{"{size}": ({low}, {high})}}, or the builder other arguments',
         )
-    trained = machine.fresh(config.seed)
+    trained = machine.untrained(config.seed)
     trained.name, trained.origin = name, {**machine.origin, "training": config.to_dict()}
     return trained
 

@@ -10,9 +10,9 @@ predicts ``algorithm.distribution``. It says nothing of this itself: it has no e
 that a comparison has to find out, as of a model that somebody trained. State variables that are classes are whole
 numbers, and are rounded when they are read.
 
-It has no weights that could be drawn anew. Its untrained copy (``machine.fresh(seed)``) is a random recurrent network
-that carries as many numbers: told the same tokens, it adds random features of each round to what it carries, which it
-rotates and never forgets. It holds a record of everything, as random features do, and computes nothing.
+It has no weights that could be drawn anew. Its untrained copy (``machine.untrained(seed)``) is a random recurrent
+network that carries as many numbers: told the same tokens, it adds random features of each round to what it
+carries, which it rotates and never forgets. It holds a record of everything, as random features do, and computes nothing.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ _EXPERTS: _Makers = {
     ),
     "unlearns once in 240": lambda: edits.edited(_advice(), _unlearns, "unlearns once in 240"),
     "wma-learned": lambda: library.load("wma-learned"),
-    "random cell": lambda: computed(_MAJORITY()).fresh(1),
+    "random cell": lambda: computed(_MAJORITY()).untrained(1),
 }
 _QLEARNING: _Makers = {
     "rotated": lambda: rotated(_values(), 1),

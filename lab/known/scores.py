@@ -43,7 +43,7 @@ def mark_family(named: str, right: str | None) -> str:
 @checked
 def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dict[str, Any]:
     """A row of the gallery's table: each question's word, the right one, the mark, and the number that decided."""
-    found = compare.run(specimen.make(), reference, effort=effort)
+    found = compare.machines(specimen.make(), reference, effort=effort)
     row: dict[str, Any] = {
         "task": specimen.task,
         "key": specimen.key,
@@ -52,9 +52,9 @@ def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dic
     for question in QUESTIONS:
         one, right = found[question], specimen.right.get(question)
         row |= {
-            question: one.word,
+            question: one.verdict,
             f"{question}_right": right or "",
-            f"{question}_mark": mark(one.word, right),
+            f"{question}_mark": mark(one.verdict, right),
         }
         row |= {
             f"{question}_by": f"{one.unit} ({one.about})",

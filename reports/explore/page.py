@@ -286,7 +286,7 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
     else:
         keys = [key for key, kind in bench.model.points.items() if kind.axes in ("", "latent")]
         places = sites(bench.model, bench.layout, keys, None)
-    known, blank = bench.algorithm.run(bench.known), bench.model.fresh(view.seed)
+    known, blank = bench.algorithm.run(bench.known), bench.model.untrained(view.seed)
     blank_runs = [rollout(blank, episodes) for episodes in (bench.known, bench.episodes)]
     own = [_at(bench.model, run, places) for run in (bench.known_run, bench.run)]
     seen = (own, [_at(blank, run, places) for run in blank_runs])

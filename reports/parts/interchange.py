@@ -13,7 +13,7 @@ import pandas as pd
 from circuits.compiler import wired
 from interp.interventions import causal_tables
 from interp.results import figures
-from interp.results.measure import NOTHING, WORDS, Control, Measure, listed
+from interp.results.measure import NOTHING, VERDICTS, Control, Measure, listed
 from interp.stats.intervals import Interval
 from interp.support.errors import InputError
 from reports import panels
@@ -66,8 +66,8 @@ def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
     is_claim = ~carried["control"].astype(bool)
     claimed = carried.merge(carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
     best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
-    ways = [(word, outcome) for word in WORDS for outcome in _SHOWS]
-    alike = [[one for one in best if (one.word, one.key) == way] for way in ways]
+    ways = [(word, outcome) for word in VERDICTS for outcome in _SHOWS]
+    alike = [[one for one in best if (one.verdict, one.key) == way] for way in ways]
     return [_together(measures) for measures in alike if measures]
 
 

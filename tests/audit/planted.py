@@ -285,7 +285,7 @@ def said(found: AuditResult, question: str) -> str:
     key, _, channel = (
         question.partition(" ") if question.startswith("used ") else (question, "", "")
     )
-    return next(one for one in found if one.key == key and one.about == channel).word
+    return next(one for one in found if one.key == key and one.about == channel).verdict
 
 
 def main(keys: list[str]) -> None:

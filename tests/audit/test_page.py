@@ -56,7 +56,7 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
         "directions",
     ]
     assert list(measures) == [*keys, "settles"]
-    decided = [one for one in measures.values() if one["word"] in ("yes", "no")]
+    decided = [one for one in measures.values() if one["verdict"] in ("yes", "no")]
     assert decided and all(one["low"] <= one["number"] <= one["high"] for one in decided)
     assert all("an untrained copy" in one["controls"] for one in decided if one["key"] != "unseen")
     known = [
@@ -103,7 +103,7 @@ def test_the_curves_over_a_training_say_what_the_page_says():
         row = numbers[key].loc[step]
         return "{number:.2f} [{low:.2f}, {high:.2f}]".format(**row).replace("0.", ".")
 
-    words = [numbers[key]["word"] for key in ("used", "decoded", "side")]
+    words = [numbers[key]["verdict"] for key in ("used", "decoded", "side")]
     first = [of.index[of == "yes"][0] for of in words]
     assert first == [200, 300, 400]
     assert told("used", 200) in text

@@ -116,7 +116,7 @@ def test_linear_maps_have_their_spectra():
 
 
 @pytest.mark.parametrize(
-    ("matrix", "options", "word", "more"),
+    ("matrix", "options", "verdict", "more"),
     [
         ([[0.5]], {}, "settles", ""),
         ([[0.0]], {}, "settles", ""),
@@ -158,9 +158,9 @@ def test_four_directions_carry_what_four_log_weights_say(majority):
     assert (
         measure.number.low > 0.99
         and measure.controls["a random choice of 4"].number < 0.5
-        and measure.word == "yes"
+        and measure.verdict == "yes"
     )
-    assert content.few(majority, is_used=False).word == "not applicable"
+    assert content.few(majority, is_used=False).verdict == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
     assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
     turned = content.turning(majority, k=2)
@@ -248,7 +248,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
         return content.decoded(trial)
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
-        assert judged(*scores).word == right
+        assert judged(*scores).verdict == right
         assert sizes == [
             n,
             n // 2,
@@ -258,7 +258,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
         ]  # untrained copies get as many episodes as they need
     assert (
         judged(0.4, 0.2).reason.startswith("too few episodes")
-        and judged(0.47, 0.47).word == "undecided"
+        and judged(0.47, 0.47).verdict == "undecided"
     )
     assert judged(0.6, 0.2, copies=(0.3, 0.5)).reason == "an untrained copy does as well"
     assert judged(0.6, 0.2, memories=0.5).reason == "the memory of other episodes does as well"
@@ -270,7 +270,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
 
     monkeypatch.setattr(content, "_r2", few)
     assert (
-        content.decoded(trial).word == "undecided"
+        content.decoded(trial).verdict == "undecided"
     )  # too few episodes for a half of them to be read
 
 

@@ -84,7 +84,7 @@ def test_a_machine_without_its_state_is_run_round_by_round():
 
 
 @pytest.mark.parametrize(
-    ("model", "algorithm", "word", "number"),
+    ("model", "algorithm", "verdict", "number"),
     [
         (constant((1.0, 0.5, 0.01)), constant((1.0, 0.5, 0.0)), "yes", 0.01),
         (constant((1.0, 0.58, 0.0)), constant((1.0, 0.5, 0.0)), "yes", 0.08),
@@ -111,7 +111,7 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
     )
     monkeypatch.setattr(timing, "of_algorithm", lambda of, _: algorithm)
     measure = timing.in_time(own)
-    assert measure.word == word and measure.number.estimate == pytest.approx(
+    assert measure.verdict == word and measure.number.estimate == pytest.approx(
         number, abs=1e-9, nan_ok=True
     )
     assert (
@@ -123,9 +123,12 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
         assert measure.controls[UNTRAINED].number == pytest.approx(1.0)
         leak = timing.in_time(own, leaks=True)  # of a machine that sees the truth of its round
         is_leak = word == "yes" and model[1, 0] == 0.3
-        assert (leak.word, "a leak" in leak.reason) == ("undecided" if is_leak else word, is_leak)
+        assert (leak.verdict, "a leak" in leak.reason) == (
+            "undecided" if is_leak else word,
+            is_leak,
+        )
     own.algorithm = None
-    assert timing.in_time(own).word == "not applicable"
+    assert timing.in_time(own).verdict == "not applicable"
 
 
 @by_cases("losses, word, number")
@@ -139,7 +142,7 @@ def test_kept_over_more_rounds(losses, word, number):
     trial, copy = running(losses), running((2.0, 2.0, 1.99, 2.0))
     trial.untrained = copied(copy)
     measure = timing.longer(trial, 3)
-    assert measure.word == word and measure.number.estimate == pytest.approx(number, nan_ok=True)
+    assert measure.verdict == word and measure.number.estimate == pytest.approx(number, nan_ok=True)
     assert measure.controls == ({} if word == "not applicable" else {UNTRAINED: Control(0.0)})
 
 
@@ -153,7 +156,7 @@ def rested(moved, before=0.5, since=3, n=N):
 
 
 @pytest.mark.parametrize(
-    ("frames", "word", "regime"),
+    ("frames", "verdict", "regime"),
     [
         ({"a": rested(0.0)}, "yes", "a"),
         ({"a": rested(0.04)}, "yes", "a"),
@@ -173,7 +176,7 @@ def test_stays_at_rest(monkeypatch, frames, word, regime):
         name: SimpleNamespace(frame=frame, untrained=copied(copy)) for name, frame in frames.items()
     }
     measure = timing.stays(trials)
-    assert measure.word == word
+    assert measure.verdict == word
     if regime:
         assert f"Regime '{regime}'" in measure.note and measure.controls == {
             UNTRAINED: Control(1.0)
@@ -192,7 +195,7 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
     monkeypatch.setattr(shortcuts, "_found_for", lambda trial: found)
     copy = SimpleNamespace(model="blank")
     measure = shortcuts.side(SimpleNamespace(untrained=copied(copy)), is_used)
-    assert measure.word == word
+    assert measure.verdict == word
     if sides:
         worst = min(sides, key=lambda key: sides[key])
         assert (
@@ -212,7 +215,7 @@ def test_movement_says_what_it_is_and_what_an_untrained_copy_does(monkeypatch):
     )
     own.untrained = copied(SimpleNamespace(kind=("settles", 1e-4)))
     measure = dynamics.settles(own)
-    assert (measure.word, measure.phrase, measure.note) == (
+    assert (measure.verdict, measure.phrase, measure.note) == (
         "no",
         "drifts when inputs are held",
         "It drifts. So.",
@@ -220,28 +223,28 @@ def test_movement_says_what_it_is_and_what_an_untrained_copy_does(monkeypatch):
     own.kind = ("settles", 5e-5)
     assert dynamics.settles(own).reason == "an untrained copy does as well"
     own.kind = ("settles", 0.0)
-    assert dynamics.settles(own).word == "yes"
+    assert dynamics.settles(own).verdict == "yes"
     own.grows = "cache"
-    assert dynamics.settles(own).word == "not applicable"
+    assert dynamics.settles(own).verdict == "not applicable"
 
 
-@pytest.mark.parametrize(("sees_from", "word"), [(99, "yes"), (7, "no"), (3, "no")])
+@pytest.mark.parametrize(("sees_from", "verdict"), [(99, "yes"), (7, "no"), (3, "no")])
 def test_the_truth_is_looked_for_in_every_round(sees_from, word):
     """A machine that answers by the truth of its round, from the last of eight rounds on, or earlier."""
     trial = Trial.of(cached(sees_from=sees_from), SMALL)
     measure = timing.unseen(trial, is_used=True)
-    assert measure.word == word and (measure.number.estimate == 0) == (word == "yes")
+    assert measure.verdict == word and (measure.number.estimate == 0) == (word == "yes")
     assert measure.controls["the truth of the round before"].number > 0.01
     unused = timing.unseen(trial, is_used=False)
-    assert unused.word == (
+    assert unused.verdict == (
         "no" if word == "no" else "undecided"
     ) and "an untrained copy does as well" in (unused.reason or "an untrained copy does as well")
 
 
 def none_is_yes(name, seeds, effort):
     for seed in seeds:
-        found = audit(interp.load(name).fresh(seed), effort=effort)
-        assert [one.key for one in found if one.word == "yes"] == [], found
+        found = audit(interp.load(name).untrained(seed), effort=effort)
+        assert [one.key for one in found if one.verdict == "yes"] == [], found
 
 
 def test_an_untrained_copy_in_the_models_place_is_never_yes():

@@ -57,7 +57,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
         "patch two components everywhere, 256 episodes": lambda: patching.sweep(
             wma, clean=clean, corrupted=corrupted, round=20, sites=("resid_pre", "attn_out")
         ),
-        "compare with a handwired machine, small": lambda: compare.run(
+        "compare with a handwired machine, small": lambda: compare.machines(
             wma, "wma-handwired", effort=effort
         ),
     }

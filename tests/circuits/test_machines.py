@@ -78,14 +78,14 @@ def test_what_cannot_be_verified_is_refused():
         InputError,
         match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read=",
     ):
-        circuits.verify_machine(machine.fresh())
+        circuits.verify_machine(machine.untrained())
     refuses("runs on qlearning episodes", circuits.verify_machine, machine, q_learning())
     refuses("n_rounds must be an integer >= 1, got 0", circuits.verify_machine, machine, n_rounds=0)
     refuses(
         "tolerance must be a number >= 0, got -1", circuits.verify_machine, machine, tolerance=-1.0
     )
     machine.reader = lambda carried: carried["h"]
-    assert machine.fresh().algorithm is None
+    assert machine.untrained().algorithm is None
     with pytest.raises(
         InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"
     ):
@@ -134,7 +134,7 @@ def test_a_machine_of_known_state_says_what_it_computes():
     machine = handmade.majority(decay=0.8)
     assert experts.TASK.explains(machine).parameters == {"gain": 0.5, "decay": 0.8}
     assert {claim.variable for claim in Claim.of(machine)} == {"log_weights"}
-    assert experts.TASK.explains(machine.fresh()).key == "bayes"
+    assert experts.TASK.explains(machine.untrained()).key == "bayes"
     known = {"step": machine.one_step, "channels": machine.channels, "check": False}
     for more in (
         {"algorithm": handmade.algorithm()},

@@ -104,13 +104,13 @@ def test_too_many_undecided_rows_fail() -> None:
     result = verified(variant="lin", dtype="float32")
     assert result.summary()["undecided"].max() < 0.1
     fewer = replace(result.checks[0], undecided=0.2)
-    assert result.checks[0].passed and not fewer.passed and fewer.measure().word == "undecided"
+    assert result.checks[0].passed and not fewer.passed and fewer.measure().verdict == "undecided"
 
 
 def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None:
     result = verified(dtype="float64")
     n = len({check.variable for check in result.checks})
-    assert len(result.measures) == n < len(result.checks) and {one.word for one in result} == {
+    assert len(result.measures) == n < len(result.checks) and {one.verdict for one in result} == {
         "yes"
     }
     assert (
@@ -121,7 +121,9 @@ def test_verification_is_a_measure_of_each_variable_by_its_worst_check() -> None
     assert result["carried_state"].number.estimate == worst
     far = [replace(check, error=1.0, relative=1.0) for check in result.checks[:1]]
     wrong = VerificationResult(Q, "Q-learning", (*result.checks, *far))
-    assert not wrong.passed and wrong.failures == tuple(far) and wrong[far[0].variable].word == "no"
+    assert (
+        not wrong.passed and wrong.failures == tuple(far) and wrong[far[0].variable].verdict == "no"
+    )
     assert wrong.sentence == f"{Q} is not Q-learning: 1 of {n} checks fails: {far[0].variable}."
 
 

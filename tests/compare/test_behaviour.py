@@ -28,8 +28,8 @@ def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatc
     handwired = interp.load("reachability-handwired", n_nodes=10, n_edges=15)
     spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
     for pair in ((spread, handwired), (handwired, spread)):
-        measure = compare.run(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1))[
+        measure = compare.machines(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1))[
             "behaviour"
         ]
-        assert (measure.word, measure.condition) == ("yes", "with its read-out fitted")
+        assert (measure.verdict, measure.condition) == ("yes", "with its read-out fitted")
         assert measure.note.startswith("spread 0.")

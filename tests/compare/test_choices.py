@@ -93,7 +93,7 @@ def test_what_explains_choices(alone: bool, own: Any, lead: Any, floor: Any, wor
     found = ChoicePart(
         closest="one", alone=alone, runner_up="other", scores=scores, **given, **rest
     )
-    assert (found.measure.word, found.family) == (word, "one" if word == "yes" else None)
+    assert (found.measure.verdict, found.family) == (word, "one" if word == "yes" else None)
     reason = "there is no number" if otherwise is NONE else "the interval spans the threshold"
     assert not alone or word != "undecided" or found.measure.reason == reason
     assert {"yes": "One", "no": "none; closest One"}.get(
@@ -166,7 +166,7 @@ def test_whether_a_player_chooses_as_a_machine(case: tuple[str, ...]) -> None:
         _Own(NAMED["near"], otherwise, NAMED["like"], "Other", NAMED["seldom"]),
     ).measure
     word, reason = case[4], "a control was not run: give" if untrained is NONE else ""
-    assert found.word == word and found.reason.startswith(reason)
+    assert found.verdict == word and found.reason.startswith(reason)
 
 
 def test_a_player_is_held_against_a_machine() -> None:
@@ -183,17 +183,17 @@ def test_a_player_is_held_against_a_machine() -> None:
     likeliest = (bayes[..., 1] > 0.5).astype(float)
     both = {"with": (bayes, blank), "without": (bayes, None)}
     found = explain_choices(EPISODES, likeliest, families=asked, beside=both).beside
-    assert found["with"].measure.word == "yes" and found["with"].telling.low > 0.9, str(
+    assert found["with"].measure.verdict == "yes" and found["with"].telling.low > 0.9, str(
         found["with"]
     )
-    assert found["without"].measure.word == "undecided" and np.isnan(
+    assert found["without"].measure.verdict == "undecided" and np.isnan(
         found["without"].over_untrained.low
     )
     found = explain_choices(
         EPISODES, choices(SEEN["majority"], EPISODES), families=asked, beside=both
     ).beside
     assert (
-        found["with"].measure.word == "no" and found["with"].telling.high < 0.1
+        found["with"].measure.verdict == "no" and found["with"].telling.high < 0.1
     )  # where it differs from the vote
     with pytest.raises(InputError, match="probabilities that sum to 1"):
         explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
@@ -519,7 +519,7 @@ def test_players_are_named_rightly_or_none(name: str, few_steps: None) -> None:
 def test_a_player_that_departs_in_one_round_of_five_is_not_named(few_steps: None) -> None:
     """A lapse of .4 names nobody, whatever explains the other rounds: it may be departures, or another algorithm."""
     found = judged(UNSEEN["WM .5, one round of five wrong"], EPISODES)
-    assert found.measure.word in ("no", "undecided") and found.family is None
+    assert found.measure.verdict in ("no", "undecided") and found.family is None
     assert found.own.lapse.low > 0.25 and found.own.lapse.high > _LAPSE
     assert (
         found.telling.estimate != found.agreement.estimate

@@ -98,7 +98,7 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     assert len(turned.untrained) == 2  # copies of the model alone
     assert all(role.head == role.reference for role in turned.matched.roles if role.weight > 0.01)
     assert sum(role.weight for role in turned.matched.roles) == pytest.approx(1)
-    assert turned.measure.word == "yes"
+    assert turned.measure.verdict == "yes"
 
 
 def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):

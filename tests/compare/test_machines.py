@@ -38,7 +38,7 @@ def subjects():
         "itself": handmade.majority(name="itself"),
         "forgets": handmade.majority(decay=0.8, name="forgets"),
         "gain": handmade.majority(log_gamma=1.5, name="gain"),
-        "untrained": handmade.majority().fresh(1),
+        "untrained": handmade.majority().untrained(1),
         "lstm": machines.lstm(),
         WIRED: interp.load(WIRED, n_experts=4),
     }
@@ -46,11 +46,11 @@ def subjects():
     return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
-@pytest.mark.parametrize(("name", "word"), [("gain", "yes"), ("forgets", "no")])
+@pytest.mark.parametrize(("name", "verdict"), [("gain", "yes"), ("forgets", "no")])
 def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
     """Nine numbers for one row of 45: the state that it is, whatever its scale, and not another one."""
     measure = stitch(subjects[name], subjects[WIRED], [subjects["untrained"]], SMALL).measure
-    assert measure.word == word
+    assert measure.verdict == word
     assert measure.controls[UNTRAINED].number < 0.5
     if word == "yes":
         assert measure.number.low > 0.999 and measure.condition == ""
@@ -161,12 +161,12 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
-    found = compare.run(
+    found = compare.machines(
         handmade.majority(), WIRED, effort=replace(SMALL, known=24, test=12, edits=80)
     )
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
-    words = {one.key: one.word for one in found}
+    words = {one.key: one.verdict for one in found}
     assert words == {
         "behaviour": "yes",
         "state": "yes",
@@ -187,7 +187,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
         "effects",
         "where",
     }
-    assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == (
+    assert (read["measures"][-1]["verdict"], read["measures"][-1]["number"]) == (
         "not applicable",
         None,
     )
@@ -197,8 +197,8 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
-    found = compare.run(other, handmade.majority(), effort=replace(TINY, rounds=10, known=24))
-    words = {one.key: one.word for one in found}
+    found = compare.machines(other, handmade.majority(), effort=replace(TINY, rounds=10, known=24))
+    words = {one.key: one.verdict for one in found}
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}
     assert found["state"].number.low > 0.99 and found.reference == "handmade"

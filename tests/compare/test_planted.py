@@ -36,7 +36,7 @@ def wired():
     """The handwired machine on some episodes, and an untrained copy of a machine by algorithm."""
     reference = known.reference("experts")
     samples = Samples.draw(reference, SMALL, {"n_experts": 4})
-    fresh = by_algorithm.machine(MAJORITY, reference.layout).fresh(0)
+    fresh = by_algorithm.machine(MAJORITY, reference.layout).untrained(0)
     with session():
         yield Participant(reference, samples), Participant(fresh, samples)
 
@@ -56,10 +56,10 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
     """The same machine with its log-weights in units of 1000 to .001, turned, in another order, beside constants."""
     machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
     steps, measure = _updated(wired, machine)
-    assert measure.word == "yes" and min(u.r2.low for u in steps) > 0.999, measure
+    assert measure.verdict == "yes" and min(u.r2.low for u in steps) > 0.999, measure
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
     assert (
-        state.measure.word != "no" and state.measure.number.low > 0.999
+        state.measure.verdict != "no" and state.measure.number.low > 0.999
     )  # memories of 12 rounds are worth little
 
 
@@ -91,7 +91,7 @@ def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise
         else by_algorithm.machine(EVIDENCE, layout)
     )
     steps, measure = _updated(wired, machine)
-    assert measure.word == "undecided" and measure.reason.startswith(NOTHING), measure
+    assert measure.verdict == "undecided" and measure.reason.startswith(NOTHING), measure
     assert (
         min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
     )
@@ -101,7 +101,7 @@ def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise
 def test_noise_is_another_update(wired):
     """Random features do not read its steps."""
     steps, measure = _updated(wired, known.gallery("experts")["noise 1"].make())
-    assert steps[0].bent < 0.5 and measure.word == "no"
+    assert steps[0].bent < 0.5 and measure.verdict == "no"
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -116,7 +116,7 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
         min(u.r2.low for u in steps) > 0.999
         and 0.3 < response.arrives.low < response.arrives.high < 0.75
     )
-    assert (measure.word, measure.about[:8]) == ("no", "response")
+    assert (measure.verdict, measure.about[:8]) == ("no", "response")
 
 
 def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
@@ -137,7 +137,7 @@ def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
     """Frozen for the last third: the mean over starts is nearly that of the machine itself, the last band is not."""
     machine = by_algorithm.machine(stopped(MAJORITY, 7), wired[0].model.layout, name="frozen")
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
-    assert state.measure.word == "no" and "rounds 9 to 9" in state.measure.about, state.measure
+    assert state.measure.verdict == "no" and "rounds 9 to 9" in state.measure.about, state.measure
 
 
 def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no_evidence():

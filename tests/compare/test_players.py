@@ -130,7 +130,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not(few_steps: None) -> None:
     )
     coin = bandit.sample(20, 60, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
-    assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
+    assert noise.measure.verdict != "yes" and "These choices are made by" not in noise.sentence
 
 
 def test_a_planted_mixture_comes_back_with_its_parameters_and_is_drawn(few_steps: None) -> None:
@@ -182,7 +182,7 @@ def test_twenty_learners_and_twenty_habits_are_told_apart_among_all_families() -
         == own.loc["choice_kernel", "rescorla_wagner"]
         == 0
     )
-    assert not ((table["word"] == "yes") & (table["family"] != table["closest"])).any()
+    assert not ((table["verdict"] == "yes") & (table["family"] != table["closest"])).any()
     assert (
         found.correlations().set_index(["family", "parameter"])["r"]["rescorla_wagner"].min() > 0.6
     )

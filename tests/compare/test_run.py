@@ -56,7 +56,7 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
 ):
     """The README's sentence on wma-learned, by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
-    words = {one.key: one.word for one in found}
+    words = {one.key: one.verdict for one in found}
     assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
     assert words["state"] in ("yes", "undecided")  # memories of 20 rounds are worth little
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
@@ -81,8 +81,8 @@ def test_tables_and_json_hold_the_measures(found, tmp_path):
     check(read, SCHEMA["$defs"]["compare"])
     assert [one["key"] for one in read["measures"]] == ["behaviour", "state", "update", "circuit"]
     for said, measure in zip(read["measures"], found, strict=True):
-        assert (said["word"], said["number"], said["rests_on"]) == (
-            measure.word, measure.number.estimate, [measure.key],
+        assert (said["verdict"], said["number"], said["rests_on"]) == (
+            measure.verdict, measure.number.estimate, [measure.key],
         )  # fmt: skip
     assert (
         read["algorithm"]["parameters"] == dict(found.algorithm.parameters)
@@ -94,7 +94,7 @@ def test_tables_and_json_hold_the_measures(found, tmp_path):
             {"name", "number", "number_low", "number_high"} <= set(row) for row in rows
         ), part
     assert {path.name for path in paths} >= {"measures.csv", "state.csv", "circuit.csv"}
-    assert list(found.to_frame()["word"]) == [measure.word for measure in found]
+    assert list(found.to_frame()["verdict"]) == [measure.verdict for measure in found]
 
 
 def test_the_sentence_names_the_reference_once_and_the_condition(found):
@@ -191,8 +191,8 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch)
     tiny = replace(
         SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20
     )
-    found = compare.run(one, other, effort=tiny)
-    words = {measure.key: measure.word for measure in found}
+    found = compare.machines(one, other, effort=tiny)
+    words = {measure.key: measure.verdict for measure in found}
     assert words == {
         "behaviour": "yes",
         "state": "yes",
@@ -220,7 +220,7 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
 
     stopping("effects")
     with pytest.raises(KeyboardInterrupt):
-        compare.run(model, effort=SMALL, folder=tmp_path)
+        compare.machines(model, effort=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
     assert [path.name.split("-")[0] for path in kept] == [
         "algorithm",
@@ -231,8 +231,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     monkeypatch.undo()
     stopping("algorithm", "behaviour", "response", "update")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
-        compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
-    found = compare.run(model, effort=SMALL, folder=tmp_path)
+        compare.machines(model, effort=replace(SMALL, seed=1), folder=tmp_path)
+    found = compare.machines(model, effort=SMALL, folder=tmp_path)
     assert not list(tmp_path.iterdir())
     assert [one.key for one in found] == [
         "behaviour",
@@ -258,8 +258,8 @@ def test_what_cannot_be_compared_is_refused_before_any_work():
     with pytest.raises(
         InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"
     ):
-        compare.run(interp.load("wma-learned"), "qlearning-handwired")
+        compare.machines(interp.load("wma-learned"), "qlearning-handwired")
     with pytest.raises(
         InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"
     ):
-        compare.run(interp.load("wma-gru").to("meta"), interp.load("wma-handwired"))
+        compare.machines(interp.load("wma-gru").to("meta"), interp.load("wma-handwired"))

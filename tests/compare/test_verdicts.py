@@ -73,7 +73,7 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
 @by_cases("bounds, word")
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
-    assert (measure.word, measure.about, measure.note) == (word, "predictions alike", "")
+    assert (measure.verdict, measure.about, measure.note) == (word, "predictions alike", "")
     assert (measure.number, measure.threshold, measure.controls[UNTRAINED].number) == (
         between(*bounds),
         0.95,
@@ -86,15 +86,19 @@ def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_pl
     apart, word
 ):
     measure = _behaviour(_agreement(apart=between(*apart)))
-    assert measure.word == word
+    assert measure.verdict == word
     if word != "yes":
-        assert (measure.about, measure.threshold, measure.refuted) == ("rounds apart", 0.001, 0.02)
+        assert (measure.about, measure.threshold, measure.no_threshold) == (
+            "rounds apart",
+            0.001,
+            0.02,
+        )
 
 
 @by_cases("cells, word, decided_by")
 def test_behaviour_is_decided_by_the_response_that_is_least_alike(cells, word, decided_by):
     measure = _behaviour(_agreement(cells=cells))
-    assert (measure.word, measure.about) == (word, decided_by)
+    assert (measure.verdict, measure.about) == (word, decided_by)
     assert word == "yes" or measure.threshold == 0.9
 
 
@@ -105,11 +109,15 @@ def test_behaviour_that_differs_in_one_number_differs_whatever_is_undecided():
 
 def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_with_it():
     found = _behaviour(_agreement(BELOW), _agreement())
-    assert (found.word, found.number, found.condition) == ("yes", SURE, "with its read-out fitted")
+    assert (found.verdict, found.number, found.condition) == (
+        "yes",
+        SURE,
+        "with its read-out fitted",
+    )
     assert found.note == f"spread 0.6; alike {SURE}, as it is {BELOW}"
-    assert _behaviour(_agreement(ACROSS), _agreement()).word == "yes"
+    assert _behaviour(_agreement(ACROSS), _agreement()).verdict == "yes"
     unsure = _behaviour(_agreement(BELOW), _agreement(ACROSS))
-    assert (unsure.word, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(
+    assert (unsure.verdict, unsure.number) == ("undecided", ACROSS) and unsure.note.endswith(
         f"as it is {BELOW}"
     )
     for fitted in (
@@ -118,11 +126,11 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
         _agreement(apart=between(0.5, 0.6)),
     ):
         kept = _behaviour(_agreement(BELOW), fitted)
-        assert (kept.word, kept.number, kept.condition, kept.note) == ("no", BELOW, "", "")
+        assert (kept.verdict, kept.number, kept.condition, kept.note) == ("no", BELOW, "", "")
 
 
 @pytest.mark.parametrize(
-    ("untrained", "word", "reason"),
+    ("untrained", "verdict", "reason"),
     [
         ((), "undecided", NOT_RUN),
         ((0.95, 0.2), "undecided", AS_WELL),
@@ -131,8 +139,8 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
 )
 def test_behaviour_needs_a_control_and_to_be_clear_of_all_of_it(untrained, word, reason):
     measure = _behaviour(_agreement(), untrained=untrained)
-    assert measure.word == word and reason in measure.reason
-    assert _behaviour(_agreement(BELOW), untrained=untrained).word == "no"
+    assert measure.verdict == word and reason in measure.reason
+    assert _behaviour(_agreement(BELOW), untrained=untrained).verdict == "no"
 
 
 def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
@@ -278,7 +286,7 @@ def _state(
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     there, back = one(there), one(back)
     measure = _state(there, back)
-    assert (measure.word, measure.condition, measure.note) == (
+    assert (measure.verdict, measure.condition, measure.note) == (
         word,
         "",
         "",
@@ -316,11 +324,11 @@ def test_state_is_the_score_of_the_worst_band_of_starts():
 
 def test_state_names_what_a_model_needs_beside_the_others_latents():
     helped = _state(SURE, BELOW, helped=SURE)
-    assert (helped.word, helped.condition) == ("yes", "given the round number")
+    assert (helped.verdict, helped.condition) == ("yes", "given the round number")
     assert helped.note == "the round is given to a"
     assert _state(SURE, between(0.92, 0.94), helped=SURE).condition == helped.condition
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
-    assert both.word == "yes" and both.note == "the round is given to b and a"
+    assert both.verdict == "yes" and both.note == "the round is given to b and a"
     assert (
         _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""
     )  # adds less than .01
@@ -346,7 +354,7 @@ def test_predictions_are_choices_where_more_than_nine_of_ten_are_certain_to_99_p
 @by_cases("copies, word, control")
 def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word, control):
     measure = _state(between(0.96, 0.98), SURE, copies=copies)
-    assert measure.word == word and measure.controls[UNTRAINED].number == pytest.approx(
+    assert measure.verdict == word and measure.controls[UNTRAINED].number == pytest.approx(
         control, nan_ok=True
     )
     assert (NOT_RUN if not copies else AS_WELL if word == "undecided" else "") in measure.reason
@@ -363,8 +371,10 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
 )
 def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reason):
     measure = _state(SURE, SURE, worths=worths)
-    assert measure.word == ("undecided" if reason else "yes") and measure.reason.startswith(reason)
-    assert _state(SURE, BELOW, worths=worths).word == "no"
+    assert measure.verdict == ("undecided" if reason else "yes") and measure.reason.startswith(
+        reason
+    )
+    assert _state(SURE, BELOW, worths=worths).verdict == "no"
 
 
 # Update.
@@ -406,7 +416,7 @@ def _update(steps, effects=(), response=UNASKED, rules=(), another=BELOW):
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
     found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
     measure = _update([_step(one(step))], response=ResponsePart("wm", found))
-    assert measure.word == word and measure.about.startswith(decided_by)
+    assert measure.verdict == word and measure.about.startswith(decided_by)
     if decided_by != "log_weights":
         assert measure.threshold == 0.5
 
@@ -423,9 +433,9 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
     ]
     steps = [_step(several, manifold="off"), _step(several, horizon=5), _step(one_round)]
     measure = _update(steps, rules=rules)
-    assert measure.word == word
+    assert measure.verdict == word
     assert measure.reason.startswith(f"rule best (keep 0.98) {AS_WELL}") == (word == "undecided")
-    assert _update(steps, rules=rules[1:]).word == (
+    assert _update(steps, rules=rules[1:]).verdict == (
         "undecided" if word == "yes" and left[1] > 0.5 else word
     )
 
@@ -435,9 +445,12 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
     on, off = one(on), one(off)
     measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
     alone = f"{SPANS}: only states that no episode reaches are updated differently"
-    assert measure.word == word and (measure.reason == alone) == (off == BELOW and on.low >= 0.95)
+    assert measure.verdict == word and (measure.reason == alone) == (
+        off == BELOW and on.low >= 0.95
+    )
     assert (
-        _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).word == "no"
+        _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).verdict
+        == "no"
     )
     assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
     assert measure.number == (on if decided_by.endswith("occur") else off)
@@ -447,28 +460,30 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
 def test_steps_that_are_exact_where_episodes_go_and_not_elsewhere_are_undecided(on, off, word):
     """A table may learn less from losses, where none occurs: four times as much is missed, and more than rounding."""
     measure = _update([_step(between(on, 1.0)), _step(between(*off), manifold="off")])
-    assert measure.word == word and measure.reason.startswith(SPANS if word == "undecided" else "")
+    assert measure.verdict == word and measure.reason.startswith(
+        SPANS if word == "undecided" else ""
+    )
 
 
 @by_cases("copies, word, control")
 def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word, control):
     """Each pair is the two copies at one step."""
     measure = _update([_step(between(0.975, 0.98), copies[0]), _step(SURE, copies[1])])
-    assert (measure.word, measure.controls[UNTRAINED].number) == (word, control)
+    assert (measure.verdict, measure.controls[UNTRAINED].number) == (word, control)
     assert (AS_WELL in measure.reason) == (word == "undecided")
-    assert _update([_step(BELOW, pair) for pair in copies]).word == "no"
+    assert _update([_step(BELOW, pair) for pair in copies]).verdict == "no"
 
 
 @pytest.mark.parametrize("untrained", [(), (math.nan,)])
 def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained):
     """In its steps and in its inputs; what is false needs none."""
     measure = _update([_step(SURE, untrained)])
-    assert measure.word == "undecided" and measure.reason.startswith(NOT_RUN)
-    assert _update([_step(BELOW, untrained)]).word == "no"
+    assert measure.verdict == "undecided" and measure.reason.startswith(NOT_RUN)
+    assert _update([_step(BELOW, untrained)]).verdict == "no"
     measure = _update([_step(SURE)], [_effect(SURE, untrained=math.nan)])
-    assert measure.word == "undecided" and measure.reason.startswith(NOT_RUN)
+    assert measure.verdict == "undecided" and measure.reason.startswith(NOT_RUN)
     measure = _update([_step(SURE)], [_effect(SURE, untrained=0.95)])
-    assert measure.word == "undecided" and measure.reason.endswith(AS_WELL)
+    assert measure.verdict == "undecided" and measure.reason.endswith(AS_WELL)
 
 
 @by_cases("scores, word, decided_by")
@@ -476,7 +491,7 @@ def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_b
     label, reward = map(one, scores)
     effects = [_effect(label, untrained=0.3), _effect(reward, "reward", untrained=0.4)]
     measure = _update([_step(SURE), _step(SURE)], effects)
-    assert measure.word == word and measure.about.startswith(decided_by)
+    assert measure.verdict == word and measure.about.startswith(decided_by)
     if decided_by != "log_weights":
         assert measure.about.endswith("in what a round writes") and measure.threshold == 0.9
         assert measure.number == (label if decided_by == "label" else reward)
@@ -489,7 +504,7 @@ def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_b
 def test_update_is_not_decided_by_other_effects(other):
     """Of another algorithm, of a move of the state, or on the prediction."""
     measure = _update([_step(SURE)], [_effect(SURE), _effect(BELOW, **other)])
-    assert measure.word == "yes" and measure.about.startswith("log_weights")
+    assert measure.verdict == "yes" and measure.about.startswith("log_weights")
 
 
 @by_cases("step, score, word, decided_by")
@@ -498,10 +513,12 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(
 ):
     step, score = one(step), one(score)
     measure = _update([_step(step)], [_effect(score)])
-    assert measure.word == word and measure.about.startswith(decided_by)
+    assert measure.verdict == word and measure.about.startswith(decided_by)
 
 
-@pytest.mark.parametrize(("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")])
+@pytest.mark.parametrize(
+    ("bent", "verdict"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")]
+)
 def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there.
 
@@ -512,50 +529,50 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
         _step(BELOW, bent=bent, horizon=5),
     ]
     measure = _update(steps)
-    assert measure.word == word == _update(steps, [_effect(BELOW)]).word
+    assert measure.verdict == word == _update(steps, [_effect(BELOW)]).verdict
     assert measure.reason.startswith(NOTHING if word == "undecided" else "")
     assert word == "no" or measure.reason.endswith(
         "affine maps read R2 0.50 of its steps, others 0.88"
     )
     steps[0] = _step(steps[0].r2, bent=bent, decoded=0.95)
-    assert _update(steps, [_effect(BELOW)]).word == "no"
+    assert _update(steps, [_effect(BELOW)]).verdict == "no"
 
 
-@pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
+@pytest.mark.parametrize(("low", "verdict"), [(0.9951, "undecided"), (0.9949, "yes")])
 def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(
     low, word
 ):
     """A table that bootstraps by the mean is near one of Q-learning; of .001 that is missed nothing is said."""
     measure = _update([_step(Interval(0.98, 0.976, 0.99))], another=Interval(0.999, low, 1))
-    assert (measure.word, measure.reason[-17:]) == (
+    assert (measure.verdict, measure.reason[-17:]) == (
         word,
         "and 0.02 of these" if word != "yes" else "",
     )
-    assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).word == "yes"
+    assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).verdict == "yes"
 
 
-@pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
+@pytest.mark.parametrize(("high", "verdict"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
 def test_an_update_that_arrives_late_is_another_one(high, word):
     """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
     measure = _update([_step(SURE)], response=ResponsePart("wm", (), Interval(0.5, 0.4, high)))
-    assert measure.word == word and measure.about.startswith(
+    assert measure.verdict == word and measure.about.startswith(
         "response one" if word == "no" else "log_weights"
     )
 
 
 @pytest.mark.parametrize(
-    ("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
+    ("low", "verdict"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
 )
 def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
     """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
     measure = _update(
         [_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low + 0.1))
     )
-    assert measure.word == word and ("state of the round after" in measure.about) == (
+    assert measure.verdict == word and ("state of the round after" in measure.about) == (
         word == "undecided"
     )
     assert (
-        _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word
+        _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).verdict
         == "no"
     )
 
@@ -579,10 +596,10 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
     compared = SimpleNamespace(
         parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False
     )
-    assert _judged(compared).word == word
+    assert _judged(compared).verdict == word
     assert ("a small change" in _judged(compared).reason) == (not named and group == "wm")
     compared.reference = SimpleNamespace(names_algorithm=False, name="b")
-    assert (_judged(compared).word, _judged(compared).reason) == (
+    assert (_judged(compared).verdict, _judged(compared).reason) == (
         "not applicable",
         "b names no algorithm",
     )
@@ -591,11 +608,11 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
         SimpleNamespace(is_handwired=False),
     )
     parts["behaviour"] = SimpleNamespace(measure=SimpleNamespace(number=between(0.9989, 1.0)))
-    assert _judged(compared).word == word
+    assert _judged(compared).verdict == word
     parts["update"] = UpdatePart((_step(BELOW),))
-    assert _judged(compared).word == "no"
+    assert _judged(compared).verdict == "no"
     parts["behaviour"].measure.number = between(0.999, 1.0)  # it is the reference in another code
-    assert (_judged(compared).word, _judged(compared).reason[:18]) == ("undecided", NOTHING)
+    assert (_judged(compared).verdict, _judged(compared).reason[:18]) == ("undecided", NOTHING)
     monkeypatch.setattr(
         "circuits.compare.update.is_hard", lambda reference: True
     )  # choices alone show no state
@@ -609,7 +626,7 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
         parts["update"] = UpdatePart((_step(BELOW, decoded=decoded),))
         parts["state"] = SimpleNamespace(measure=SimpleNamespace(word=state))
         parts["behaviour"].measure.number = between(low, 1.0)
-        assert _judged(compared).word == ("no" if sure else "undecided")
+        assert _judged(compared).verdict == ("no" if sure else "undecided")
 
 
 # Circuit.
@@ -653,7 +670,7 @@ def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(
 ):
     alike, handed = one(alike), one(handed)
     measure = _circuit(alike=alike, handed=handed)
-    assert (measure.word, measure.threshold, measure.about) == (
+    assert (measure.verdict, measure.threshold, measure.about) == (
         word,
         0.5,
         f"{decided_by} similarity",
@@ -683,21 +700,21 @@ def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(
 )
 def test_roles_are_the_same_only_beside_controls_and_where_heads_do_anything(options, why):
     measure = _circuit(**options)
-    assert measure.word == ("undecided" if why else "yes") and why in measure.reason
-    assert _circuit(**options | {"alike": BELOW, "handed": between(0.1, 0.2)}).word == "no"
+    assert measure.verdict == ("undecided" if why else "yes") and why in measure.reason
+    assert _circuit(**options | {"alike": BELOW, "handed": between(0.1, 0.2)}).verdict == "no"
 
 
-@pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.499, "undecided")])
+@pytest.mark.parametrize(("low", "verdict"), [(0.5, "yes"), (0.499, "undecided")])
 def test_roles_are_the_same_only_where_they_are_for_each_outcome(low, word):
     """A machine that never reads what it writes does half of what the other does: it is not the same."""
     measure = _circuit(by=Interval(0.6, low, 0.7))
-    assert measure.word == word and ("for the update 0.6" in measure.reason) is (word != "yes")
-    assert _circuit(by=BELOW, handed=between(0.1, 0.2)).word == "no"
+    assert measure.verdict == word and ("for the update 0.6" in measure.reason) is (word != "yes")
+    assert _circuit(by=BELOW, handed=between(0.1, 0.2)).verdict == "no"
 
 
 def test_the_outcome_that_may_be_least_alike_counts_and_a_control_without_a_number_does_not():
     """A lower bound of .4 below an upper bound that is the highest of all; and NaN before a number."""
-    assert _circuit(by=Interval(0.9, 0.4, 0.999)).word == "undecided"
+    assert _circuit(by=Interval(0.9, 0.4, 0.999)).verdict == "undecided"
     assert _circuit(null=(math.nan, 0.25)).controls[UNTRAINED].number == 0.25
 
 
@@ -722,20 +739,20 @@ def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_th
 ):
     """However alike heads are; and a path alone makes nothing different."""
     measure = _circuit(*paths)
-    assert measure.word == ("undecided" if apart else "yes")
+    assert measure.verdict == ("undecided" if apart else "yes")
     assert (
         f"effect of {apart} on the prediction carried by attention at p?: difference"
         in measure.reason
         or not apart
     )
-    assert _circuit(*paths, handed=between(0.1, 0.2)).word == "no"
+    assert _circuit(*paths, handed=between(0.1, 0.2)).verdict == "no"
 
 
 @by_cases("reference, word")
 def test_shares_differ_from_a_quarter_on(reference, word):
     """Numbers without an interval: a gap of exactly a quarter is not too far yet."""
     certain = [Interval(x, x, x) for x in (1.0, reference)]
-    assert _circuit(_path(*certain), _path(ONE, ONE, "y")).word == word
+    assert _circuit(_path(*certain), _path(ONE, ONE, "y")).verdict == word
 
 
 @by_cases("share, reference, apart")

@@ -339,7 +339,7 @@ def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes
 def test_an_untrained_copy_does_not_hold_it(vote, votes):
     """The same machine with fresh weights: what is learned there does not beat its controls."""
     result = align(
-        vote.fresh(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS
+        vote.untrained(1), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS
     )
     frame = result.to_frame().set_index("condition")
     assert frame.drop("learned").iia_informative.max() > frame.loc["learned", "low_informative"]

@@ -49,7 +49,7 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
 def test_the_untrained_copy_remembers_and_does_not_compute():
     """The control of verdicts: it carries a record of every round, and is another one for every seed."""
     machine = by_algorithm.machine(experts.weighted_majority(0.5), EXPERTS)
-    one, other = machine.fresh(0), machine.fresh(1)
+    one, other = machine.untrained(0), machine.untrained(1)
     episodes = interp.tasks.of(machine).sample_for(machine, 64, 20, seed=0)
     runs = [interp.rollout(each, episodes) for each in (machine, one, other)]
     gaps = [(run.predictions - runs[0].predictions).abs().mean() for run in runs[1:]]

@@ -75,7 +75,7 @@ def test_a_head_that_is_cut_writes_nothing_and_must_exist(wired, episodes):
 
 def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
     model = edits.leaky(wired, 0.5)
-    fresh = model.fresh(0)
+    fresh = model.untrained(0)
     assert not fresh.is_handwired and model.is_handwired and model.name == "leaky 0.5"
     assert (
         interp.rollout(fresh, interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0))

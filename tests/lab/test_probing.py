@@ -13,12 +13,12 @@ def test_planted_nulls_are_not_represented():
     steps = []
     frame = probing.nulls(quick=True, advance=steps.append, models=["wma-handwired"])
     assert set(frame["kind"]) == set(probing.NULLS) and sum(steps) == len(frame) == 6
-    assert (frame["word"] != "yes").all() and (frame["bare"] != "yes").all()
+    assert (frame["verdict"] != "yes").all() and (frame["bare"] != "yes").all()
 
 
 def test_a_planted_effect_is_found_with_enough_episodes():
     frame = probing.power(sizes=[32], effects=[0.4], designs=["independent"], n_sets=3)
-    assert (frame["word"] == "yes").sum() >= 2
+    assert (frame["verdict"] == "yes").sum() >= 2
     assert frame["r2"].between(0.2, 0.6).all() and frame["detectable"].between(0, 0.4).all()
 
 
@@ -29,7 +29,7 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
     def table(quick, advance):
         made.append(quick)
         row = {"design": "walk", "effect": 0.1, "n_episodes": 16, "set": 0}
-        return pd.DataFrame([{**row, "r2": 0.1, "word": "undecided", "detectable": 0.3}])
+        return pd.DataFrame([{**row, "r2": 0.1, "verdict": "undecided", "detectable": 0.3}])
 
     tables = {"power": probing.Table(table, {True: 1, False: 1}, probing.TABLES["power"].summary)}
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_at_most_five_in_a_hundred_nulls_are_represented():
     frame = probing.nulls()
     print(probing.TABLES["nulls"].summary(frame))  # noqa: T201
     assert len(frame) >= 200 and frame["model"].nunique() == 3 and frame["kind"].nunique() == 6
-    assert (frame["word"] == "yes").mean() <= 0.05
+    assert (frame["verdict"] == "yes").mean() <= 0.05
     assert (frame["bare"] != "yes").all()
 
 
@@ -103,7 +103,7 @@ def test_at_most_five_in_a_hundred_nulls_are_represented():
 def test_power_grows_with_episodes_and_effects():
     frame = probing.power()
     print(probing.TABLES["power"].summary(frame))  # noqa: T201
-    hits = frame.assign(hit=frame["word"] == "yes")
+    hits = frame.assign(hit=frame["verdict"] == "yes")
     for _, of_design in hits.groupby("design"):
         share = of_design.pivot_table("hit", "effect", "n_episodes").to_numpy()
         assert (np.diff(share, axis=0) >= -0.06).all() and (np.diff(share, axis=1) >= -0.06).all()

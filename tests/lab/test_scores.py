@@ -12,7 +12,7 @@ from tests.cases import cases
 
 
 @pytest.mark.parametrize(
-    ("word", "right", "marked"),
+    ("verdict", "right", "marked"),
     [*cases(__file__, "test_a_word_is_right_wrong_or_undecided"), ("no", None, "")],
 )
 def test_a_word_is_right_wrong_or_undecided(word, right, marked):

@@ -95,7 +95,9 @@ def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stop
         if site in heads
     }
     with torch.no_grad():
-        missed, blank = (tying.watched(one, batch, taught)[1] for one in (model, model.fresh(1)))
+        missed, blank = (
+            tying.watched(one, batch, taught)[1] for one in (model, model.untrained(1))
+        )
     assert missed < 0.3 < 3 < blank
 
 

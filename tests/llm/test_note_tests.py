@@ -116,7 +116,7 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(
     the note says uses it, but not as its state; with its history the counter's note moves nothing."""
     found = {(one.model, one.condition): one for one in try_edits(traces / "counter", tmp_path, 2)}
     found |= {(one.model, one.condition): one for one in try_edits(traces / "random", tmp_path, 1)}
-    assert {key: (one["carries"].word, one["used"].word) for key, one in found.items()} == {
+    assert {key: (one["carries"].verdict, one["used"].verdict) for key, one in found.items()} == {
         ("counter", "online-note-only"): ("yes", "yes"),
         ("counter", "weather-note"): ("no", "no"),
         ("random", "online-note-only"): ("no", "yes"),
@@ -214,10 +214,10 @@ def test_the_edit_that_is_followed_least_decides(
 ) -> None:
     """By exact intervals on each side of every bound, and clear of other texts that say the same."""
     outcomes = _outcomes(n, **hits)
-    assert [one.word for one in _judged(outcomes)] == [carries, used]
+    assert [one.verdict for one in _judged(outcomes)] == [carries, used]
     assert _judged(outcomes)[0].reason.startswith(FEW) == (n < 6)
     edits = outcomes[outcomes["kind"] == "edit"]
-    assert "yes" not in [one.word for one in _judged(edits)], "no control, no yes"
+    assert "yes" not in [one.verdict for one in _judged(edits)], "no control, no yes"
 
 
 def test_a_share_has_its_exact_interval() -> None:

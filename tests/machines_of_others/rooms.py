@@ -94,11 +94,11 @@ def _compare(machine: Any, folder: Path) -> str:
     known = interp.load("wma-handwired", n_experts=4)
     if machine.layout.task != "experts":
         known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
-    found = compare.run(machine, known, effort=TINY)
+    found = compare.machines(machine, known, effort=TINY)
     lacking = [
         str(measure).rstrip(".").replace(known.name, "another")
         for measure in found
-        if measure.word == "not applicable"
+        if measure.verdict == "not applicable"
     ]
     assert len(lacking) < len(found.measures)
     return "; ".join([RAN, *lacking])
@@ -110,7 +110,7 @@ def _audit(machine: Any, folder: Path) -> str:
     moves = found["settles"]  # what other claims lack is what an untrained machine has not learned
     return (
         RAN
-        if moves.word != "not applicable"
+        if moves.verdict != "not applicable"
         else f"{RAN}; dynamics: not applicable ({moves.reason})"
     )
 

@@ -87,7 +87,7 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
 def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
     machine = made(kind)
-    fresh, other = (dict(machine.fresh(seed).named_parameters()) for seed in (5, 6))
+    fresh, other = (dict(machine.untrained(seed).named_parameters()) for seed in (5, 6))
     for name, weight in machine.named_parameters():
         if weight.requires_grad and not torch.equal(fresh[name], other[name]):
             assert not torch.equal(weight, fresh[name]), name

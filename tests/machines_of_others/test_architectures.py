@@ -45,7 +45,7 @@ SEEDS = [("A", "A", 0.96, 0.98, 0.5), ("B", "B", 0.90, 0.92, 0.5)]
 
 
 @pytest.mark.parametrize(
-    ("across", "word"),
+    ("across", "verdict"),
     [
         ([(0.90, 0.91, 0.5), (0.95, 0.97, 0.5)], "no farther"),
         ([(0.60, 0.79, 0.5), (0.75, 0.799, 0.5)], "farther"),
@@ -68,7 +68,7 @@ SEEDS = [("A", "A", 0.96, 0.98, 0.5), ("B", "B", 0.90, 0.92, 0.5)]
 def test_two_architectures_are_held_against_the_seeds_that_lie_farthest_apart(across, word):
     found = table.judged(rows(*SEEDS, *(("A", "B", *each) for each in across)))
     (row,) = found.to_dict("records")
-    assert row["word"] == word and row["yardstick"] == "B-1, B-1" and row["n_pairs"] == 2
+    assert row["verdict"] == word and row["yardstick"] == "B-1, B-1" and row["n_pairs"] == 2
 
 
 def test_pairs_of_either_order_count_and_other_architectures_do_not():
@@ -76,8 +76,8 @@ def test_pairs_of_either_order_count_and_other_architectures_do_not():
         *SEEDS, ("C", "C", 0.5, 0.6, 0.0), ("B", "A", 0.91, 0.95, 0.5), ("A", "C", -0.4, -0.2, 0.0)
     )
     found = table.judged(pairs).set_index(["a", "b"])
-    assert found.loc[("A", "B"), ["word", "low", "n_pairs"]].tolist() == ["no farther", 0.91, 1]
-    assert found.loc[("A", "C"), "word"] == "farther" and ("B", "C") not in found.index
+    assert found.loc[("A", "B"), ["verdict", "low", "n_pairs"]].tolist() == ["no farther", 0.91, 1]
+    assert found.loc[("A", "C"), "verdict"] == "farther" and ("B", "C") not in found.index
 
 
 def seeds(kind, far=(), n=4):

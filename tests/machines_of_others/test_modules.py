@@ -72,7 +72,7 @@ def _seen(module, machine):
 
 def _untrained(module, machine):
     """No matrix of the copy is one of the machine's."""
-    fresh, own = machine.fresh(1).module, dict(module.named_parameters())
+    fresh, own = machine.untrained(1).module, dict(module.named_parameters())
     assert not any(
         torch.equal(one, own[name]) for name, one in fresh.named_parameters() if one.ndim == 2
     )

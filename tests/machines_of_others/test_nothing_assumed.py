@@ -97,17 +97,17 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
         held.add_(3)
     machine = unchecked(module)
     if left:
-        refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.fresh, 0)
+        refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.untrained, 0)
     else:
-        assert machine.fresh(0).module.read[1].running_mean.abs().max() == 0
+        assert machine.untrained(0).module.read[1].running_mean.abs().max() == 0
     assert not any(part.isnan().any() for part in module.state_dict().values())
 
 
 def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
-    assert unchecked(body(_Table(0))).fresh(0).module.read[1].table.min() == 1
+    assert unchecked(body(_Table(0))).untrained(0).module.read[1].table.min() == 1
     wired = interp.load("wma-handwired", n_experts=2)
     nn.utils.parametrizations.weight_norm(wired.blocks[0].attn, "W_O")
-    refuses(r"draw .*W_O\.original0", wired.fresh, 0)
+    refuses(r"draw .*W_O\.original0", wired.untrained, 0)
 
 
 def test_a_drawing_that_raises_or_draws_nothing_is_told():
@@ -120,9 +120,9 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
             "takes the trained weights",
         ),
     ):
-        refuses(sentence, unchecked(trained, reset=reset).fresh, 0)
+        refuses(sentence, unchecked(trained, reset=reset).untrained, 0)
     with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
-        unchecked(nn.Module(), lambda m, c, f: (c["h"][:, :2], c)).fresh(0)
+        unchecked(nn.Module(), lambda m, c, f: (c["h"][:, :2], c)).untrained(0)
 
 
 def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
@@ -135,15 +135,15 @@ def test_weights_that_no_module_holds_are_told_before_they_are_in_a_control():
         )
         refuses(
             "rounds of 'mine' read weights of shape .* that none of its modules holds",
-            machine.fresh,
+            machine.untrained,
             0,
         )
     refuses(
         "read weights of shape",
-        unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).fresh,
+        unchecked(initial=lambda m: {"h": nn.Parameter(torch.ones(16))}).untrained,
         0,
     )
-    assert unchecked(module).fresh(0).digest() != unchecked(module).digest()
+    assert unchecked(module).untrained(0).digest() != unchecked(module).digest()
     module.lean = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
     refuses("keeps lean as no dense tensors of real numbers", adapted, module)
 
@@ -164,7 +164,7 @@ def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
     assert again.module.bag[1][0].grad_fn is None and torch.equal(
         again.module.table["last"]["scores"], made
     )
-    assert machine.fresh(0).digest() == machine.fresh(0).digest()
+    assert machine.untrained(0).digest() == machine.untrained(0).digest()
 
 
 # Relatives of what an adapter knows.

@@ -35,7 +35,7 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
 
 def test_a_model_that_uses_both_shows_both():
     """Of random weights: how much each carries is the draw's; that both together carry all is not."""
-    machine = coconut().fresh(2)
+    machine = coconut().untrained(2)
     found = mediation.mediate(
         machine,
         *pair(machine, 32, 6),
@@ -70,7 +70,7 @@ def test_what_fades_is_another_update_of_a_state_that_is_as_good():
     effort = replace(
         compare.QUICK, test=64
     )  # so many that its memory, of .013 nats a round, is surely worth .01
-    found = compare.run(handmade.majority(decay=0.95), "wma-handwired", effort=effort)
-    words = {measure.key: measure.word for measure in found}
+    found = compare.machines(handmade.majority(decay=0.95), "wma-handwired", effort=effort)
+    words = {measure.key: measure.verdict for measure in found}
     assert [words[key] for key in ("state", "update", "circuit")] == ["yes", "no", "not applicable"]
     assert words["behaviour"] != "yes"  # .951 [.946, .955], where .95 is asked

@@ -27,7 +27,9 @@ def test_every_kind_trains_and_loads_again(tmp_path, monkeypatch):
             )  # fmt: skip
             learned = interp.load(str(train(config, tmp_path / kind, name=kind)))
             blank = dict(
-                interp.load(f"{kind}-experts", **arguments).fresh(config.seed).named_parameters()
+                interp.load(f"{kind}-experts", **arguments)
+                .untrained(config.seed)
+                .named_parameters()
             )
             weights = [
                 (name, weight)

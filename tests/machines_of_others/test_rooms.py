@@ -37,7 +37,7 @@ def test_forty_lines_lead_from_the_file_to_the_verdict():
     within = PAGE[PAGE.index("## The forty lines") : PAGE.index("## What the contract asks")]
     code = "".join(re.findall(r"```\{code-cell\} python\n(.*?)```", within, re.DOTALL))
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
-    assert "torch.load(" in code and "compare.run(" in code
+    assert "torch.load(" in code and "compare.machines(" in code
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in ("compare", "report")])

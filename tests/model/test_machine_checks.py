@@ -473,8 +473,8 @@ def test_a_gate_can_be_set_by_a_hook():
 def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone():
     machine = gru()
     before = machine.digest()
-    blank = machine.fresh(5)
-    assert machine.digest() == before != blank.digest() == machine.fresh(5).digest()
+    blank = machine.untrained(5)
+    assert machine.digest() == before != blank.digest() == machine.untrained(5).digest()
     assert blank.name == "gru-untrained"
 
     class Bare(nn.Module):
@@ -488,7 +488,7 @@ def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone
             )
 
     refuses(
-        "nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").fresh, 0
+        "nothing says how to draw bias of 'Bare' anew", adapted(Bare(), _good, name="").untrained, 0
     )
 
 

@@ -228,24 +228,24 @@ def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(
     level, changes, word, reason
 ):
     found = judged(level, **changes)
-    assert (found.word, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
+    assert (found.verdict, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
 
 
 def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
     found = judged(0.9, inputs=0.95, implied_by=("inputs",))
-    assert found.word == "yes" and not found.controls[DESCRIPTIONS["inputs"]].counts
+    assert found.verdict == "yes" and not found.controls[DESCRIPTIONS["inputs"]].counts
 
 
 def test_without_a_control_that_counts_nothing_is_held():
     """The reason says how to run it; a target that is an input needs no inputs control; a "no" stands without them."""
     bare = judged(0.9, without=("untrained", "inputs"))
-    assert bare.word == "undecided" and bare.reason.startswith(
+    assert bare.verdict == "undecided" and bare.reason.startswith(
         "a control was not run: no untrained model"
     )
     inputs = judged(0.9, without=("inputs",))
-    assert inputs.word == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
-    assert judged(0.9, without=("inputs",), implied_by=("inputs",)).word == "yes"
-    assert judged(0.0, without=("untrained", "inputs")).word == "no"
+    assert inputs.verdict == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
+    assert judged(0.9, without=("inputs",), implied_by=("inputs",)).verdict == "yes"
+    assert judged(0.0, without=("untrained", "inputs")).verdict == "no"
 
 
 def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
@@ -254,15 +254,16 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     few = judged(-0.5, 0.08)
     assert 0.1 < shown < 0.2 and few.number.high < 0.1
     assert (
-        few.word == "undecided"
+        few.verdict == "undecided"
         and few.reason == f"too few episodes: about {int(np.ceil(6 * (shown / 0.1) ** 2))} would do"
     )
-    assert judged(-0.5, 0.01).word == "no" and judged(0.9, 0.08).word == "yes"
+    assert judged(-0.5, 0.01).verdict == "no" and judged(0.9, 0.08).verdict == "yes"
     leaning = judged(0.0, n_features=16)
     assert (
-        leaning.word == "undecided" and "about 32 would do, two for each feature" in leaning.reason
+        leaning.verdict == "undecided"
+        and "about 32 would do, two for each feature" in leaning.reason
     )
-    assert judged(0.9, n_features=16).word == "yes"
+    assert judged(0.9, n_features=16).verdict == "yes"
 
 
 @pytest.mark.parametrize(

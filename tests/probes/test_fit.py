@@ -52,14 +52,14 @@ def test_the_contract(run, episodes):
     result = probes.fit(run, probes.targets.log_weights(episodes))
     assert (
         result.r2 > 1 - 1e-9
-        and result.word == "yes"
+        and result.verdict == "yes"
         and result.measure.phrase == "holds the log-weights"
     )
     assert result.number.low <= result.r2 <= result.number.high and not result.missing
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round", "control_task"}
     bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
     assert bare.missing == ("untrained",) and "not run: an untrained copy" in str(bare)
-    assert bare.word == "undecided" and bare.reason.startswith(
+    assert bare.verdict == "undecided" and bare.reason.startswith(
         "a control was not run: no untrained model"
     )
 
@@ -73,7 +73,7 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
     many = experts.sample(n_episodes=PLATEAU, n_rounds=5, n_experts=3, seed=5)
     plateau = [
         probes.fit(
-            interp.rollout(learned.fresh(seed), many), probes.targets.log_weights_centred(many)
+            interp.rollout(learned.untrained(seed), many), probes.targets.log_weights_centred(many)
         ).r2
         for seed in (3, 4)
     ]
@@ -160,7 +160,7 @@ def test_what_is_not_there_is_not_held(kind, run, episodes):
         result = probes.fit(
             run.latents[:, 1:], target, untrained=run.latents[:, 1:].flip(0), seed=seed
         )
-        words.append(result.word)
+        words.append(result.verdict)
     assert words.count("yes") <= 1
 
 
@@ -169,7 +169,9 @@ def test_a_target_that_time_gives_away_is_not_held():
     episodes = experts.sample(n_episodes=40, n_rounds=20, n_experts=3, seed=5)
     x = np.broadcast_to(np.arange(20.0)[:, None], (40, 20, 1))
     result = probes.fit(x, probes.targets.log_weights(episodes), untrained=np.ones((40, 20, 1)))
-    assert result.r2 > 0.5 and result.word == "undecided" and result.reason.endswith("does as well")
+    assert (
+        result.r2 > 0.5 and result.verdict == "undecided" and result.reason.endswith("does as well")
+    )
     assert abs(result.controls["round"].difference.estimate) < 0.05
 
 
@@ -182,7 +184,7 @@ def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
         method="ridge",
         untrained=episodes.advice[::-1].astype(float),
     )
-    assert result.r2 > 1 - 1e-9 and result.word == "yes"
+    assert result.r2 > 1 - 1e-9 and result.verdict == "yes"
     assert (
         not result.controls["inputs"].counts and result.controls["inputs"].score.estimate > 1 - 1e-9
     )
@@ -218,8 +220,8 @@ def test_groups_of_episodes_stay_together():
         probes.fit(x, target, **nothing),
         probes.fit(x, target, groups=groups, **nothing),
     )
-    assert leaking.r2 > 0.9 and leaking.word == "yes"
-    assert grouped.r2 < 0.1 and grouped.word != "yes"
+    assert leaking.r2 > 0.9 and leaking.verdict == "yes"
+    assert grouped.r2 < 0.1 and grouped.verdict != "yes"
     assert grouped.settings["n_groups"] == 20
     assert (
         probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)]).number
@@ -291,7 +293,7 @@ def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     assert (result.method, result.metric, result.columns) == ("logistic", "accuracy", ("p_1",))
     assert (
         0.6 < result.score.estimate < 0.8
-        and result.word == "yes"
+        and result.verdict == "yes"
         and result.measure.unit == "skill"
     )
     truth = episodes.advice[..., 0].reshape(-1)
@@ -527,7 +529,7 @@ def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, m
         and result.controls.keys() == bare.controls.keys()
     )
     assert (
-        result.word == "undecided"
+        result.verdict == "undecided"
         and "overflow" in result.reason
         and "overflow" not in (bare.warning or "")
     )
@@ -539,7 +541,7 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     dust = run.latents[:, 1:].numpy().std((0, 1)) / np.abs(run.latents.numpy()).max()
     assert ((dust > 0) & (dust < 1e-30)).any()
     result = probes.fit(run, probes.targets.label(episodes), method="ridge", n_untrained=0)
-    assert result.r2 < 0.1 and result.word == "no"
+    assert result.r2 < 0.1 and result.verdict == "no"
     x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
 
@@ -554,14 +556,14 @@ def test_a_no_is_not_said_of_features_that_were_not_read():
     ):
         found = probes.fit(wide, target)
     assert (
-        found.word == "undecided"
+        found.verdict == "undecided"
         and "2 of 3 features" in found.reason
         and "2 of 3 features" in found.warning
     )
     assert probes.fit(wide / [1, 1, 1e29], target).r2 > 1 - 1e-9
     assert (
-        probes.fit(wide[..., 1:], target).word == "undecided"
-        and probes.fit(x[..., 1:], target).word == "no"
+        probes.fit(wide[..., 1:], target).verdict == "undecided"
+        and probes.fit(x[..., 1:], target).verdict == "no"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_variable_is_at_chance_where_it_cannot_be(case, name, label, hook):
     values = true_values(case, name)
     result = probes.fit(activation(case, hook, label), values)
     assert result.r2 < 0.02, result.r2
-    assert result.word != "yes"
+    assert result.verdict != "yes"
 
 
 def test_the_model_sets_the_parameters_of_its_targets():

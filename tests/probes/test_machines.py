@@ -36,11 +36,11 @@ def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_
     """The counts are there by construction; a copy with random weights holds no more of them than another one."""
     machine = counter()
     (known,) = probes.probe(machine, episodes, ["counts"])
-    assert known.r2 > 0.999 and known.word == "yes"
+    assert known.r2 > 0.999 and known.verdict == "yes"
     assert known.settings["model"] == "leaky" and known.settings["digest"] == machine.digest()
     assert known.controls["untrained"].score.estimate < 0.95
-    (blank,) = probes.probe(machine.fresh(1), episodes, ["counts"])
-    assert blank.word != "yes"
+    (blank,) = probes.probe(machine.untrained(1), episodes, ["counts"])
+    assert blank.verdict != "yes"
 
 
 def test_moments_are_those_of_the_target(episodes):
@@ -127,7 +127,9 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     decoded = result.decode(interp.rollout(machine, others), others)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
     refuses(
-        "fitted on model 'leaky'", result.decode, interp.rollout(counter(gain=2.0).fresh(0), others)
+        "fitted on model 'leaky'",
+        result.decode,
+        interp.rollout(counter(gain=2.0).untrained(0), others),
     )
     site = resolve("hits", machine, machine.layout)
     run = interp.rollout(machine, episodes, names_filter=site.hook)
@@ -231,7 +233,7 @@ def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episod
         frame[frame["number"] > 0.999][["target", "site"]].itertuples(index=False, name=None)
     )
     assert exact == {("counts:before", "latent@h"), ("match", "hits")}
-    assert frame.set_index(["target", "site"])["word"]["counts:before", "latent@h"] == "yes"
+    assert frame.set_index(["target", "site"])["verdict"]["counts:before", "latent@h"] == "yes"
 
 
 def test_positions_are_asked_of_points_that_have_them(episodes):
@@ -327,7 +329,7 @@ def test_probes_at_a_site(tmp_path):
     assert set(frame["target"]) == {"log_weights", "counts"} and "untrained" in set(frame["fitted"])
     settings = json.loads((folder / "probes.json").read_text())
     assert settings["counts"]["model"] == "wma-handwired" and settings["counts"]["n_episodes"] == 20
-    assert settings["counts"]["word"] in ("yes", "no", "undecided")
+    assert settings["counts"]["verdict"] in ("yes", "no", "undecided")
     assert (folder / "log_weights.svg").stat().st_size > 1000
 
 

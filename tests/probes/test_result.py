@@ -45,17 +45,17 @@ def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
     rng = np.random.default_rng(3)
     noise, rounds = rng.normal(size=(96, 1, 1)) * np.ones((96, T, 1)), rng.normal(size=(96, T, 16))
     few = probes.fit(rounds[:20], noise[:20])
-    assert few.word == "undecided" and "about 32 would do" in few.measure.unless["no"]
+    assert few.verdict == "undecided" and "about 32 would do" in few.measure.unless["no"]
     assert "is constant within episodes" in few.warning and few.warning in str(few)
     still = np.concatenate([rounds[..., :2], np.ones((96, T, 30))], -1)
     for many in (probes.fit(rounds[..., :2], noise), probes.fit(still, noise)):
-        assert many.word == "no" and many.warning is None
+        assert many.verdict == "no" and many.warning is None
     assert probes.fit(rounds[:20], rounds[:20, :, :1] ** 2).warning is None
 
 
 def test_a_result_says_what_it_is_about(data):
     result = probes.fit(data["x"], data["held"], **controls(data))
-    assert (result.word, result.reason, result["target"], list(result)) == (
+    assert (result.verdict, result.reason, result["target"], list(result)) == (
         "yes",
         "",
         result.measure,
@@ -65,7 +65,7 @@ def test_a_result_says_what_it_is_about(data):
     assert str(result).startswith("The model holds the target.\n")
     frame = result.to_frame()
     assert (
-        list(frame["word"]) == ["yes"]
+        list(frame["verdict"]) == ["yes"]
         and frame["claim"].item() == "The activations hold the target"
     )
     scores = result.scores()
@@ -124,11 +124,11 @@ def test_few_episodes_are_warned_of(data):
 
 def test_a_target_that_is_an_input_gives_itself_away(data):
     bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
-    assert bare.word == "undecided" and bare.reason in str(bare)
+    assert bare.verdict == "undecided" and bare.reason in str(bare)
     copied = probes.fit(
         data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"]
     )
-    assert copied.word == "undecided" and copied.controls["inputs"].score.estimate > 0.99
+    assert copied.verdict == "undecided" and copied.controls["inputs"].score.estimate > 0.99
     with pytest.raises(
         InputError,
         match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)",
@@ -144,9 +144,9 @@ def test_episodes_give_a_bare_target_its_inputs():
         size=episodes.advice.shape
     )
     votes = episodes.advice[..., :1]
-    assert probes.fit(x, votes, untrained=-x[::-1]).word == "undecided"
+    assert probes.fit(x, votes, untrained=-x[::-1]).verdict == "undecided"
     known = probes.fit(x, votes, episodes=episodes)
-    assert known.word != "yes" and {"inputs", "control_task"} <= set(known.controls)
+    assert known.verdict != "yes" and {"inputs", "control_task"} <= set(known.controls)
     refuses(
         "give episodes= or inputs=, not both", probes.fit, x, votes, episodes=episodes, inputs=x
     )
@@ -209,7 +209,7 @@ def test_estimators_of_scikit_learn(data):
     assert (
         probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0
     )  # it would know what it had seen
-    assert result.word == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
+    assert result.verdict == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
     by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
     np.testing.assert_allclose(
@@ -223,7 +223,9 @@ def test_estimators_of_scikit_learn(data):
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     classes = probes.fit(x, y > 0, method=pipeline, **controls(data))
     assert (
-        classes.metric == "accuracy" and classes.word == "yes" and 0.75 < classes.score.estimate < 1
+        classes.metric == "accuracy"
+        and classes.verdict == "yes"
+        and 0.75 < classes.score.estimate < 1
     )
     refuses(
         "is a number, not a class; fit it with method='ridge' or a regressor",

@@ -56,7 +56,7 @@ def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     (alone,) = probes.sweep(
         model, episodes, [key], components="resid_post", layers=[2], positions=["w?"], n_jobs=1
     ).frame.itertuples()
-    assert (alone.word, alone.claim) == (result.word, result.measure.claim)
+    assert (alone.verdict, alone.claim) == (result.verdict, result.measure.claim)
     assert alone.untrained == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-9)
     x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[
         :, 6:12
@@ -86,8 +86,8 @@ def test_the_map_is_the_circuits(swept):
         < frame.number["log_weights_centred", 2, "w?"] - 0.005
     )
     assert (
-        frame.word["log_weights_centred", 2, "w?"] == "yes"
-        and frame.word["label", 2, "<z>"] == "no"
+        frame.verdict["log_weights_centred", 2, "w?"] == "yes"
+        and frame.verdict["label", 2, "<z>"] == "no"
     )
     # An untrained model carries the label to w? as well: its score there says nothing about these weights.
     assert (
@@ -149,7 +149,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     for frame in (first, second):
         assert frame["site"].tolist() == expected["site"].tolist() and list(frame) == list(expected)
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
-        assert frame["word"].tolist() == expected["word"].tolist()
+        assert frame["verdict"].tolist() == expected["verdict"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
     assert all(
         isinstance(json.loads(path.read_text())["part"], list) for path in tmp_path.glob("*")

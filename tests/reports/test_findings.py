@@ -35,7 +35,7 @@ def test_interchange() -> None:
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
     found = interchange._interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
-    assert [(one.word, one.claim.rpartition(": ")[2]) for one in found] == [
+    assert [(one.verdict, one.claim.rpartition(": ")[2]) for one in found] == [
         ("yes", "the carried"),
         ("no", "the absent"),
         ("undecided", "the astride, the everywhere, the unseen"),
@@ -58,7 +58,7 @@ def test_steering(
         score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random
     )
     found = interchange._steered(frame, None)  # type: ignore[arg-type]
-    assert [one.word for one in found] == [word]
+    assert [one.verdict for one in found] == [word]
     if word in ("yes", "no"):
         assert found[0].number.estimate == min(
             value for value, by in zip(scores, moved, strict=True) if by > 0.02
@@ -77,7 +77,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "random_max": random,
     }
     found = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
-    assert [one.word for one in found] == [word]
+    assert [one.verdict for one in found] == [word]
 
 
 def test_digits_are_those_that_the_interval_leaves() -> None:

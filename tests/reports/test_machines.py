@@ -286,7 +286,7 @@ def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(
 ) -> None:
     """There is no command for it, and the section stands."""
     said = text(written["loop"], "Compared with other machines")
-    assert 'compare.run(model, "wma-handwired")' in said and "interp compare" not in said
+    assert 'compare.machines(model, "wma-handwired")' in said and "interp compare" not in said
 
 
 def test_a_comparison_with_algorithms_alone_names_the_closest(tmp_path: Path) -> None:

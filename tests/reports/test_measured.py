@@ -53,7 +53,7 @@ def test_an_amount_is_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "word", "hue"),
+    ("found", "verdict", "hue"),
     [
         (measure(Interval(0.9, 0.8, 1.0), chance=0.1), "yes", "pass"),
         (measure(Interval(0.1, 0.0, 0.2), chance=0.1), "no", "fail"),
@@ -64,14 +64,14 @@ def test_an_amount_is_printed() -> None:
 )
 def test_a_word_is_red_only_where_it_should_be_another(found: Measure, word: str, hue: str) -> None:
     """What a model was made not to satisfy is false without alarm, and what is open is neither good nor bad."""
-    assert (found.word, colour(found)) == (word, hue)
+    assert (found.verdict, colour(found)) == (word, hue)
     assert counts([found, found]) == f"2 {word}"
 
 
 def test_the_table_has_the_columns_that_say_something() -> None:
     """Every number of the plot, and none of a number that decides nothing: that has no word."""
     drawn = Measures([measure(Interval(0.9, 0.8, 1.0), chance=0.1)], sections=[("s", "S")])
-    names = ["claim", "number", "threshold", "side", "control", "control_number", "word", "see"]
+    names = ["claim", "number", "threshold", "side", "control", "control_number", "verdict", "see"]
     assert list(drawn.table.shown.columns) == names
     shown = plain("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
     assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0) and not Measures([shown]).judged

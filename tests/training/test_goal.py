@@ -82,13 +82,13 @@ def test_what_a_record_lacks_is_said(changed_task):
     refuses("unknown task to train 'experts'", preset, "experts", "laptop")
 
 
-def fresh(task):
+def untrained(task):
     torch.manual_seed(0)
     return HookedLatentTransformer(small(task).model_config("m"))
 
 
 def test_expert_numbers_are_those_of_a_score():
-    model = fresh("experts")
+    model = untrained("experts")
     episodes = experts.sample(40, 12, 4, seed=3)
     predictions = rollout(model, episodes).predictions.double().numpy(force=True)
     score = regret.score(predictions, episodes, reference=bayes(episodes).predictions)
@@ -101,7 +101,7 @@ def test_expert_numbers_are_those_of_a_score():
 
 def test_q_learning_numbers_are_those_of_an_agreement():
     """Averaged over batches of several sizes; tied steps have a floor and no agreement."""
-    model = fresh("qlearning")
+    model = untrained("qlearning")
     batches = [mdp.sample(30, 10, 3, n, seed=n) for n in (2, 3)]
     policies = [
         rollout(model, batch, commit="target").predictions.double().numpy(force=True)
@@ -125,13 +125,13 @@ def test_without_an_untied_step_there_is_no_agreement():
     """All Q are 0 in an MDP without rewards: every step is a tie."""
     nothing = mdp.MDPs(np.full((1, 2, 2, 2), 0.5), np.zeros((1, 2, 2)))
     episodes = mdp.MDPEpisodes.from_transitions(nothing, [[0, 1]], [[0, 1]], [[0.0, 0.0]], [[1, 0]])
-    numbers = watched(fresh("qlearning"), [episodes], "own")
+    numbers = watched(untrained("qlearning"), [episodes], "own")
     assert np.isnan(numbers["agreement"])
     assert numbers["excess"] == pytest.approx(numbers["cross_entropy"] - np.log(2))
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_model_is_left_as_it_was(training):
-    model = fresh("experts").train(training)
+    model = untrained("experts").train(training)
     watched(model, [experts.sample(2, 2, 4, seed=0)], "own")
     assert model.training is training

@@ -192,7 +192,7 @@ def test_the_seed_of_the_run_draws_the_weights(tmp_path):
     }
     for seed, folder in runs.items():
         expected, given = (
-            interp.load("gru").fresh(seed).state_dict(),
+            interp.load("gru").untrained(seed).state_dict(),
             load_checkpoint(folder).state_dict(),
         )
         assert all(torch.allclose(given[key], expected[key], atol=1e-20) for key in expected)
@@ -313,7 +313,7 @@ def test_a_trained_machine_ships_with_a_card(tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    model = interp.load("wide", width=9).fresh(3)
+    model = interp.load("wide", width=9).untrained(3)
     model.name = "mine"
     return model, save_checkpoint(model, tmp_path / "mine")
 

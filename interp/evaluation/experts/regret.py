@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from interp.core.algorithm import participants_of
-from interp.results.measure import Found, Scores
+from interp.results.measure import Result, Scores
 from interp.stats.intervals import Interval, mean_interval, percentile_bounds, resample_weights
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
@@ -148,7 +148,7 @@ _N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show b
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration(Found):
+class Calibration(Result):
     """The reliability of predictions.
 
     Attributes:

@@ -54,7 +54,7 @@ from interp.interventions.sites import Site, resolve
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
-from interp.results.measure import Found
+from interp.results.measure import Result
 from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require
@@ -78,7 +78,7 @@ class AlignmentError(InputError):
 
 
 @dataclass(frozen=True)
-class AlignmentResult(Found):
+class AlignmentResult(Result):
     """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
 
     Attributes:

@@ -213,7 +213,7 @@ def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
     assert says(families.deaf_majority(0.7, 2), episodes) == pytest.approx(heard)
 
 
-@pytest.mark.parametrize("word", [0, 1])
+@pytest.mark.parametrize("verdict", [0, 1])
 def test_an_expert_that_is_taken_to_say_the_same_is_judged_by_that(episodes, word):
     advice = episodes.advice.copy()
     advice[..., 1] = word

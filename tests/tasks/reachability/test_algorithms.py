@@ -207,7 +207,7 @@ def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
     episodes = interp.tasks.of(model).sample_for(model, 40, 4, SEED)
     (result,) = probes.probe(model, episodes, ("reached",), n_untrained=1, seed=SEED)
     assert result.r2 > 0.95
-    assert result.word == "yes"
+    assert result.verdict == "yes"
 
 
 def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTransformer) -> None:
