@@ -12,7 +12,8 @@ numbers, and are rounded when they are read.
 
 It has no weights that could be drawn anew. Its untrained copy (``machine.untrained(seed)``) is a random recurrent
 network that carries as many numbers: told the same tokens, it adds random features of each round to what it
-carries, which it rotates and never forgets. It holds a record of everything, as random features do, and computes nothing.
+carries, which it rotates and never forgets. It holds a record of everything, as
+random features do, and computes nothing.
 """
 
 from __future__ import annotations
