@@ -1,0 +1,125 @@
+"""The model confidence set: the models whose mean loss the data do not tell from the least one.
+
+Hansen, Lunde and Nason (2011), with their statistic T_max. A model's loss is compared with the mean loss of the models
+that are left. Where the largest of these differences, over its standard error, is larger than a bootstrap explains,
+its model is eliminated, and the others are asked again. The set holds the best model with probability ``level``,
+whatever the number of models. Independent units (episodes, participants or blocks of trials) are resampled; each
+resample has a standard error of its own, since there may be few units.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> losses = rng.normal(size=(40, 1)) + np.array([0.0, 0.0, 0.5]) + rng.normal(0, 0.1, size=(40, 3))
+    >>> model_confidence_set(losses).included
+    array([ True,  True, False])
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp.stats.intervals import resample_weights
+from interp.support.checks import array_of, checked
+from interp.support.errors import require
+
+_ROUNDING = 1e-9
+"""Models whose losses differ nowhere by more than this share of the largest loss are one model."""
+
+
+class ModelConfidenceSet(NamedTuple):
+    """The models that are not rejected.
+
+    Attributes:
+        included: whether each model is in the set, ``[model]``.
+        p_values: of each model; those of at least ``1 - level`` are in the set. The last model left has 1.
+    """
+
+    included: NDArray[np.bool_]
+    p_values: NDArray[np.float64]
+
+
+@checked
+def model_confidence_set(
+    losses: ArrayLike, level: float = 0.95, *, n_resamples: int = 1000, seed: int = 0
+) -> ModelConfidenceSet:
+    """Find the models that may have the least mean loss.
+
+    Args:
+        losses: ``[unit, model]``, finite; the units are independent and the same for every model.
+        level: the probability with which the set holds the best model.
+        n_resamples: draws of the bootstrap.
+        seed: of the bootstrap.
+
+    Returns:
+        Which models are in the set, and their p-values. Models of equal losses are in it together, or not at all.
+
+    Raises:
+        InputError: fewer than 2 units, no model, losses that are not finite, or a level outside of (0, 1).
+    """
+    table = array_of("losses", losses)
+    require(table.ndim == 2, f"losses must be [unit, model], got shape {table.shape}")
+    n_units, n_models = table.shape
+    require(n_units >= 2, f"losses must be of at least 2 units, got {n_units}")
+    require(n_models >= 1, "losses must be of at least 1 model, got none")
+    require(
+        bool(np.isfinite(table).all()),
+        "losses must be finite; leave out a model with an infinite loss: it is rejected",
+    )
+    require(0 < level < 1, f"level must be between 0 and 1, got {level}")
+    representative = _representatives(table)
+    weights = resample_weights(n_units, n_resamples, seed)
+    p_values = np.ones(n_models)
+    remaining = np.unique(representative)
+    p_value = 0.0
+    while len(remaining) > 1:
+        worst, p_of_equality = _test_equality(table[:, remaining], weights)
+        p_value = max(p_value, p_of_equality)
+        p_values[remaining[worst]] = p_value
+        remaining = np.delete(remaining, worst)
+    p_values = p_values[representative]
+    return ModelConfidenceSet(included=p_values >= 1 - level, p_values=p_values)
+
+
+def _representatives(losses: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return for each model the first one with the same losses."""
+    tolerance = _ROUNDING * np.abs(losses).max()
+    representative = np.arange(losses.shape[1])
+    for model in range(losses.shape[1]):
+        differences = np.abs(losses[:, : model + 1] - losses[:, [model]]).max(0)
+        representative[model] = representative[np.argmax(differences <= tolerance)]
+    return representative
+
+
+def _test_equality(losses: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[int, float]:
+    """Test whether all models have the same mean loss.
+
+    Args:
+        losses: ``[unit, model]`` of the models that are left.
+        weights: of the units in every resample, ``[resample, unit]``.
+
+    Returns:
+        The index of the model with the largest loss beyond the mean one, in standard errors, and the p-value.
+    """
+    n_units = len(losses)
+    differences = losses - losses.mean(1, keepdims=True)
+    means = differences.mean(0)
+    statistics = _over_error(means, differences.var(0), n_units)
+    worst = int(np.argmax(statistics))
+    centred = differences - means
+    resampled_means = weights @ centred
+    resampled_variances = np.maximum(weights @ centred**2 - resampled_means**2, 0.0)
+    resampled = _over_error(resampled_means, resampled_variances, n_units)
+    n_as_large = int((resampled.max(1) >= statistics[worst]).sum())
+    return worst, (1 + n_as_large) / (1 + len(weights))
+
+
+def _over_error(
+    means: NDArray[np.float64], variances: NDArray[np.float64], n_units: int
+) -> NDArray[np.float64]:
+    """Divide means by their standard errors; 0 where the mean is 0, and infinite where only the error is."""
+    errors = np.sqrt(variances / (n_units - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = means / errors
+    return np.where(means == 0, 0.0, ratios)
