@@ -15,10 +15,10 @@ from interp.results.measure import (
     _MOST_WORDS,
     _REASONS,
     _ROUNDING,
-    AS_WELL,
     NOT_RUN,
     NOTHING,
     SPANS,
+    TOO_NEAR,
     UNTRAINED,
     VERDICTS,
     Control,
@@ -78,13 +78,42 @@ def test_a_yes_is_clear_of_every_control_that_counts() -> None:
     assert HELD.verdict == "yes" and RARE.verdict == "yes"
     assert (replace(HELD, controls=near).verdict, replace(HELD, controls=near).reason) == (
         "undecided",
-        f"the inputs {AS_WELL}",
+        f"the inputs {TOO_NEAR} (less than 3 times its odds)",
     )
     assert (
         replace(HELD, controls={**near, "the inputs": Control(0.85, counts=False)}).verdict == "yes"
     )
-    assert replace(RARE, controls={UNTRAINED: Control(0.1)}).reason == f"{UNTRAINED} {AS_WELL}"
+    third = f"{UNTRAINED} {TOO_NEAR} (more than a third of its odds)"
+    assert replace(RARE, controls={UNTRAINED: Control(0.1)}).reason == third
     assert replace(RARE, controls={UNTRAINED: Control(0.9)}).verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        # The odds of .8 are 4: .6 (1.5) and .7 (2.33) are both more than a third of it, .7 the stronger.
+        (
+            {"controls": {"a": Control(0.6), "b": Control(0.7)}},
+            "b comes too near (less than 3 times its odds)",
+        ),
+        (
+            {"controls": {"a": Control(nan), "b": Control(0.7)}},
+            "b comes too near (less than 3 times its odds)",
+        ),
+        ({"controls": {"a": Control(nan), "b": Control(0.5)}}, f"{NOT_RUN}: a has no number"),
+        (
+            {"controls": {"a": Control(nan), "b": Control(0.9, counts=False)}},
+            f"{NOT_RUN}: a has no number",
+        ),
+        (
+            {"controls": {"a": Control(0.3)}, "is_share": False},
+            "a comes too near (less than 3 times its number)",
+        ),
+    ],
+    ids=["strongest", "known before unknown", "unknown", "one that does not count", "amount"],
+)
+def test_the_strongest_control_that_is_not_cleared_is_named(changes, reason) -> None:
+    assert replace(HELD, **changes).reason == reason
 
 
 def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:

@@ -11,7 +11,7 @@ about, and **undecided**, with the reason, elsewhere. The rule: docs/method/meas
     >>> held.verdict, replace(held, controls={"an untrained copy": Control(0.97)}).verdict
     ('yes', 'undecided')
     >>> replace(held, controls={"an untrained copy": Control(0.97)}).reason
-    'an untrained copy does as well'
+    'an untrained copy comes too near (less than 3 times its odds)'
 
 What a word is NOT: corrected for the number of claims, or about any other model than the one that was measured.
 """
@@ -41,12 +41,13 @@ Side = Literal["above", "below"]
 UNTRAINED = "an untrained copy"
 """The control that puts fresh models of the same shape in the model's place; the best of them stands for all."""
 SPANS = "the interval spans the threshold"
+TOO_NEAR = "comes too near"
 AS_WELL = "does as well"
 NOT_RUN = "a control was not run"
 FEW = "too few episodes"
 NOTHING = "there is no number"
 _BY_DESIGN = "by design"
-_REASONS = (SPANS, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
+_REASONS = (SPANS, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
 _CLEAR = 3.0  # a number is clear of a control where its odds are three times those of the control
@@ -168,17 +169,29 @@ class Measure:
 
     @property
     def _doubt(self) -> str:
-        """Why a number on the right side is no "yes"; empty where it is clear of every control."""
+        """Why a number on the right side is no "yes": the strongest control that is not cleared.
+
+        Empty where the number is clear of every control that counts.
+        """
         counted = {name: control for name, control in self.controls.items() if control.counts}
-        if self.needs_control and not counted:
-            return NOT_RUN
+        if not counted:
+            return NOT_RUN if self.needs_control else ""
         bound = self.number.low if self.side == "above" else self.number.high
+        strongest = counted.get(self.strongest)
+        if strongest and not _is_clear(bound, strongest.number, self.side, self.is_share):
+            return f"{self.strongest} {TOO_NEAR} ({self._rule_of_clear})"
         for name, control in counted.items():
             if isnan(control.number):
                 return f"{NOT_RUN}: {name} has no number"
-            if not _is_clear(bound, control.number, self.side, self.is_share):
-                return f"{name} {AS_WELL}"
         return ""
+
+    @property
+    def _rule_of_clear(self) -> str:
+        """How a number that is not clear of a control stands to it (:func:`_is_clear`)."""
+        what = "its odds" if self.is_share else "its number"
+        return (
+            f"less than 3 times {what}" if self.side == "above" else f"more than a third of {what}"
+        )
 
     @property
     def strongest(self) -> str:

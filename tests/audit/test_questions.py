@@ -116,7 +116,7 @@ def test_linear_maps_have_their_spectra():
 
 
 @pytest.mark.parametrize(
-    ("matrix", "options", "verdict", "more"),
+    ("matrix", "options", "word", "more"),
     [
         ([[0.5]], {}, "settles", ""),
         ([[0.0]], {}, "settles", ""),
@@ -260,8 +260,14 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
         judged(0.4, 0.2).reason.startswith("too few episodes")
         and judged(0.47, 0.47).verdict == "undecided"
     )
-    assert judged(0.6, 0.2, copies=(0.3, 0.5)).reason == "an untrained copy does as well"
-    assert judged(0.6, 0.2, memories=0.5).reason == "the memory of other episodes does as well"
+    assert (
+        judged(0.6, 0.2, copies=(0.3, 0.5)).reason
+        == "an untrained copy comes too near (less than 3 times its odds)"
+    )
+    assert (
+        judged(0.6, 0.2, memories=0.5).reason
+        == "the memory of other episodes comes too near (less than 3 times its odds)"
+    )
     trial = of(interp.load("wma-gru"), replace(TINY, episodes=8))
     assert len(trial.copies) == 2
 

@@ -46,7 +46,7 @@ def subjects():
     return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
-@pytest.mark.parametrize(("name", "verdict"), [("gain", "yes"), ("forgets", "no")])
+@pytest.mark.parametrize(("name", "word"), [("gain", "yes"), ("forgets", "no")])
 def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
     """Nine numbers for one row of 45: the state that it is, whatever its scale, and not another one."""
     measure = stitch(subjects[name], subjects[WIRED], [subjects["untrained"]], SMALL).measure

@@ -26,7 +26,15 @@ from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
 from circuits.compare.update import UpdatePart, _judged, _Rule, _Update, judge
 from interp.choices.fitting import divergence
-from interp.results.measure import AS_WELL, FEW, NOT_RUN, NOTHING, SPANS, UNTRAINED
+from interp.results.measure import (
+    AS_WELL,
+    FEW,
+    NOT_RUN,
+    NOTHING,
+    SPANS,
+    TOO_NEAR,
+    UNTRAINED,
+)
 from interp.stats.intervals import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from tests.cases import by_cases
@@ -130,10 +138,10 @@ def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_wi
 
 
 @pytest.mark.parametrize(
-    ("untrained", "verdict", "reason"),
+    ("untrained", "word", "reason"),
     [
         ((), "undecided", NOT_RUN),
-        ((0.95, 0.2), "undecided", AS_WELL),
+        ((0.95, 0.2), "undecided", TOO_NEAR),
         ((0.2, 0.94), "yes", ""),  # odds of .98 are 49, of .94 less than a third of that
     ],
 )
@@ -357,7 +365,7 @@ def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word
     assert measure.verdict == word and measure.controls[UNTRAINED].number == pytest.approx(
         control, nan_ok=True
     )
-    assert (NOT_RUN if not copies else AS_WELL if word == "undecided" else "") in measure.reason
+    assert (NOT_RUN if not copies else TOO_NEAR if word == "undecided" else "") in measure.reason
 
 
 @pytest.mark.parametrize(
@@ -470,7 +478,7 @@ def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word
     """Each pair is the two copies at one step."""
     measure = _update([_step(between(0.975, 0.98), copies[0]), _step(SURE, copies[1])])
     assert (measure.verdict, measure.controls[UNTRAINED].number) == (word, control)
-    assert (AS_WELL in measure.reason) == (word == "undecided")
+    assert (TOO_NEAR in measure.reason) == (word == "undecided")
     assert _update([_step(BELOW, pair) for pair in copies]).verdict == "no"
 
 
@@ -483,7 +491,7 @@ def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained)
     measure = _update([_step(SURE)], [_effect(SURE, untrained=math.nan)])
     assert measure.verdict == "undecided" and measure.reason.startswith(NOT_RUN)
     measure = _update([_step(SURE)], [_effect(SURE, untrained=0.95)])
-    assert measure.verdict == "undecided" and measure.reason.endswith(AS_WELL)
+    assert measure.verdict == "undecided" and TOO_NEAR in measure.reason
 
 
 @by_cases("scores, word, decided_by")
@@ -517,7 +525,7 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(
 
 
 @pytest.mark.parametrize(
-    ("bent", "verdict"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")]
+    ("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")]
 )
 def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there.
@@ -538,7 +546,7 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     assert _update(steps, [_effect(BELOW)]).verdict == "no"
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(0.9951, "undecided"), (0.9949, "yes")])
+@pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
 def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(
     low, word
 ):
@@ -551,7 +559,7 @@ def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_t
     assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).verdict == "yes"
 
 
-@pytest.mark.parametrize(("high", "verdict"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
+@pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
 def test_an_update_that_arrives_late_is_another_one(high, word):
     """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
     measure = _update([_step(SURE)], response=ResponsePart("wm", (), Interval(0.5, 0.4, high)))
@@ -561,7 +569,7 @@ def test_an_update_that_arrives_late_is_another_one(high, word):
 
 
 @pytest.mark.parametrize(
-    ("low", "verdict"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
+    ("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
 )
 def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
     """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
@@ -624,7 +632,7 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
     )
     for decoded, low, state, sure in cases:
         parts["update"] = UpdatePart((_step(BELOW, decoded=decoded),))
-        parts["state"] = SimpleNamespace(measure=SimpleNamespace(word=state))
+        parts["state"] = SimpleNamespace(measure=SimpleNamespace(verdict=state))
         parts["behaviour"].measure.number = between(low, 1.0)
         assert _judged(compared).verdict == ("no" if sure else "undecided")
 
@@ -686,9 +694,9 @@ def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"null": (0.1, 0.6)}, AS_WELL),
+        ({"null": (0.1, 0.6)}, TOO_NEAR),
         ({"null": (0.57,)}, ""),  # a third of the odds of .8 is 1.33
-        ({"handed_null": (0.66, 0.1)}, AS_WELL),
+        ({"handed_null": (0.66, 0.1)}, TOO_NEAR),
         ({"handed_null": (0.65, math.nan)}, ""),
         ({"null": ()}, NOT_RUN),
         ({"null": (math.nan,)}, NOT_RUN),
@@ -704,7 +712,7 @@ def test_roles_are_the_same_only_beside_controls_and_where_heads_do_anything(opt
     assert _circuit(**options | {"alike": BELOW, "handed": between(0.1, 0.2)}).verdict == "no"
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(0.5, "yes"), (0.499, "undecided")])
+@pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.499, "undecided")])
 def test_roles_are_the_same_only_where_they_are_for_each_outcome(low, word):
     """A machine that never reads what it writes does half of what the other does: it is not the same."""
     measure = _circuit(by=Interval(0.6, low, 0.7))

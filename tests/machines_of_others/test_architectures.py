@@ -58,7 +58,7 @@ SEEDS = [("A", "A", 0.96, 0.98, 0.5), ("B", "B", 0.90, 0.92, 0.5)]
             [(0.89, 0.95, 0.5), (0.95, 0.97, 0.5)],
             "undecided",
         ),  # an interval that holds the yardstick's end
-        ([(0.95, 0.97, 0.96), (0.95, 0.97, 0.5)], "undecided"),  # an untrained copy does as well
+        ([(0.95, 0.97, 0.96), (0.95, 0.97, 0.5)], "undecided"),  # an untrained copy comes too near
         (
             [(0.95, 0.97, np.nan), (0.95, 0.97, np.nan)],
             "no farther",

@@ -92,7 +92,8 @@ def test_the_map_is_the_circuits(swept):
     # An untrained model carries the label to w? as well: its score there says nothing about these weights.
     assert (
         frame.number["label", 1, "w?"] > 1 - 1e-9
-        and frame.reason["label", 1, "w?"] == "an untrained copy does as well"
+        and frame.reason["label", 1, "w?"]
+        == "an untrained copy comes too near (less than 3 times its odds)"
     )
     assert frame.detectable.between(0, 1).all()
 
