@@ -118,9 +118,7 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
         config=config,
         decay={"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}[config.decay],
         why="" if because == "named by the settings" else f" ({because})",
-        window=f"a step every {config.window} rounds"
-        if config.window
-        else "no truncation through time",
+        window=_truncation(config),
         commit=f"{choice} was the {config.commit} choice in training, own in every number below"
         if choice
         else "",
@@ -142,6 +140,15 @@ def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, 
         else "",
     )
     return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
+
+
+def _truncation(config: TrainingConfig) -> str:
+    """Say how backpropagation through time is truncated, and when the optimizer steps."""
+    if not config.window:
+        return "no truncation through time"
+    if config.step_each == "batch":
+        return f"gradients cut every {config.window} rounds, a step a batch"
+    return f"a step every {config.window} rounds"
 
 
 def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:

@@ -48,6 +48,10 @@ _FROM_ZERO = [
 ]
 
 
+_LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "window"}
+"""Fields that a run's record leaves out at these values, so that older runs can be resumed."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
@@ -115,8 +119,9 @@ class TrainingConfig:
         decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half of the run.
         muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW, as do
             machines that are no transformers.
-        window: truncated backpropagation: after every this many rounds an optimizer step is made and the latents are
-            detached; 0 makes one step of the whole episode.
+        window: truncated backpropagation: after every this many rounds the latents are detached; 0 never detaches.
+        step_each: an optimizer step is made after each "window", or after each "batch" with the mean gradient of its
+            rounds.
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
         precision: "bfloat16" runs the forward pass under autocast; "auto" takes bfloat16 where the
@@ -152,6 +157,7 @@ class TrainingConfig:
     betas: Sequence[float] = (0.9, 0.95)
     clip: float = 1.0
     window: int = 0
+    step_each: Literal["window", "batch"] = "window"
     epoch_steps: int = 300
     patience: int = 0
     patience_from_stage: int = 0
@@ -304,13 +310,12 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values; ``machine`` only where one is named."""
-        only_if_given = ("machine", "anneal_latents")
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in only_if_given or value
-        }
+        """Return the fields as JSON values; a field that older runs do not have, only where it is set."""
+        values = asdict(self)
+        for name, default in _LEFT_OUT.items():
+            if values[name] == default:
+                del values[name]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:

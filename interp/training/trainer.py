@@ -242,7 +242,7 @@ class _Run:
         return self.at.stage >= len(self.config.curriculum)
 
     def step(self) -> float:
-        """One batch of episodes, an optimizer step a window; learning rates follow :func:`_schedule`."""
+        """Train on one batch of episodes and return its loss; learning rates follow :func:`_schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards)
         batch = batch.each(lambda tensor: tensor.to(self.accelerator.device))
@@ -268,20 +268,23 @@ class _Run:
                     )[0]
                 )
             )
-        latents, total = None, torch.zeros((), device=self.accelerator.device)
+        step_each_window = self.config.step_each == "window"
+        latents = None
+        total = torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):
+            share = window.n_rounds / batch.n_rounds
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
             with torch.autocast(
                 self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"
             ):
                 loss, latents = self.loss(window, latents)
-            self.accelerator.backward(loss)
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+            self.accelerator.backward(loss if step_each_window else loss * share)
+            if step_each_window:
+                self._apply_gradients()
             latents = latents.detach()
-            total += loss.detach() * window.n_rounds / batch.n_rounds
+            total += loss.detach() * share
+        if not step_each_window:
+            self._apply_gradients()
         value = float(self.accelerator.reduce(total, "mean"))
         if not math.isfinite(value):
             raise InputError(
@@ -289,6 +292,13 @@ class _Run:
                 f"{self.config.lr}): a run that is resumed keeps its configuration"
             )
         return value
+
+    def _apply_gradients(self) -> None:
+        """Make an optimizer step with the gradients that have come together, clipped."""
+        self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
         """Give a transformer the recurrence of the batch that comes next, see ``TrainingConfig.anneal_latents``."""

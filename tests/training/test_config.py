@@ -26,7 +26,7 @@ PAPER_F2 = json.loads(Path(__file__).with_name("paper_f2.json").read_text())
 def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_lacks():
     config = preset("qlearning", "paper")
     assert {name: json.loads(json.dumps(getattr(config, name))) for name in PAPER_F2} == PAPER_F2
-    assert [stage.sizes["n_actions"] for stage in config.stages] == [2, 3, 4]
+    assert [stage.sizes["n_actions"] for stage in config.stages] == [3, 4, 4]
     epochs = config.total_steps * config.batch_size / config.dataset_episodes
     assert (
         epochs == pytest.approx(28, abs=0.05) and len({stage.steps for stage in config.stages}) == 1
@@ -76,6 +76,12 @@ test_each_bad_field_is_refused = refused(
     ({"batch_size": 0}, "batch_size must be positive, got 0"),
     ({"muon_lr": -1e-3}, "muon_lr must be 0 or more, got -0.001"),
     ({"window": -1}, "window must be 0 or more, got -1"),
+    ({"anneal_latents": [3, 9]}, "anneal_latents is for transformers whose latents are replaced"),
+    (
+        {"latent_update": "replace", "anneal_latents": [9, 3]},
+        "anneal_latents must be .first, last. with 0 <= first < last < ",
+    ),
+    ({"step_each": "round"}, "step_each must be 'window' or 'batch', got 'round'"),
     ({"mix": 1.0}, r"mix must lie in \[0, 1\), got 1.0"),
     ({"latent_update": "overwrite"}, "latent_update must be 'add' or 'replace', got 'overwrite'"),
     (

@@ -13,6 +13,7 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
+import interp
 from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -20,6 +21,7 @@ from interp.support.errors import InputError
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
+from interp.training.runs import load_run
 from interp.training.trainer import Muon, _orthogonalise, _schedule, is_stack, train
 from tests.refusals import refuses
 from tests.shell import invoked
@@ -209,6 +211,53 @@ def test_a_window_is_an_optimizer_step(tmp_path):
     train(small(stages=({"n_rounds": 5, "steps": 3},), window=2), tmp_path / "run", name="m")
     steps = load_file(tmp_path / "run" / "training.safetensors")["step.unembed.W_U"]
     assert steps.item() == 3 * 3
+
+
+def test_a_batch_is_one_step_with_the_gradient_of_all_its_windows(tmp_path):
+    """AdamW's first moment after one step is (1 - beta_1) times the gradient."""
+    config = small(
+        stages=({"n_rounds": 5, "steps": 1},),
+        window=2,
+        step_each="batch",
+        clip=1e9,
+        betas=(0.9, 0.95),
+    )
+    train(config, tmp_path / "run", name="m")
+    state = load_file(tmp_path / "run" / "training.safetensors")
+
+    torch.manual_seed(config.seed)
+    model = HookedLatentTransformer(config.model_config("m"))
+    loss = RoundsLoss(model, config.commit)
+    batch = EpisodeSource(config, model.layout).batch(0, 0)
+    latents = None
+    for window in batch.windows(2):
+        value, latents = loss(window, latents)
+        (value * window.n_rounds / 5).backward()
+        latents = latents.detach()
+
+    assert state["step.unembed.W_U"].item() == 1
+    expected = 0.1 * model.unembed.weight.grad
+    torch.testing.assert_close(state["exp_avg.unembed.W_U"], expected)
+
+
+def test_annealed_latents_end_as_replaced_ones(tmp_path):
+    """Batch 2 of 4 keeps half of the old latent; the trained model keeps none of it and says so."""
+    config = small(
+        stages=({"n_rounds": 3, "steps": 6},), latent_update="replace", anneal_latents=[1, 3]
+    )
+    folder = train(config, tmp_path / "run", name="m", stop_at=2)
+    halfway = load_run(tmp_path / "run", "m").model
+    latents, update, slots = torch.ones(1, 1, 16), torch.full((1, 16), 3.0), torch.zeros(1).long()
+    assert halfway.write(latents, update, slots).unique().tolist() == [3.5]
+
+    train(config, tmp_path / "run", name="m")
+    trained = interp.load(folder)
+    latents, update = (
+        torch.ones(1, 1, trained.config.d_model),
+        torch.zeros(1, trained.config.d_model),
+    )
+    assert trained.config.latent_update == "replace"
+    assert not trained.write(latents, update, slots).any()
 
 
 @pytest.mark.parametrize("task", ["experts", "qlearning"])

@@ -3,7 +3,7 @@
 Tied greedy actions (unvisited states) are not labels: each gets an equal share of the target, so that the loss has its
 floor where the prediction is uniform over them. Presets of one CPU core, and of the paper (section F.2), which lacks
 three things of it: dropout .1, a length of 10 to 50 rounds for each episode, and the checkpoint best in validation.
-Its stages allow 2, 3 and 4 actions: the paper's "up to 2 + k in stage k" would end at 5, and its data hold 2 to 4.
+Its stages allow up to 3, 4 and 4 actions: the paper's "up to 2 + k in stage k" ends at 5, and its data hold 2 to 4.
 """
 
 from __future__ import annotations
