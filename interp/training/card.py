@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +168,13 @@ def command(config: TrainingConfig, name: str) -> str:
     """The command that trains this again: the nearest preset, and every field in which the run differs from it."""
 
     def differing(preset: TrainingConfig) -> dict[str, Any]:
-        given, other = config.to_dict(), preset.to_dict()
+        """Return the fields that the preset lacks; a machine is named by an option of its own."""
+        values = asdict(config)
+        defaults = asdict(preset)
         return {
-            field: value
-            for field, value in given.items()
-            if field != "machine" and value != other[field]
+            name: value
+            for name, value in values.items()
+            if name != "machine" and value != defaults[name]
         }
 
     candidates = {
