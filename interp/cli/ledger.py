@@ -1,0 +1,53 @@
+"""``interp ledger``: every claim of the paper, beside what models measured here show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import Say, command
+from interp.support.lazy import named
+
+
+def _claim_keys() -> str:
+    """Return the key and the sentence of every claim, a line each, for the help."""
+    claims: Any = named("reports.ledger.claims:CLAIMS")
+    return "\n".join(f"{claim.key}: {claim.sentence}" for claim in claims)
+
+
+@command(
+    example="interp ledger --quick --claim regret",
+    torch=True,
+    more="Claims:\n<interp.cli.ledger:_claim_keys>",
+)
+def _ledger(
+    say: Say,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Models, by name or folder; those that ship when none is given."),
+    ] = None,
+    claim: Annotated[list[str] | None, typer.Option(help="Only these claims, by key.")] = None,
+    quick: bool = False,
+    seed: int = 0,
+    out: Path = Path("output/ledger"),
+) -> None:
+    """Measure every claim of the paper and write one page; finished parts are kept.
+
+    Args:
+        quick: A fifth of the episodes, with wider intervals.
+        seed: Seed of episodes and resamples.
+    """
+    from reports import ledger as room
+    from reports.ledger.book import MODELS
+    from reports.ledger.sizes import Sizes
+
+    sizes = Sizes.quick(seed) if quick else Sizes(seed=seed)
+    models = [options.load(name, {}, None, "cpu").model for name in model or MODELS]
+    result = room.make(models, out, sizes=sizes, claims=claim or ())
+    say.line(result.sentence)
+    say.table(result.to_frame()[["key", "about", "claim", "number", "verdict"]], "claims", "claims")
+    say.facts(settings=dict(result.settings))
+    say.wrote(room.write(result, out))

@@ -1,0 +1,188 @@
+"""Measure the paper's claims of several models, part by part, and write them as one page.
+
+A part is one claim of one model. Finished parts are kept as JSON in the ledger's folder, by the model's digest and the
+sizes, so that an interrupted run goes on with the next part and a changed model is measured anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import interp.tasks
+from interp.core.machine import Machine
+from interp.results.measure import Measure, Result
+from interp.support.checks import checked
+from interp.support.errors import require, require_known
+from interp.support.files import folder_to_write, read_json, write_csv, write_json
+from interp.support.provenance import provenance
+from interp.support.session import session
+from interp.support.workers import bar, one_thread
+from reports.blocks import Measures, Prose, Table
+from reports.ledger import experts, qlearning
+from reports.ledger.claims import CLAIMS, HANDWIRED, LEARNED, PaperClaim
+from reports.ledger.sizes import Sizes
+from reports.page import Report, Section, write_listed
+
+Measurement = Callable[[Machine, Sizes], list[Measure]]
+
+MEASUREMENTS: Mapping[str, Measurement] = {
+    "exact weights": experts.exact_weights,
+    "log-loss theory": experts.log_loss_theory,
+    "regret": experts.regret_like_weighted_majority,
+    "needs latent": experts.needs_latent,
+    "log-weights": experts.log_weights,
+    "latent attended": experts.latent_attended,
+    "three good experts": experts.three_good_experts,
+    "correlated experts": experts.correlated_experts,
+    "language models": experts.language_models,
+    "exact table": qlearning.exact_table,
+    "agreement": qlearning.agrees_with_the_table,
+    "agreement under shift": qlearning.agrees_under_shift,
+    "long horizon": qlearning.long_horizon,
+    "reward": qlearning.earns_the_reward,
+    "update decoded": qlearning.update_decoded,
+    "table decoded": qlearning.table_decoded,
+    "update attends": qlearning.update_attends,
+}
+"""How each claim is measured, by its key."""
+
+MODELS = ("wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned")
+"""The models that the ledger measures by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger(Result):
+    """The paper's claims beside what models show.
+
+    Attributes:
+        entries: each claim with the measures of every model that it is about.
+        settings: seed, sizes, versions and digests.
+    """
+
+    entries: Mapping[str, Sequence[Measure]]
+    settings: Mapping[str, Any]
+
+    @cached_property
+    def measures(self) -> list[Measure]:
+        """Every measure, in the order of the paper."""
+        return [measure for measures in self.entries.values() for measure in measures]
+
+    @property
+    def sentence(self) -> str:
+        """How many claims were measured, and how many measures have each verdict."""
+        verdicts = pd.Series([measure.verdict for measure in self.measures])
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in verdicts.value_counts().items())
+        return f"{len(self.entries)} claims of the paper, {len(self.measures)} measures: {counts}."
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each measure: where the paper says it, what it says, and the measure's columns."""
+        rows = []
+        for claim in CLAIMS:
+            for measure in self.entries.get(claim.key, ()):
+                about = {"place": claim.place, "paper": claim.sentence, "key": claim.key}
+                rows.append({**about, **measure.row()})
+        return pd.DataFrame(rows)
+
+
+@checked
+@one_thread()
+def make(
+    models: Sequence[Machine],
+    folder: str | Path,
+    *,
+    sizes: Sizes | None = None,
+    claims: Sequence[str] = (),
+) -> Ledger:
+    """Measure the paper's claims of some models; finished parts in ``folder`` are taken as they are.
+
+    Args:
+        models: handwired and learned models of any of the paper's tasks.
+        folder: where finished parts are kept.
+        sizes: how much is measured; ``Sizes()`` when None.
+        claims: keys of the claims to measure; all when empty.
+
+    Raises:
+        InputError: an unknown claim, or no model that any claim is about.
+    """
+    sizes = Sizes() if sizes is None else sizes
+    for key in claims:
+        require_known("claim", key, MEASUREMENTS, limit=20)
+    chosen = [claim for claim in CLAIMS if not claims or claim.key in claims]
+    parts = [(claim, model) for claim in chosen for model in models if _is_about(claim, model)]
+    names = ", ".join(model.name for model in models)
+    require(len(parts) > 0, f"none of these claims is about {names or 'no model'}")
+    folder = folder_to_write(folder)
+    entries: dict[str, list[Measure]] = {}
+    with bar("measuring the paper's claims", len(parts)) as done, session():
+        for claim, model in parts:
+            measures = _measured(claim, model, sizes, folder / "parts")
+            entries.setdefault(claim.key, []).extend(measures)
+            done(1)
+    digests = {model.name: model.digest() for model in models}
+    settings = provenance(sizes=asdict(sizes), models=digests)
+    return Ledger(entries, settings)
+
+
+def write(ledger: Ledger, folder: str | Path) -> list[Path]:
+    """Write the ledger's page, its table and its settings; return their paths."""
+    folder = Path(folder)
+    return [
+        write_listed(_page(ledger), folder / "ledger.html"),
+        write_csv(folder / "ledger.csv", ledger.to_frame()),
+        write_json(folder / "ledger.json", {"settings": dict(ledger.settings)}),
+    ]
+
+
+def _is_about(claim: PaperClaim, model: Machine) -> bool:
+    """Return whether a claim is about a model: its task, and whether it was made or trained."""
+    kind = HANDWIRED if model.is_handwired else LEARNED
+    return claim.task == interp.tasks.of(model).key and claim.of == kind
+
+
+def _measured(claim: PaperClaim, model: Machine, sizes: Sizes, folder: Path) -> list[Measure]:
+    """Measure a claim of a model, or read what an earlier run has kept."""
+    asked = {"digest": model.digest(), "sizes": asdict(sizes)}
+    path = folder / f"{claim.key.replace(' ', '-')}.{model.name}.json"
+    if path.is_file():
+        kept = read_json(path, "asked", "measures")
+        if kept["asked"] == asked:
+            return [Measure.from_dict(record) for record in kept["measures"]]
+    measures = MEASUREMENTS[claim.key](model, sizes)
+    write_json(path, {"asked": asked, "measures": [measure.to_dict() for measure in measures]})
+    return measures
+
+
+def _page(ledger: Ledger) -> Report:
+    """Make the page: an overview, then a section for each claim."""
+    sections = [
+        Section(claim.place, _blocks(claim, ledger.entries[claim.key]))
+        for claim in CLAIMS
+        if claim.key in ledger.entries
+    ]
+    overview = ledger.to_frame()[["place", "paper", "about", "number", "verdict", "reason"]]
+    sections.insert(0, Section("Overview", [Table(overview, "Every claim, model by model")]))
+    about = {"kind": "ledger", "run": f"{len(ledger.entries)} claims", "sentence": ledger.sentence}
+    return Report(
+        title="The paper's claims, measured",
+        lead="What the paper says, what models measured here show, and the command that shows more.",
+        sections=sections,
+        provenance=dict(ledger.settings),
+        about=about,
+        sentence=ledger.sentence,
+    )
+
+
+def _blocks(claim: PaperClaim, measures: Sequence[Measure]) -> list[object]:
+    """Return the blocks of a claim's section: the paper's sentence, the measures, the command."""
+    cautions = {measure.caution for measure in measures if measure.caution}
+    notes = [f"{measure.about}: {measure.note}." for measure in measures if measure.note]
+    text = f"The paper: {claim.sentence} {' '.join(notes)} In full: `{claim.command}`."
+    if cautions:
+        text += f" Not evidence of more than {'; '.join(sorted(cautions))}."
+    return [Prose(text), Measures(measures, "What was measured.")]

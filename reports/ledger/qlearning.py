@@ -1,0 +1,170 @@
+"""The paper's claims about tabular Q-learning, measured of a model.
+
+Agreement is with the tabular greedy action on steps where no two actions tie; a table that never bootstraps is its
+control. Where a round holds the model's own choice, its own choice is fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import probes
+from interp.core.machine import Machine
+from interp.evaluation.plan import MODEL, lacks_attention, round_attention
+from interp.evaluation.qlearning import plan as evaluation
+from interp.evaluation.qlearning import returns
+from interp.model.transformer import untrained
+from interp.results.measure import UNTRAINED, Control, Measure, Scores
+from interp.stats.intervals import Interval
+from interp.tasks import mdp
+from interp.tasks.mdp import SHIFTS, MDPEpisodes
+from reports.ledger.sizes import Sizes, exactness
+
+NEARLY_EVERY_STEP = 0.95
+"""Share of untied steps from which choices agree at nearly every step."""
+NINE_TENTHS = 0.9
+"""Share of tabular Q-learning's score that counts as earning what it earns."""
+_LONG = 500
+"""Rounds of a long episode, of which the last third is scored."""
+_UPDATE_TERMS = {
+    "reward": "the reward",
+    "current_value": "the current value",
+    "bootstrapped_value": "the bootstrapped value",
+    "td_error": "the TD error",
+}
+_OPERANDS = {"a": "the action taken", "r": "the reward", "a*": "the chosen action"}
+"""Labels of the positions that the Update token is said to attend to."""
+STRONG_ATTENTION = 0.2
+"""Share of a head's attention that counts as strong; uniform attention gives each position about .05."""
+
+
+def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure the largest error of choices and Q-table of a handwired machine."""
+    return [exactness(model, sizes, key="exact table")]
+
+
+def agrees_with_the_table(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure agreement with the tabular greedy action in the training grid."""
+    return [_agreement(model, "grid", sizes, key="agreement")]
+
+
+def agrees_under_shift(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure the same agreement in each shift away from the training grid."""
+    return [_agreement(model, regime, sizes, key="agreement under shift") for regime in SHIFTS]
+
+
+def long_horizon(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure agreement in the last 50 of 500 rounds."""
+    n_episodes = max(sizes.n_episodes // 8, 16)
+    rounds = (_LONG, _LONG)
+    scores = evaluation.evaluate(
+        model, ["grid"], n_episodes=n_episodes, n_rounds=rounds, seed=sizes.seed
+    )
+    measure = _of_agreement(scores, "grid", phase="late", key="long horizon", about=model.name)
+    claim = f"Its choices agree with the table's in the last third of {_LONG} rounds"
+    return [replace(measure, claim=claim)]
+
+
+def earns_the_reward(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure the normalised score where control matters, beside nine tenths of tabular Q-learning's."""
+    n_episodes = max(sizes.n_episodes // 8, 16)
+    horizon = returns.HORIZONS[-1]
+    regimes = ("chain", "ladder", "grid")
+    played = returns.evaluate(model, regimes, n_episodes=n_episodes, seed=sizes.seed)["returns"]
+    measures = []
+    for regime in regimes:
+        tabular = played.get(regime, "greedy", horizon, "score").estimate
+        by_chance = played.get(regime, "random", horizon, "score").estimate
+        measure = Measure(
+            key="reward",
+            claim=f"In MDPs of the {regime} it earns nine tenths of what tabular Q-learning earns",
+            number=played.get(regime, MODEL, horizon, "score"),
+            threshold=NINE_TENTHS * tabular,
+            unit=f"share of the way from random to optimal, {horizon} rounds",
+            controls={"a random policy": Control(by_chance)},
+            about=model.name,
+            note=f"tabular Q-learning, greedy: {tabular:.3f}",
+        )
+        measures.append(measure)
+    return measures
+
+
+def update_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure how well linear probes read the terms of the update from the latent's change."""
+    return _probed(model, sizes, site="change", key="update decoded", nouns=_UPDATE_TERMS)
+
+
+def table_decoded(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure how well a linear probe reads the Q-table from the latents."""
+    return _probed(
+        model, sizes, site="latents", key="table decoded", nouns={"table": "the Q-table"}
+    )
+
+
+def update_attends(model: Machine, sizes: Sizes) -> list[Measure]:
+    """Measure the most attention that any head pays from Update to each operand of the TD error."""
+    missing = lacks_attention(model)
+    if missing:
+        claim = "The Update token attends to the operands of the TD error"
+        return [Measure("update attends", claim, lacking=missing, about=model.name)]
+    episodes = mdp.sample(16, 50, 4, 2, regime="chain", seed=sizes.seed)
+    own = _most_attention(model, episodes)
+    fresh = _most_attention(untrained(model, sizes.seed), episodes)
+    measures = []
+    for label, noun in _OPERANDS.items():
+        measure = Measure(
+            key="update attends",
+            claim=f"In some head the Update token attends strongly to {noun}",
+            number=Interval(own[label], own[label], own[label]),
+            threshold=STRONG_ATTENTION,
+            unit="share of attention on the chain",
+            controls={UNTRAINED: Control(fresh[label])},
+            about=model.name,
+            caution="where a head looks, not what it moves",
+        )
+        measures.append(measure)
+    return measures
+
+
+def _agreement(model: Machine, regime: str, sizes: Sizes, key: str) -> Measure:
+    """Measure agreement on untied steps of a regime."""
+    scores = evaluation.evaluate(model, [regime], n_episodes=sizes.n_episodes, seed=sizes.seed)
+    measure = _of_agreement(scores, regime, phase="all", key=key, about=model.name)
+    return replace(measure, claim=f"In the regime {regime} its choices agree with the table's")
+
+
+def _of_agreement(scores: Scores, regime: str, *, phase: str, key: str, about: str) -> Measure:
+    """Make the measure of an agreement; a table that never bootstraps is its control."""
+    without_bootstrapping = scores.get(regime, MODEL, "untied_gamma0", phase).estimate
+    return Measure(
+        key=key,
+        claim="Its choices agree with the table's",
+        number=scores.get(regime, MODEL, "untied", phase),
+        threshold=NEARLY_EVERY_STEP,
+        unit="share of untied steps",
+        controls={"a table that never bootstraps": Control(without_bootstrapping)},
+        about=about,
+    )
+
+
+def _probed(
+    model: Machine, sizes: Sizes, *, site: str, key: str, nouns: Mapping[str, str]
+) -> list[Measure]:
+    """Fit a linear probe for each target and return its measure under the ledger's key."""
+    n_episodes = min(sizes.n_episodes, 64)
+    episodes = mdp.sample(n_episodes, 50, 4, 3, seed=sizes.seed)
+    results = probes.probe(model, episodes, list(nouns), site=site, seed=sizes.seed)
+    measures = []
+    for result in results:
+        claim = f"A linear probe reads {nouns[result.target.key]}"
+        measures.append(replace(result.measure, key=key, claim=claim, about=model.name))
+    return measures
+
+
+def _most_attention(model: Machine, episodes: MDPEpisodes) -> dict[str, float]:
+    """Return, for each operand, the most attention that any head pays to it from Update."""
+    frame = round_attention(model, episodes)
+    from_update = frame[frame["query"] == "Update"]
+    by_key = from_update.groupby("key")["attention"].max()
+    return {label: float(by_key[label]) for label in _OPERANDS}

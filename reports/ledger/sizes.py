@@ -1,0 +1,53 @@
+"""How much the ledger measures, and what claims of both tasks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from circuits.verification import verify_machine
+from interp.core.machine import Machine
+from interp.results.measure import Measure
+from interp.stats.intervals import Interval
+from interp.support.errors import require
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many episodes a claim is measured on.
+
+    Attributes:
+        n_episodes: episodes of each regime.
+        n_exact_rounds: rounds of the handwired machines.
+        seed: of episodes and resamples.
+    """
+
+    n_episodes: int = 256
+    n_exact_rounds: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_episodes", "n_exact_rounds"):
+            value = getattr(self, name)
+            require(value >= 16, f"{name} must be 16 or more, got {value}")
+
+    @classmethod
+    def quick(cls, seed: int = 0) -> Sizes:
+        """Return sizes for a first look, in minutes."""
+        return cls(n_episodes=48, n_exact_rounds=100, seed=seed)
+
+
+def exactness(model: Machine, sizes: Sizes, key: str) -> Measure:
+    """Measure the largest error of a handwired machine's predictions and state, over all rounds."""
+    result = verify_machine(model, n_rounds=sizes.n_exact_rounds, n_episodes=5, seed=sizes.seed)
+    largest = float(result.summary()["error"].max())
+    return Measure(
+        key=key,
+        claim="Its predictions and its state are the algorithm's in every round",
+        number=Interval(largest, largest, largest),
+        threshold=1e-9,
+        side="below",
+        unit=f"largest error over {sizes.n_exact_rounds} rounds",
+        is_share=False,
+        needs_control=False,
+        about=model.name,
+    )

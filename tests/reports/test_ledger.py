@@ -1,0 +1,117 @@
+"""The ledger says of each claim of the paper what is true of a model whose answer is known."""
+
+import json
+
+import numpy as np
+import pytest
+
+import interp
+from interp.results.measure import Measure
+from interp.tasks import experts
+from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
+from reports import ledger
+from reports.ledger import book
+from reports.ledger import experts as of_experts
+from reports.ledger.claims import CLAIMS, HANDWIRED, LEARNED
+from reports.ledger.sizes import Sizes
+from tests import handmade
+from tests.refusals import refuses
+
+SIZES = Sizes(n_episodes=32, n_exact_rounds=16, seed=3)
+
+
+def test_every_claim_is_measured_and_every_measurement_is_a_claim():
+    assert {claim.key for claim in CLAIMS} == set(book.MEASUREMENTS)
+    assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
+    assert {claim.of for claim in CLAIMS} == {HANDWIRED, LEARNED}
+
+
+def final_regret(predictions: np.ndarray, episodes: experts.ExpertEpisodes) -> np.ndarray:
+    """Mistakes of a threshold at one half, ties counted half, less those of the best expert."""
+    chosen = np.where(np.abs(predictions - 0.5) < 1e-9, 0.5, predictions > 0.5)
+    mistakes = np.abs(chosen - episodes.labels).sum(axis=1)
+    of_experts = (episodes.advice != episodes.labels[..., None]).sum(axis=1)
+    return mistakes - of_experts.min(axis=1)
+
+
+def test_regret_beside_weighted_majority_is_the_difference_counted_by_hand():
+    model = interp.load("wma-handwired", n_experts=4)
+    (measure,) = of_experts.regret_like_weighted_majority(model, SIZES)
+
+    episodes = experts.sample(32, 100, 4, regime="uniform", seed=3)
+    own = final_regret(interp.rollout(model, episodes).predictions.numpy(), episodes)
+    rivals = [
+        final_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
+        for eta in np.geomspace(0.02, 5.0, 24)
+    ]
+    best = min(rivals, key=np.mean)
+    majority = final_regret(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
+    assert measure.number.estimate == pytest.approx((own - best).mean())
+    (control,) = measure.controls.values()
+    assert control.number == pytest.approx((majority - best).mean())
+
+
+def test_a_majority_vote_is_no_weighted_majority_and_needs_no_latent():
+    machine = handmade.majority(log_gamma=0.0)
+    (regret,) = of_experts.regret_like_weighted_majority(machine, SIZES)
+    (needs,) = of_experts.needs_latent(machine, SIZES)
+    assert regret.verdict == "no"
+    assert needs.verdict == "no"
+
+
+def test_growth_is_the_second_regime_less_the_first():
+    model = interp.load("wma-handwired", n_experts=4)
+    regimes = ("1-high-quality", "3-high-quality")
+    there, back = (
+        of_experts._growth(model, SIZES, key="k", claim="C", regimes=pair)
+        for pair in (regimes, regimes[::-1])
+    )
+    assert there.number.estimate == pytest.approx(-back.number.estimate)
+    assert there.note.startswith("1-high-quality")
+
+
+def test_finished_parts_are_read_and_those_of_another_size_are_not(tmp_path):
+    model = interp.load("wma-handwired", n_experts=4)
+    first = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
+    (measure,) = first.measures
+    assert measure.verdict == "yes"
+    assert measure.number.estimate < 1e-12
+
+    path = tmp_path / "parts" / "exact-weights.wma-handwired.json"
+    record = json.loads(path.read_text())
+    record["measures"][0]["note"] = "read from the file"
+    path.write_text(json.dumps(record))
+    again = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
+    assert again.measures[0].note == "read from the file"
+
+    other = Sizes(n_episodes=32, n_exact_rounds=17, seed=3)
+    anew = ledger.make([model], tmp_path, sizes=other, claims=["exact weights"])
+    assert anew.measures[0].note == ""
+    assert anew.measures[0].unit == "largest error over 17 rounds"
+
+
+def test_the_page_names_each_claim_where_the_paper_makes_it(tmp_path):
+    claims = ["exact weights", "log-loss theory"]
+    model = interp.load("wma-handwired", n_experts=4)
+    result = ledger.make([model], tmp_path, sizes=SIZES, claims=claims)
+    page, table, settings = ledger.write(result, tmp_path)
+
+    text = page.read_text()
+    for claim in CLAIMS[:2]:
+        assert claim.place in text
+        assert claim.command in text
+    assert list(result.to_frame()["key"]) == claims
+    assert table.read_text().count("\n") == 3
+    assert json.loads(settings.read_text())["settings"]["sizes"]["n_episodes"] == 32
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path):
+    model = interp.load("wma-handwired", n_experts=4)
+    refuses("unknown claim 'regrets'", ledger.make, [model], tmp_path, claims=["regrets"])
+    refuses("none of these claims is about", ledger.make, [model], tmp_path, claims=["agreement"])
+    refuses("n_episodes must be 16 or more, got 4", Sizes, n_episodes=4)
+
+
+def test_a_measure_survives_its_file():
+    (measure,) = of_experts.log_loss_theory(interp.load("wma-handwired", n_experts=4), SIZES)
+    assert Measure.from_dict(json.loads(json.dumps(measure.to_dict()))) == measure
