@@ -92,7 +92,8 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(
     expected = [
         (title, title.lower(), "neutral", "undecided", said) for title, said in whys.items()
     ]
-    assert cut == [*expected, ("A claim", "drawn", "neutral", "undecided", "chance comes too near (less than 3 times its odds)")]
+    reason = "chance comes too near (less than 3 times its odds)"
+    assert cut == [*expected, ("A claim", "drawn", "neutral", "undecided", reason)]
 
 
 def test_the_command_exits_with_1_and_prints_the_page(
