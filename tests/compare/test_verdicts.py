@@ -524,9 +524,7 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(
     assert measure.verdict == word and measure.about.startswith(decided_by)
 
 
-@pytest.mark.parametrize(
-    ("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")]
-)
+@pytest.mark.parametrize(("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")])
 def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
     """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there.
 

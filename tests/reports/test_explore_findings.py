@@ -70,6 +70,4 @@ def test_one_head_matters_more_than_any_other() -> None:
     head, following = sorted(moved, key=lambda one: -moved[one])[:2]
     numbers = [moved[head], moved[following], shown[head]["control_mean"].mean()]
     assert (head, following) == ((0, 1), (0, 2))
-    assert said("**One head") == [
-        pytest.approx(number, abs=0.0005) for number in numbers
-    ]
+    assert said("**One head") == [pytest.approx(number, abs=0.0005) for number in numbers]
