@@ -17,7 +17,7 @@ from interp.core.task import BaseEpisodes, Task
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.lazy import entry
-from interp.support.provenance import USED
+from interp.support.provenance import replaced_tasks, replacing
 
 _REGISTERED: dict[str, Task] = {}
 
@@ -49,7 +49,7 @@ def of(subject: object) -> Task:
         raise InputError(
             f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}"
         )
-    return USED.get().get(key) or get(key)
+    return replaced_tasks().get(key) or get(key)
 
 
 @contextmanager
@@ -61,6 +61,9 @@ def using(
     Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.core.task.Task.of_recorded`):
     comparisons, audits, patching, reports; and holds the model against the algorithm, at its parameters
     (:meth:`~interp.core.task.Task.held_against`). Results say so in their settings. Either may be left out.
+
+    A thread that is started inside does not inherit it, and is refused until it is started by
+    ``contextvars.copy_context().run``.
 
     >>> from interp.tasks import bandit
     >>> from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -74,11 +77,8 @@ def using(
     task = get(algorithm.task) if episodes is None and algorithm is not None else of(episodes)
     task = task if episodes is None else task.of_recorded(episodes)
     task = task if algorithm is None else task.held_against(algorithm)
-    token = USED.set({**USED.get(), task.key: task})
-    try:
+    with replacing(task.key, task):
         yield task
-    finally:
-        USED.reset(token)
 
 
 @checked

@@ -45,6 +45,7 @@ from interp.core.task import Task
 from interp.model.checks import CLOSE, TRUSTED, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.locks import DefaultDtype, exclusive, lock_of
 from interp.model.run import room
 from interp.support.checks import (
     checked,
@@ -272,6 +273,7 @@ class AdaptedMachine(HookedMachine):
     ) -> None:
         super().__init__()
         self.module, self.layout, self.one_step, self.output = module, layout, step, output
+        self.lock = lock_of(module)
         # What grows is carried with how far it is written.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
         self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
@@ -324,6 +326,7 @@ class AdaptedMachine(HookedMachine):
         """Whether its state can be read exactly."""
         return self.reader is not None
 
+    @exclusive
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
         """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
@@ -349,6 +352,7 @@ class AdaptedMachine(HookedMachine):
         """The same from states that occur, where predictions must be probabilities: no edit promises that."""
         return partial(self.step, occurs=True)
 
+    @exclusive
     def step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
         """One round of a batch; where its state ``occurs``, predictions must be probabilities."""
         tree = _unpack(self.channels, self.hook_latents(carried))
@@ -408,16 +412,13 @@ class AdaptedMachine(HookedMachine):
         Where it is looked into, hook points see the submodules and cells are open. All is as it was afterwards.
         """
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
-        default = torch.get_default_dtype()
         with ExitStack() as stack:
             for own in map(
                 vars, awake
             ):  # without the look at every kind of attribute that modules take at a change
                 own["training"] = False
                 stack.callback(own.update, training=True)
-            if dtype != default:
-                torch.set_default_dtype(dtype)
-                stack.callback(torch.set_default_dtype, default)
+            stack.enter_context(DefaultDtype(dtype))
             for cell in self.opened.values() if looked_into else ():
                 stack.enter_context(cell.instead())
             known = _named(self.module) if looked_into and self.taps else {}
@@ -480,6 +481,7 @@ class AdaptedMachine(HookedMachine):
         ]
         return json.dumps([*said, self._done()], sort_keys=True, default=str)
 
+    @exclusive
     @plainly()
     def _done(self, watched: _Read | None = None) -> str:
         """What it predicts, and how much it carries, in rounds of two episodes: relative to the largest.

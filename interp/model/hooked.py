@@ -28,6 +28,7 @@ from interp.core.machine import Channel, Component, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.locks import DRAWING, MachineLock, exclusive
 from interp.support.checks import NO, array_of, checked, fit, fitted, shown
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.session import once
@@ -59,6 +60,12 @@ class HookedMachine(HookedRootModule):
     """What users load it by, and what tables call it."""
     may_overflow = False
     """True of an untrained copy: its numbers may grow beyond all, which makes it no control and is no error."""
+    lock: MachineLock
+    """Held by the thread that runs the machine or has hooks on it (:mod:`interp.model.locks`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = MachineLock()
 
     def __repr__(self) -> str:
         try:
@@ -126,16 +133,17 @@ class HookedMachine(HookedRootModule):
             for pairs in (fwd_hooks, bwd_hooks)
         )
         flags = {self._flag(name) for name, _ in (*forward, *backward)}
-        saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
-        for flag in saved:
-            setattr(self.runtime, flag, True)
-        try:
-            fitting = [(name, _fitting(name, hook)) for name, hook in forward]
-            with super().hooks(fitting, backward, reset_hooks_end, clear_contexts):
-                yield self
-        finally:
-            for flag, value in saved.items():
-                setattr(self.runtime, flag, value)
+        fitting = [(name, _fitting(name, hook)) for name, hook in forward]
+        with self.lock:
+            saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
+            for flag in saved:
+                setattr(self.runtime, flag, True)
+            try:
+                with super().hooks(fitting, backward, reset_hooks_end, clear_contexts):
+                    yield self
+            finally:
+                for flag, value in saved.items():
+                    setattr(self.runtime, flag, value)
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
         """TransformerLens' method, passing by the points without hooks: it runs at the end of every context."""
@@ -143,6 +151,7 @@ class HookedMachine(HookedRootModule):
             if point.fwd_hooks or point.bwd_hooks:
                 point.remove_hooks(direction, *which, **options)
 
+    @exclusive
     def is_quiet(self) -> bool:
         """Whether no hook is attached and no gradient asked for, so that a run may be shared."""
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
@@ -189,7 +198,7 @@ class HookedMachine(HookedRootModule):
         kept = [
             (buffer, buffer.clone()) for buffer in fresh.buffers() if buffer.is_floating_point()
         ]
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
             # What is not drawn is still not a number afterwards, however a module keeps or computes its weights.
             for tensor in (*weights.values(), *(buffer for buffer, _ in kept)):
                 tensor.fill_(torch.nan)
@@ -219,6 +228,7 @@ class HookedMachine(HookedRootModule):
         fresh.may_overflow = True
         return fresh.to(self.device).eval()
 
+    @exclusive
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A copy; tensors that a module keeps of a run with gradients have a past, which is not copied."""
         for part in self.modules():
@@ -236,6 +246,7 @@ class HookedMachine(HookedRootModule):
         """The tensors that make it what it is: weights and buffers, those that no checkpoint holds, too."""
         return {**self.state_dict(keep_vars=True), **dict(self.named_buffers())}
 
+    @exclusive
     def weights_version(self) -> tuple[Any, ...]:
         """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``.
 
@@ -257,6 +268,7 @@ class HookedMachine(HookedRootModule):
         )
         return (*((tensor.data_ptr(), written(tensor)) for tensor in held), plain)
 
+    @exclusive
     def _digest(self) -> str:
         sha = hashlib.sha256(self.said().encode())
         for name, tensor in sorted(self._held().items()):

@@ -41,6 +41,7 @@ from interp.model.components import (
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.locks import exclusive
 from interp.support.checks import MOST_GB, checked, fit, shown
 from interp.support.errors import InputError, require
 from interp.support.files import read_rows
@@ -133,6 +134,7 @@ class HookedLatentTransformer(LensSurface):
         """Share of the old latent that an update is added to: 1 adds, 0 replaces. Training may anneal it."""
         self.setup()
 
+    @exclusive
     def forward(
         self,
         tokens: Int[Tensor, "batch pos"],
@@ -144,6 +146,7 @@ class HookedLatentTransformer(LensSurface):
         latents = self.hook_latents(latents)
         return self.read_out(self.run_from(self.embedded(tokens, latents, values)), latents)
 
+    @exclusive
     def predict(
         self,
         tokens: Int[Tensor, "batch pos"],
@@ -161,6 +164,7 @@ class HookedLatentTransformer(LensSurface):
 
     # The parts of a round, which callers that know some of it run by themselves.
 
+    @exclusive
     def embedded(
         self,
         tokens: Int[Tensor, "batch pos"],
@@ -182,6 +186,7 @@ class HookedLatentTransformer(LensSurface):
         )
         return self.hook_embed(embedded) + self.hook_pos_embed(positions)
 
+    @exclusive
     def run_from(
         self,
         resid: Float[Tensor, "batch pos d_model"],
@@ -223,6 +228,7 @@ class HookedLatentTransformer(LensSurface):
             n_heads, kept = len(block.rules), block.kept
         return KeyValues(*(self.W_E.new_empty(n_rows, 0, n_heads, width) for width in kept))
 
+    @exclusive
     def read_out(
         self,
         resid: Float[Tensor, "batch pos d_model"],
@@ -236,6 +242,7 @@ class HookedLatentTransformer(LensSurface):
         prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
         return _RoundOutput(prediction, update, logits, latents)
 
+    @exclusive
     def update(
         self, read: Float[Tensor, "batch d_model"], n_positions: int
     ) -> Float[Tensor, "batch d_model"]:
@@ -260,6 +267,7 @@ class HookedLatentTransformer(LensSurface):
 
     # A machine: what is carried, round by round.
 
+    @exclusive
     def step(
         self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None
     ) -> Stepped:
@@ -280,7 +288,8 @@ class HookedLatentTransformer(LensSurface):
         only what is read is computed in the last block. A round that holds the model's choice runs twice: with another
         choice it goes on from there, as what stands before is known.
         """
-        blocks, is_quiet = _plain_blocks(self), self.is_quiet()
+        with self.lock:
+            blocks, is_quiet = _plain_blocks(self), self.is_quiet()
         if blocks is None:
             return self.step
         last: tuple[Tensor, EncodedRounds, list[KeyValues], Tensor] | None = None
@@ -315,7 +324,11 @@ class HookedLatentTransformer(LensSurface):
             update = self.update(read[:, layout.update_position - n], n)
             return Stepped(prediction, self.write(carried, update, fed.slots))
 
-        return step
+        def step_alone(carried: Tensor, fed: EncodedRounds) -> Stepped:
+            with self.lock:
+                return step(carried, fed)
+
+        return step_alone
 
     @checked
     def initial(
@@ -349,6 +362,7 @@ class HookedLatentTransformer(LensSurface):
             )
         return super().prepare(fed)
 
+    @exclusive
     def is_quiet(self) -> bool:
         """Whether nobody can tell how the blocks run, so that a run may be shared."""
         return unobserved(self, self.cfg, served=())

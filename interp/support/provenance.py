@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-USED: ContextVar[dict[str, Any]] = ContextVar("used", default={})  # noqa: B039 (never written into)
-"""The records of tasks, by their keys, that :func:`interp.tasks.using` changed: each says in ``recorded`` how."""
+from interp.support.errors import require
+
+_USED: ContextVar[dict[str, Any]] = ContextVar("used")
+_USED.set({})  # a thread that is started later has a context without a value
+_COUNTING = threading.Lock()
+_OPEN: Counter[str] = Counter()
+"""How many :func:`replacing` are open in this process, by the key of their task."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
 
@@ -47,15 +56,44 @@ def git_revision() -> str:
         return "unknown"
 
 
+def replaced_tasks() -> dict[str, Any]:
+    """Return the records of tasks, by key, that ``interp.tasks.using`` put in place; each reports it in ``recorded``.
+
+    Raises:
+        InputError: in a thread that does not know which ``using`` it belongs to, while one is open in another thread.
+    """
+    try:
+        return _USED.get()
+    except LookupError:
+        keys = ", ".join(sorted(+_OPEN))
+    require(
+        not keys,
+        f"tasks.using is open for {keys} in another thread, and a thread does not inherit it: start the thread's work "
+        "by contextvars.copy_context().run(work), or open tasks.using in it",
+    )
+    return {}
+
+
+@contextmanager
+def replacing(key: str, task: Any) -> Iterator[None]:
+    """Put ``task`` in the place of the registered task ``key`` while it is open, in this thread."""
+    token = _USED.set({**replaced_tasks(), key: task})
+    with _COUNTING:
+        _OPEN[key] += 1
+    try:
+        yield
+    finally:
+        with _COUNTING:
+            _OPEN[key] -= 1
+        _USED.reset(token)
+
+
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
     """A record for a result: a model's name and digest, the given settings, the versions and the git revision.
 
     ``recorded`` says which recorded episodes and which fitted algorithm were used, where any were.
     """
     made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
-    used = (
-        {"recorded": {key: dict(task.recorded) for key, task in USED.get().items()}}
-        if USED.get()
-        else {}
-    )
+    recorded = {key: dict(task.recorded) for key, task in replaced_tasks().items()}
+    used = {"recorded": recorded} if recorded else {}
     return {**made_from, **used, **settings, "versions": versions(), "git": git_revision()}

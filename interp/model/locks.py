@@ -1,0 +1,151 @@
+"""Locks that let one thread at a time run a machine.
+
+Hook points, flags and modules belong to the machine, not to a run: a hook that one thread attaches would act in
+the runs of every other thread. A thread that runs a machine, or has hooks on it, therefore holds the machine's lock,
+and another thread waits. Copies have their own locks, so threads that each run ``copy.deepcopy(machine)`` do not wait
+for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Owner = TypeVar("_Owner")
+_LOG = logging.getLogger(__name__)
+_PATIENCE = 30.0
+"""Seconds that a thread waits before it reports what it waits for."""
+
+
+class MachineLock:
+    """A re-entrant lock, of which copies and pickles are new locks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _EVERY_LOCK.add(self)
+
+    def __enter__(self) -> Self:
+        if not self._lock.acquire(timeout=_PATIENCE):
+            _LOG.warning(
+                "this thread has waited %g s for a machine that runs in another thread, or has hooks "
+                "there; give each thread its own `copy.deepcopy(machine)`",
+                _PATIENCE,
+            )
+            self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MachineLock:
+        return MachineLock()
+
+    def __reduce__(self) -> tuple[type[MachineLock], tuple[()]]:
+        return MachineLock, ()
+
+    def renew(self) -> None:
+        """Replace the lock if a thread holds it that does not exist in this process."""
+        is_free_or_own = self._lock.acquire(blocking=False)
+        if is_free_or_own:
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+_EVERY_LOCK: WeakSet[MachineLock] = WeakSet()
+_OF_MODULES: WeakKeyDictionary[nn.Module, MachineLock] = WeakKeyDictionary()
+DRAWING = MachineLock()
+"""Held while weights are drawn: they are drawn from the process's generator, which is seeded for it."""
+
+
+def lock_of(module: nn.Module) -> MachineLock:
+    """Return the lock of a module of the user's: machines that are adapted from one module share it."""
+    with DRAWING:
+        return _OF_MODULES.setdefault(module, MachineLock())
+
+
+def exclusive(
+    method: Callable[Concatenate[_Owner, _P], _T],
+) -> Callable[Concatenate[_Owner, _P], _T]:
+    """Decorator: the machine whose method it is runs in this thread alone while the method runs."""
+
+    @wraps(method)
+    def run_alone(machine: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
+        if torch.compiler.is_compiling():  # which takes no locks
+            return method(machine, *args, **options)
+        with machine.lock:  # type: ignore[attr-defined]
+            return method(machine, *args, **options)
+
+    return cast(Callable[Concatenate[_Owner, _P], _T], run_alone)
+
+
+class DefaultDtype:
+    """PyTorch's default dtype while a round runs, which all threads share.
+
+    Rounds that need the same dtype run beside each other; rounds that need another one wait until these are done.
+    A round within a round waits for nobody: it would wait for itself.
+    """
+
+    _changed = threading.Condition()
+    _threads: ClassVar[set[int]] = set()
+    """Threads whose rounds run."""
+    _outside = torch.get_default_dtype()
+    """The default where no round runs."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.before = dtype
+        self.is_nested = threading.get_ident() in self._threads
+
+    def __enter__(self) -> None:
+        if self.is_nested:
+            self.before = torch.get_default_dtype()
+            torch.set_default_dtype(self.dtype)
+            return
+        with self._changed:
+            while self._threads and torch.get_default_dtype() != self.dtype:
+                self._changed.wait()
+            if not self._threads:
+                DefaultDtype._outside = torch.get_default_dtype()
+                if self._outside != self.dtype:
+                    torch.set_default_dtype(self.dtype)
+            self._threads.add(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_nested:
+            torch.set_default_dtype(self.before)
+            return
+        with self._changed:
+            self._threads.discard(threading.get_ident())
+            if not self._threads:
+                if self._outside != self.dtype:
+                    torch.set_default_dtype(self._outside)
+                self._changed.notify_all()
+
+    @classmethod
+    def renew(cls) -> None:
+        """Forget the threads that do not exist in this process."""
+        cls._changed = threading.Condition()
+        thread = threading.get_ident()
+        if cls._threads and thread not in cls._threads:
+            torch.set_default_dtype(cls._outside)
+        cls._threads &= {thread}
+
+
+def _renew_every_lock() -> None:
+    for lock in list(_EVERY_LOCK):
+        lock.renew()
+    DefaultDtype.renew()
+
+
+os.register_at_fork(after_in_child=_renew_every_lock)
