@@ -207,9 +207,7 @@ def steps(
     for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {STATE_KEY: by[rows]}
-        done = transition(
-            subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved
-        )
+        done = transition(subject.model, episodes, mine, round=effort.at, horizon=horizon, by=moved)
         made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
     return np.concatenate(made)
 

@@ -96,7 +96,7 @@ def main(wheel: str, folder: Path, n: int = 300) -> dict[str, Any]:
     interp.tasks.register(task(speaker))
     g2p = machine(speaker)
     pair = speaker.other_ending(speaker.sample(200, seed=99))
-    every = pd.concat(sweep(g2p, *pair, t, read=N - 1).to_frame() for t in range(N))
+    every = pd.concat(sweep(g2p, *pair, t, read_round=N - 1).to_frame() for t in range(N))
     patched = every.pivot(index="site", columns="round", values="fraction")
     found = {"read": holds(g2p, n), "moved": moves(g2p, n), "patched": patched}
     print(*(table.round(2).to_string() for table in found.values()), sep="\n\n")

@@ -100,10 +100,12 @@ def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
     learned = interp.load(str(train(config, folder / name, name=f"{name}-learned", machine=name)))
     base, source = (experts.sample(n_episodes, 20, 4, seed=seed) for seed in (100, 101))
     print(name, *probes.probe(learned, base, ["log_weights"]), sep="\n")
-    pair = experts.TASK.corruption("flip-vote").build(base, round=5, expert=1)
+    pair = experts.TASK.corruption("flip-vote").build(base, round=5, expert="p_2")
     rows = [f"latent@{label}" for channel in learned.channels for label in channel.labels]
     print(
-        sweep(learned, *pair, 6, sites=["latent", *rows], read=8).to_frame()[["site", "fraction"]]
+        sweep(learned, *pair, 6, sites=["latent", *rows], read_round=8).to_frame()[
+            ["site", "fraction"]
+        ]
     )
     algorithm = experts.TASK.explains(learned)
     print(interchange(learned, base, source, algorithm, algorithm.memory, "latent").to_frame())

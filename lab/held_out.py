@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.interventions.sites import head_address
 from interp.model.transformer import HookedLatentTransformer
 from interp.stats.intervals import ratio_interval
 from lab import tying
@@ -100,9 +101,8 @@ def measure(
     rows.append(_row(exam, " ".join(idle), "idle", idle, None, every))
     for layer in range(recipe.n_layers):
         for head in range(recipe.n_heads):
-            rows.append(
-                _row(exam, f"{layer}.{head}", "head", {f"z[{layer}.{head}]": None}, None, every)
-            )
+            name = head_address(layer, head)
+            rows.append(_row(exam, name, "head", {name: None}, None, every))
     return pd.DataFrame(rows)
 
 

@@ -223,7 +223,7 @@ def alignment(
         pair = [task.sample_for(model, n_episodes, n_rounds, 2 * seed + i) for i in (0, 1)]
         for site in (*machine.true, *machine.wrong):
             asked = (model, *pair, task.explains(model), machine.variable, site)
-            result = align(*asked, rounds=slice(1, n_rounds), search=replace(search, smooth=smooth))
+            result = align(*asked, round=slice(1, n_rounds), search=replace(search, smooth=smooth))
             frames.append(
                 result.to_frame().assign(machine=machine.model, true_site=site in machine.true)
             )

@@ -16,6 +16,7 @@ import torch
 
 from interp import tasks
 from interp.core.algorithm import Algorithm, Values
+from interp.interventions.sites import head_address
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
@@ -243,7 +244,7 @@ def truth(kind: str, seed: int) -> dict[str, Any]:
         "sizes": dict(recipe.sizes),
         "seed": seed,
         "nodes": {
-            f"{layer}.{head}": "" if (layer, head) in recipe.idle else "content"
+            head_address(layer, head): "" if (layer, head) in recipe.idle else "content"
             for layer, head in heads
             if (layer, head) not in recipe.doubtful
         },

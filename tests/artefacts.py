@@ -74,7 +74,7 @@ def write_from_python(folder: Path) -> None:
         interp.tasks.of(model),
         (experts.sample(16, 10, 4, seed=seed) for seed in (1, 2)),
     )
-    clean, corrupted = task.corruption("flip-vote").build(base, round=3, expert=1)
+    clean, corrupted = task.corruption("flip-vote").build(base, round=3, expert="p_2")
     many = [experts.sample(64, 10, 4, seed=seed) for seed in (3, 4)]
     algorithm, run = experts.algorithms.weighted_majority(0.5), interp.rollout(model, base)
     wired, target = interp.load("wma-handwired", n_experts=4), probes.targets.log_weights(base)
@@ -88,7 +88,7 @@ def write_from_python(folder: Path) -> None:
             model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)
         ),
         "mediation": mediation.mediate(
-            model, base, source, "latent", "z[0.0]@p?", split=mediation.Split(n_random=2)
+            model, base, source, "latent", "L0H0@p?", split=mediation.Split(n_random=2)
         ),
         "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),

@@ -90,7 +90,7 @@ def right() -> dict[str, Any]:
     episodes, other = (experts.sample(6, 4, 3, seed=seed) for seed in (0, 1))
     run, other_run = interp.rollout(model, episodes), interp.rollout(model, other)
     algorithm = experts.TASK.explains(model)
-    clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=1, expert=1)
+    clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=1, expert="p_2")
     trajectories = mdp.sample(6, 4, 3, 2, seed=0)
     return {
         **TABLES["right"],

@@ -115,8 +115,8 @@ def _objects() -> Iterator[Any]:
         model, episodes, algorithm, steering.Doses(known["change"], (1.0,)), round=1, n_random=1
     )
     yield mediation.effect_map(model, *both, "latent")
-    yield mediation.mediate(model, *both, "latent", "z[0.0]@p?", split=mediation.Split(n_random=1))
-    yield from (sites.Site.parse("z[0.0]@p?"), Place.of("latent"))
+    yield mediation.mediate(model, *both, "latent", "L0H0@p?", split=mediation.Split(n_random=1))
+    yield from (sites.Site.parse("L0H0@p?"), Place.of("latent"))
     writer = moves.Writer.fit(model, run, algorithm.run(episodes), ["log_weights"])
     yield writer
     smooth = prepare(importlib.import_module("circuits").differentiable(model), *both, 1)

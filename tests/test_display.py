@@ -125,7 +125,7 @@ def test_nothing_fills_the_screen() -> None:
         repr(episodes)
         == "ExpertEpisodes(6 episodes of 12 rounds, 2 experts, uniform regime, seed 0)"
     )
-    assert "latent [" in repr(model) and "2.1 update" in repr(model)
+    assert "latent [" in repr(model) and "L2H1 update" in repr(model)
     assert "blocks.0.attn.hook_pattern  [6, 12, 3," in repr(run.cache)
     held = interp.rollout(model, episodes)._repr_html_()
     assert "6 x 13 x 1 x" in held and len(held) < 1000, (

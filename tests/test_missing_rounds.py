@@ -99,10 +99,10 @@ ANALYSES = {
         MODEL, e, ["log_weights", "votes"], components="resid_post", positions="p?", n_jobs=1
     ).to_frame(),
     "patching": lambda e: patching.sweep(
-        MODEL, *flipped(e), 2, read=4, sites="resid_pre"
+        MODEL, *flipped(e), 2, read_round=4, sites="resid_pre"
     ).to_frame(),
     "round map": lambda e: patching.round_map(
-        MODEL, *flipped(e), "latent", rounds=[2, 3]
+        MODEL, *flipped(e), "latent", round=[2, 3]
     ).to_frame(),
     "experiment": lambda e: experiment(e).to_frame(),
     "choices": lambda e: explain_choices(e, e.advice[..., 0], families=VOTES).to_frame(),
@@ -153,7 +153,7 @@ def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_whic
 
 def test_results_say_what_counts_and_intervals_are_over_participants():
     clean, corrupted = flipped(advised(1))
-    found = patching.sweep(MODEL, clean, corrupted, 2, read=3, sites="latent")
+    found = patching.sweep(MODEL, clean, corrupted, 2, read_round=3, sites="latent")
     n = int((~MISSING[:, 2:4].any(1)).sum())
     assert (
         f"({n} of {N} episodes have rounds 2 to 3)" in found.sentence and found.values.shape[1] == n

@@ -182,7 +182,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
     assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"
     assert (
-        round_map(model, clean, corrupted, "latent", rounds=[4, 5]).table["metric"][0]
+        round_map(model, clean, corrupted, "latent", round=[4, 5]).table["metric"][0]
         == "prediction"
     )
     for key in ("logit_diff", "probability", "agreement"):

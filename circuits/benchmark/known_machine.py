@@ -32,7 +32,7 @@ from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.interventions.interchange import Claim
-from interp.interventions.sites import Place, Site
+from interp.interventions.sites import Place, Site, head_address
 from interp.model.checkpoints import load_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -96,7 +96,9 @@ class KnownMachine:
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     """The circuit's edges by the names of the graph: all embeddings are one node, and so are a layer's neurons."""
     layers = {neuron.name: f"mlp {neuron.layer}" for neuron in circuit.neurons}
-    heads = {head.name: f"{head.layer}.{circuit.head_index(head.name)}" for head in circuit.heads}
+    heads = {
+        head.name: head_address(head.layer, circuit.head_index(head.name)) for head in circuit.heads
+    }
     nodes = {
         **heads,
         **layers,

@@ -541,7 +541,7 @@ def _mediated(
     split = Split(each=False, n_random=0, seed=effort.seed)
     left = Outcome("latents" if decode is None else "state", decode)
     through = partial(
-        mediate, model, run, subject.run(subject.samples.other), rounds=at, split=split
+        mediate, model, run, subject.run(subject.samples.other), round=at, split=split
     )
     read, written = (paths(model, "pattern", run.layout.labels[i]) for i in ends)
     return [through("latent", read), *(through(cause, written, outcome=left) for cause in inputs)]

@@ -104,18 +104,15 @@ def effects(
                 wants = None if algorithm is own else _stated(own, algorithm, by, subject)
                 if algorithm is own or wants is not None:
                     results[key] = move(
-                        subject.model, test, algorithm, writer, by, rounds=effort.at, wants=wants
+                        subject.model, test, algorithm, writer, by, round=effort.at, wants=wants
                     )
             random, shapes = (
                 [] if writer.fills else [writer.placebo(effort.seed)],
                 tuple(writer.shapes),
             )
-            placebo = [
-                move(subject.model, test, own, each, by, rounds=effort.at) for each in random
-            ]
+            placebo = [move(subject.model, test, own, each, by, round=effort.at) for each in random]
             fresh = [
-                move(u.model, test, own, u.writer(own, shapes), by, rounds=effort.at)
-                for u in copies
+                move(u.model, test, own, u.writer(own, shapes), by, round=effort.at) for u in copies
             ]
             where = (variable, what, "latent", "prediction")
             found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
@@ -229,7 +226,7 @@ def _of_pool(
     before = np.roll(np.arange(len(known)), 1)
     decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
-    of_known = interchange(*of, outcome=Outcome("state", decode), rounds=effort.at)
+    of_known = interchange(*of, outcome=Outcome("state", decode), round=effort.at)
     effect, wanted = (
         np.concatenate([getattr(r, key) for r in (of_known, of_test)])
         for key in ("effect", "wanted")
@@ -257,7 +254,7 @@ def _interchanged(
             slice(len(s.samples.known), None)
         )
     of = s.model, s.samples.test, s.samples.other, algorithm, claim.variable, places
-    return interchange(*of, outcome=Outcome(claim.outcome, decode), rounds=effort.at)
+    return interchange(*of, outcome=Outcome(claim.outcome, decode), round=effort.at)
 
 
 def _graded(
@@ -375,7 +372,7 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
                 maps.append(
                     (
                         s.name,
-                        effect_map(s.model, *samples, list(cause), outcome=outcome, rounds=rounds),
+                        effect_map(s.model, *samples, list(cause), outcome=outcome, round=rounds),
                     )
                 )
     bare = [

@@ -186,7 +186,7 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (
-        transition(subject.model, episodes, writer, rounds=effort.at) for episodes in (other, test)
+        transition(subject.model, episodes, writer, round=effort.at) for episodes in (other, test)
     )
     own, families = scores.under(algorithm), subject.task.update_families()
     found = [
@@ -249,7 +249,7 @@ def _extended(
     found: list[tuple[float, dict[str, float], Algorithm]] = []
 
     def steps(made: Algorithm, episodes: Any) -> Transition:
-        return transition(subject.model, episodes, subject.writer(made, keys), rounds=effort.at)
+        return transition(subject.model, episodes, subject.writer(made, keys), round=effort.at)
 
     for point in product(*(s.grid for s in free)):
         parameters = {**known, **dict(zip([s.name for s in free], point, strict=True))}
@@ -329,7 +329,7 @@ def _missed_steps(
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {key: change[rows] for key, change in by.items()}
         found = transition(
-            subject.model, episodes, mine, rounds=effort.at, horizon=horizon, by=moved
+            subject.model, episodes, mine, round=effort.at, horizon=horizon, by=moved
         ).under(algorithm)
         sums.append((found.missed.sum(1), found.varied.sum(1)))
     missed, varied = (np.concatenate(parts) for parts in zip(*sums, strict=True))

@@ -104,7 +104,7 @@ def _patch(
         round_,
         components=components or (),
         metrics=metric or (),
-        read=read,
+        read_round=read,
         propagate=propagate,
         direction=direction,
         sample=sample,

@@ -88,7 +88,7 @@ def described(machine: Machine) -> str:
     ]
     for layer, names in enumerate(getattr(getattr(machine, "config", None), "head_names", ())):
         named = [
-            f"{layer}.{i} {re.sub(r'^[0-9.]+ ', '', name)}"
+            f"L{layer}H{i} {re.sub(r'^[0-9.]+ ', '', name)}"
             for i, name in enumerate(names)
             if name != "-"
         ]

@@ -57,8 +57,10 @@ class CircuitScorer:
     def __init__(
         self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
     ) -> None:
-        at = f"got {fit('pair', pair, Pair).round}, read {pair.read}"
-        require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
+        at = f"got {fit('pair', pair, Pair).round}, read {pair.read_round}"
+        require(
+            pair.read_round == pair.round, f"circuits are measured at the round they run in, {at}"
+        )
         self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
         require_known("ablation", ablation, get_args(Ablation))

@@ -81,7 +81,7 @@ def patch(
     *,
     components: Sequence[str] = (),
     metrics: Sequence[str] = (),
-    read: int | None = None,
+    read_round: int | None = None,
     propagate: bool = True,
     direction: str = "denoising",
     sample: Sample = Sample(),
@@ -92,7 +92,7 @@ def patch(
     Args:
         components: what is swept, :func:`interp.interventions.sites.swept` when empty.
         metrics: both exits (``pairs.exits``) when empty, or the one of them that can show the corruption.
-        read: the round read; by default the first at which this corruption can show in each metric.
+        read_round: the round that is read; by default the first at which this corruption can show in each metric.
     """
     record, n_map = corruption(model, sample.corruption), sample.n_map
     require(
@@ -108,7 +108,8 @@ def patch(
     )
     read_by = [m for m in read_by if m not in hidden]
     until = [
-        round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by
+        round + (0 if m.needs_update else record.delay) if read_round is None else read_round
+        for m in read_by
     ]
     length = (
         max(*until, round + max(n_map, 1) - 1) + 1 if sample.n_rounds is None else sample.n_rounds
@@ -128,7 +129,7 @@ def patch(
     if not propagate or not at:
         return _Patching(record.key, tuple(swept), None)
     mapped = round_map(
-        model, clean, corrupted, "latent", rounds=at, metric=read_by[0], direction=direction
+        model, clean, corrupted, "latent", round=at, metric=read_by[0], direction=direction
     )
     return _Patching(record.key, tuple(swept), mapped)
 
@@ -140,7 +141,7 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
     measured = [
-        {name: getattr(swept, name) for name in ("metric", "read", "gap")}
+        {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
         for swept in result.sweeps
     ]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
@@ -191,7 +192,7 @@ def _patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFr
     task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, round)
-        swept = sweep(model, clean, corrupted, round, read=round + record.delay)
+        swept = sweep(model, clean, corrupted, round, read_round=round + record.delay)
         frames.append(swept.to_frame().assign(corruption=record.key))
     return pd.concat(frames, ignore_index=True)
 
@@ -223,7 +224,7 @@ def interchange_table(
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
     recent = slice(max(round - 4, 0), round + 1)
     return carriers(
-        model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed
+        model, episodes, other, algorithm, tested, round=recent, decode=decode, seed=seed
     )
 
 
@@ -246,7 +247,7 @@ def alignment_table(
         try:
             frames.append(
                 align(
-                    model, *runs, algorithm, variable, site, rounds=recent, search=search
+                    model, *runs, algorithm, variable, site, round=recent, search=search
                 ).to_frame()
             )
         except AlignmentError as refusal:

@@ -39,7 +39,7 @@ from interp.core.display import lacks
 from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
-from interp.interventions.sites import Place, Site, frozen, tile
+from interp.interventions.sites import Place, Site, frozen, head_address, tile
 from interp.model.hooked import FiringCounter, Hooks
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Rollout, select_rounds
@@ -67,13 +67,25 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     )
 
 
+def split_head(name: str) -> tuple[int, int, str]:
+    """Return layer, head and port of a head's name in the graph; the port is "" for a source.
+
+    >>> split_head("L1H0.q"), split_head("L1H0")
+    ((1, 0, 'q'), (1, 0, ''))
+    """
+    address, _, port = name.partition(".")
+    site = Site.parse(address)
+    assert site.layer is not None and site.head is not None, name
+    return site.layer, site.head, port
+
+
 @checked
 class EdgeGraph:
     """The edges of a model's round, whose sources and destinations are in the order computed.
 
     Attributes:
-        sources: "embed", "0.0", ..., "mlp 0", ...
-        destinations: "0.0.q", ..., "mlp 0", "prediction", "update".
+        sources: "embed", "L0H0", ..., "mlp 0", ...
+        destinations: "L0H0.q", ..., "mlp 0", "prediction", "update".
         exists: is the source before the destination, ``[source, destination]``.
     """
 
@@ -89,7 +101,7 @@ class EdgeGraph:
         for layer in range(config.n_layers):
             block, heads, mlp = (
                 f"blocks.{layer}",
-                [f"{layer}.{head}" for head in range(config.n_heads)],
+                [head_address(layer, head) for head in range(config.n_heads)],
                 f"mlp {layer}",
             )
             for port in "qkv":
@@ -121,12 +133,12 @@ class EdgeGraph:
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
             writes |= {
-                f"{layer}.{head}": does
+                head_address(layer, head): does
                 for head, does in enumerate(block.attn.W_O.flatten(1).any(1).tolist())
             }
             if block.mlp is not None:
                 writes[f"mlp {layer}"] = bool(block.mlp.W_out.any() or block.mlp.b_out.any())
-        # "mlp 0" and "1.0.q" are of sources, "prediction" of none.
+        # "mlp 0" and "L1H0.q" are of sources, "prediction" of none.
         reads = [
             writes.get(name, writes.get(name.rpartition(".")[0], True))
             for name in self.destinations
@@ -352,9 +364,10 @@ def attribute(
     """
     integer("steps", steps, 1, _MOST_STEPS)
     model = with_heads(pair.model, "edges")
-    same = pair.read == pair.round
+    same = pair.read_round == pair.round
     require(
-        same, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}"
+        same,
+        f"attribution reads the round it changes, got round {pair.round}, read {pair.read_round}",
     )
     if any(rule == "hard" for rules in model.config.attention_rules for rule in rules):
         warnings.warn(

@@ -2,8 +2,9 @@
 
 Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``. Each edit is
 made in every one of ``rounds`` *apart from the other edits and rounds*; the round axis is labelled by (round edited,
-round read). What an :class:`Edit` may be, how methods are made of it, and what results share:
-docs/method/experiments.md. An effect is NOT one in the model's own use, where an edit puts in what never occurs there.
+round read). An edit with ``rounds`` of its own is made in all of them together, as the model runs on. What an
+:class:`Edit` may be, how methods are made of it, and what results share: docs/method/experiments.md. An effect is NOT
+one in the model's own use, where an edit puts in what never occurs there.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
@@ -12,6 +13,12 @@ docs/method/experiments.md. An effect is NOT one in the model's own use, where a
     >>> found = run(Experiment(model, base, edits, rounds=[2, 3], horizon=2, reads="each"))
     >>> found.values.shape, found.rounds
     (torch.Size([1, 8, 6, 2]), ((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)))
+
+A head's output from round 2 on, all rounds together:
+
+    >>> edits = {"L1H0": [Edit.of("L1H0", source, model, rounds=slice(2, None))]}
+    >>> run(Experiment(model, base, edits, rounds=2, horizon=3, reads="each")).rounds
+    ((2, 2), (2, 3), (2, 4), (2, 5))
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -35,7 +42,7 @@ from interp.interventions.sites import Place, Site, tile, write
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, require_own, run_round
-from interp.model.run import Rollout, select_rounds
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, bootstrap_mean
 from interp.support.checks import checked, checked_fields, fit
@@ -44,12 +51,15 @@ from interp.support.errors import require, require_known, theirs
 
 @dataclass(frozen=True)
 class Effects(Result):
-    """What an experiment gave: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
+    """The result of an experiment: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
 
-    ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
-    the sites that were watched, ``[episode, round edited, ...]``. Where some rounds did not take place ``counted`` says
-    which episodes have both rounds; values of the others are NaN, and count in no mean. ``participants`` are whose the
-    episodes are, over whom intervals are.
+    Attributes:
+        edits: their names.
+        rounds: (round edited, round read) of every place of the round axis.
+        outcomes: names of the last axis.
+        seen: what each edit left at the sites that were watched, ``[episode, round edited, ...]``.
+        counted: which episodes have both rounds; None where all do. Values of the others are NaN, and count in no mean.
+        participants: who played the episodes; intervals are over them.
     """
 
     edits: tuple[str, ...]
@@ -68,39 +78,52 @@ class Effects(Result):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per edit, round and outcome, the largest mean effect first, with its 95 % interval over episodes."""
-        effects, whose = self.effects.double().movedim(1, 0).numpy(force=True), self.participants
-        if self.counted is None:
-            summary: Any = bootstrap_mean(effects, seed=seed, participants=whose)
-        else:
-            rounds = [
-                bootstrap_mean(
-                    effects[of, :, i], seed=seed, participants=None if whose is None else whose[of]
-                )
-                for i, of in enumerate(self.counted.numpy(force=True).T)
-            ]
-            summary = (np.stack(one, 1) for one in zip(*rounds, strict=True))
-        mean, low, high = (x.reshape(-1) for x in summary)
+        """Return one row per edit, round and outcome, the largest mean effect first, with its 95 % interval."""
+        mean, low, high = self._summarize(seed)
         names = [
-            (e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes
+            (edit, *rounds, outcome)
+            for edit in self.edits
+            for rounds in self.rounds
+            for outcome in self.outcomes
         ]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
         if self.counted is not None:
-            n = dict(zip(self.rounds, self.counted.sum(0).tolist(), strict=True))
-            frame["n_episodes"] = [
-                n[pair] for pair in zip(frame["edited"], frame["read"], strict=True)
-            ]
-        return by_size(frame.assign(effect=mean, effect_low=low, effect_high=high))
+            n_by_rounds = dict(zip(self.rounds, self.counted.sum(0).tolist(), strict=True))
+            pairs = zip(frame["edited"], frame["read"], strict=True)
+            frame["n_episodes"] = [n_by_rounds[pair] for pair in pairs]
+        frame = frame.assign(
+            effect=mean.reshape(-1), effect_low=low.reshape(-1), effect_high=high.reshape(-1)
+        )
+        return by_size(frame)
+
+    def _summarize(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return means and ends of intervals, ``[edit, round, outcome]`` each, over the episodes that count."""
+        effects = self.effects.double().movedim(1, 0).numpy(force=True)
+        if self.counted is None:
+            return bootstrap_mean(effects, seed=seed, participants=self.participants)
+        by_round = []
+        for i, episodes in enumerate(self.counted.numpy(force=True).T):
+            players = None if self.participants is None else self.participants[episodes]
+            summary = bootstrap_mean(effects[episodes, :, i], seed=seed, participants=players)
+            by_round.append(summary)
+        means, lows, highs = zip(*by_round, strict=True)
+        return np.stack(means, 1), np.stack(lows, 1), np.stack(highs, 1)
 
     def _draw(self, figures: Any) -> Any:
-        """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
+        """Draw a heat map of the mean size of effects, by edit and round; by rounds after the edit where several."""
         sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
-        lags = [read - edited for edited, read in self.rounds]
-        by_lag = (
-            pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
-        )
-        axes = {"label": "size", "xlabel": "rounds after the edit", "ylabel": "edit"}
-        return figures.heatmaps({"effect by edit and lag": by_lag}, **axes)
+        starts = {edited for edited, _ in self.rounds}
+        if len(starts) == 1:
+            columns, xlabel = [read for _, read in self.rounds], "round"
+        else:
+            columns, xlabel = (
+                [read - edited for edited, read in self.rounds],
+                "rounds after the edit",
+            )
+        by_round = pd.DataFrame(sizes, index=list(self.edits), columns=columns)
+        means = by_round.T.groupby(level=0).mean().T
+        title = f"effect by edit and {'round' if len(starts) == 1 else 'lag'}"
+        return figures.heatmaps({title: means}, label="size", xlabel=xlabel, ylabel="edit")
 
     @property
     def sentence(self) -> str:
@@ -122,29 +145,28 @@ class Tabulated(Result):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """The table."""
+        """Return the table."""
         return self.table
 
     def _draw(self, figures: Any) -> Any:
-        """The picture."""
+        """Draw the picture."""
         return self.picture(figures)
 
 
 def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
-    """A table with the largest sizes of a column first."""
+    """Sort a table by the size of a column, the largest first."""
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
 def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
-    """The table of :func:`interp.results.figures.curves` for lines over one named axis."""
-    return pd.concat(
-        [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
-    )
+    """Make the table of :func:`interp.results.figures.curves` for lines over one named axis."""
+    frames = [pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()]
+    return pd.concat(frames)
 
 
 def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
-    """The table of :func:`interp.results.figures.intervals` for named intervals."""
-    return pd.DataFrame([{"name": name, **vars(one)} for name, one in rows.items()])
+    """Make the table of :func:`interp.results.figures.intervals` for named intervals."""
+    return pd.DataFrame([{"name": name, **vars(interval)} for name, interval in rows.items()])
 
 
 CHUNK = 8192
@@ -162,11 +184,11 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Some rounds of every episode."""
+        """Take some rounds of every episode."""
         return cls(*run.rows(rounds))
 
     def part(self, rows: slice | Tensor) -> Rows:
-        """Some of these rows."""
+        """Take some of these rows."""
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
 
 
@@ -180,34 +202,45 @@ def passed(
     gradient: bool = False,
     before: tuple[int, Tensor] | None = None,
 ) -> tuple[Step, dict[Site, Tensor]]:
-    """One round of every row with the activations at some sites changed, and what is then at the ``watched`` sites.
+    """Run one round of every row with the activations at some sites changed.
 
-    With ``commit="target"`` a round keeps the choice token that it was fed. What is watched is in the order computed.
-    ``before`` is a layer and the residual stream before it, from which the round is run; the tokens when None.
+    Args:
+        changes: sites, and functions from the activation ``[row, ...]`` there to the new one.
+        watched: sites that are looked at.
+        commit: "target" keeps the choice token that a round was fed, "own" commits the choice that it makes.
+        gradient: whether gradients are followed.
+        before: a layer and the residual stream before it, from which the round is run; the tokens when None.
+
+    Returns:
+        What the round gives, and what is then at the watched sites, in the order computed.
     """
-    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in changes), *watched)))
-    kept: dict[Site, Tensor] = {}
+    sites = [*(site for site, _ in changes), *watched]
+    names = list(dict.fromkeys(site.hook for site in sites))
+    activations: dict[Site, Tensor] = {}
 
-    def at(name: str, activation: Tensor, hook: object) -> Tensor:
+    def visit(name: str, activation: Tensor, hook: object) -> Tensor:
         for site, change in changes:
             if site.hook == name:
-                activation = write(activation, site, layout, change(site.read(activation, layout)))
-        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
+                new = change(site.read(activation, layout))
+                activation = write(activation, site, layout, new)
+        for site in watched:
+            if site.hook == name:
+                activations[site] = site.read(activation, layout)
         return activation
 
-    counter = FiringCounter([(name, partial(at, name)) for name in names])
+    counter = FiringCounter([(name, partial(visit, name)) for name in names])
     with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
         step = model.stepper() if runs_from(model) else None
         if before is not None:
             step = partial(model.step, before=before)  # type: ignore[call-arg]
         done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
-    most = 1 + (commit == "own")  # a round whose own choice is committed is run again
+    most = 2 if commit == "own" else 1  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):
         require(
             1 <= times <= most,
             f"the hook at {name!r} fired {times} times in one round, which must be once",
         )
-    return done, kept
+    return done, activations
 
 
 @dataclass(frozen=True)
@@ -222,31 +255,55 @@ class Edit:
         add: whether the tensor is added to what is there.
         again: what is written into what later rounds read, too: a function from the round edited, the later round and
             the state ``[episode, row, width]`` that it would read to the one that it reads.
+        rounds: the rounds in which the edit is made *together*, as the model runs on from the one that the experiment
+            starts at: an int, a slice, a list or "all". A tensor then holds ``[episode, round, ...]`` of these rounds.
+            When None the edit is made in the experiment's rounds alone.
     """
 
     place: Place | None
     value: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
     add: bool = False
     again: Again | None = None
+    rounds: Rounds | None = None
 
     @classmethod
     def of(
-        cls, site: Place | Site | str, value: Any, model: Machine | None = None, add: bool = False
+        cls,
+        site: Place | Site | str,
+        value: Any,
+        model: Machine | None = None,
+        add: bool = False,
+        rounds: Rounds | None = None,
     ) -> Edit:
-        """An edit at a place, a site or its text, of any transformer or of ``model``."""
-        return cls(site if isinstance(site, Place) else Place.of(site, model=model), value, add)
+        """Make an edit at a place, a site or its text, of any transformer or of ``model``.
+
+        Args:
+            site: where, such as "latent" or "L1H0@p?".
+            value, add, rounds: as in :class:`Edit`.
+        """
+        place = site if isinstance(site, Place) else Place.of(site, model=model)
+        return cls(place, value, add, rounds=rounds)
 
     @property
     def is_whole(self) -> bool:
         """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
-        at = self.place
-        whole = (
-            at is not None
-            and at.site.component == "latent"
-            and at.site.position is None
-            and at.basis is None
-        )
-        return whole and isinstance(self.value, Tensor) and not self.add
+        if self.place is None or self.add or not isinstance(self.value, Tensor):
+            return False
+        site = self.place.site
+        return site.component == "latent" and site.position is None and self.place.basis is None
+
+    def acts_in(self, t: int, n_rounds: int) -> bool:
+        """Return whether the edit is made in a round after the one that the experiment starts at."""
+        return self.rounds is not None and t in select_rounds(self.rounds, n_rounds)
+
+    def tensor_rows(self, rounds: Sequence[int], n_rounds: int) -> Tensor:
+        """Return a tensor's values in some rounds, ``[row, ...]``; anything in rounds in which it does not act."""
+        assert isinstance(self.value, Tensor)
+        if self.rounds is None:
+            return self.value.flatten(0, 1)
+        acting = select_rounds(self.rounds, n_rounds)
+        columns = [acting.index(t) if t in acting else 0 for t in rounds]
+        return self.value[:, columns].flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -268,7 +325,7 @@ class Outcome:
 
     @classmethod
     def named(cls, outcome: str | Outcome) -> Outcome:
-        """The outcome of that key; an :class:`Outcome` is returned as it is."""
+        """Return the outcome of that key; an :class:`Outcome` is returned as it is."""
         return cls(outcome) if isinstance(outcome, str) else fit("outcome", outcome, Outcome)
 
     def values(
@@ -279,17 +336,22 @@ class Outcome:
         carried: Tensor,
         slots: Tensor,
     ) -> Float[Tensor, "*axes number"]:
-        """The outcome of rounds, from their predictions, what they left, and the slots that they wrote to."""
+        """Return the outcome of rounds.
+
+        Args:
+            prediction: ``[*axes, ...]``, as the layout has it.
+            carried: what the rounds left, ``[*axes, row, width]``.
+            slots: the latent that each round wrote to, ``[*axes]``.
+        """
         if self.key == "prediction":
             return layout.distribution(prediction).double()
-        axes = slots.ndim
         if self.key == "state":
-            carried = layout.written((self.decode or model.read_state)(carried), slots)
-        return (
-            carried.flatten(axes).double()
-            if carried.ndim > axes
-            else carried.unsqueeze(-1).double()
-        )
+            decode = self.decode or model.read_state
+            carried = layout.written(decode(carried), slots)
+        axes = slots.ndim
+        if carried.ndim == axes:
+            return carried.unsqueeze(-1).double()
+        return carried.flatten(axes).double()
 
 
 class Outputs(NamedTuple):
@@ -313,7 +375,7 @@ class Experiment:
     Attributes:
         run: the rollout whose rounds are edited, run without hooks.
         edits: by name; those under one name are made together, and apart from all others.
-        rounds: in each of which the edits are made, apart from the others.
+        rounds: an int, a slice or a list: in each of them the edits are made, apart from the others.
         horizon: how many rounds the model runs on by itself after the edited one; less at the end of the run.
         reads: "last" reads the last of these rounds, "each" all of them from the edited one on.
         readout: an :class:`Outcome` or its key, or a function from :class:`Outputs` to numbers ``[edit, episode,
@@ -329,7 +391,7 @@ class Experiment:
     model: Machine
     run: Rollout
     edits: Mapping[str, Sequence[Edit]]
-    rounds: Sequence[int]
+    rounds: Rounds
     horizon: int = 0
     reads: Literal["last", "each"] = "last"
     readout: str | Outcome | Callable[[Outputs], Tensor] = "prediction"
@@ -344,133 +406,215 @@ class Experiment:
             bool(self.edits) and self.horizon >= 0,
             "an experiment needs an edit and a horizon of 0 or more rounds",
         )
-        every = [edit for of in self.edits.values() for edit in of]
-        fits = all(
-            not x.value.is_complex() if isinstance(x.value, Tensor) else not x.add for x in every
-        )
-        require(
-            fits, "a tensor that is put holds real numbers, and nothing but a tensor can be added"
-        )
-        runs = [self.run, *(edit.value for edit in every if isinstance(edit.value, Rollout))]
-        require(
-            len({run.tokens.shape[:2] for run in runs}) == 1,
-            "what is put has other episodes or rounds than run",
-        )
-        object.__setattr__(
-            self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds, twice=True))
-        )
+        shape = self.run.tokens.shape[:2]
+        for edit in self._every_edit():
+            is_tensor = isinstance(edit.value, Tensor)
+            is_complex = isinstance(edit.value, Tensor) and edit.value.is_complex()
+            require(
+                not is_complex and (is_tensor or not edit.add),
+                "a tensor that is put holds real numbers, and nothing but a tensor can be added",
+            )
+            if isinstance(edit.value, Rollout):
+                require(
+                    edit.value.tokens.shape[:2] == shape,
+                    "what is put has other episodes or rounds than run",
+                )
+        starts = tuple(select_rounds(self.rounds, self.run.n_rounds, twice=True))
+        object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or self.run.commit)
+        for edit in self._every_edit():
+            if edit.rounds is not None:
+                self._require_run_of_rounds(edit)
+
+    def _every_edit(self) -> list[Edit]:
+        """List the edits of all names."""
+        return [edit for together in self.edits.values() for edit in together]
+
+    def _require_run_of_rounds(self, edit: Edit) -> None:
+        """Raise unless an edit of several rounds can be made in all of them as the model runs on."""
+        acting = select_rounds(fit("rounds", edit.rounds, Rounds), self.run.n_rounds)
+        starts = self.starts
+        outside = sorted({*starts} - {*acting})
+        shown = _shorten(acting)
+        require(
+            not outside,
+            f"an edit of rounds {shown} is not made in round {_shorten(outside or acting)}, which the experiment "
+            f"starts at; give Experiment(..., rounds={min(acting)})",
+        )
+        require(
+            edit.place is not None,
+            "what several rounds are fed is not edited together; give the edit a place, such as 'latent'",
+        )
+        require(
+            self.propagate,
+            "an edit of several rounds is made as the model runs on, and propagate=False holds later rounds; leave "
+            "one of them out",
+        )
+        last = max(acting)
+        require(
+            self.horizon > 0 or last <= min(starts),
+            f"an edit of rounds {shown} is made as the model runs on, and horizon is 0; give "
+            f"horizon={last - min(starts)} to read them all",
+        )
+        if isinstance(edit.value, Tensor):
+            wanted = (self.run.n_episodes, len(acting))
+            require(
+                tuple(edit.value.shape[:2]) == wanted,
+                f"a tensor that is put in rounds {shown} is [episode, round, ...] = {[*wanted, '...']}, got "
+                f"shape {tuple(edit.value.shape)}",
+            )
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The rounds that are edited, counted from 0."""
+        return cast(tuple[int, ...], self.rounds)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(round edited, round read) of every place of the round axis."""
-        ends = [min(t + self.horizon, self.run.n_rounds - 1) for t in self.rounds]
-        read = [
-            (t if self.reads == "each" else end, end)
-            for t, end in zip(self.rounds, ends, strict=True)
-        ]
-        return tuple(
-            (t, u)
-            for t, (first, end) in zip(self.rounds, read, strict=True)
-            for u in range(first, end + 1)
-        )
+        pairs: list[tuple[int, int]] = []
+        for t in self.starts:
+            end = min(t + self.horizon, self.run.n_rounds - 1)
+            first = t if self.reads == "each" else end
+            pairs += [(t, read) for read in range(first, end + 1)]
+        return tuple(pairs)
 
-    def read(self, ran: Outputs) -> Float[Tensor, "edit episode round outcome"]:
-        """The outcomes of what was run."""
+    def read(self, outputs: Outputs) -> Float[Tensor, "edit episode round outcome"]:
+        """Return the outcomes of what was run."""
         if callable(self.readout):
-            given = theirs("readout=")(self.readout)(ran)
-            return fit("what readout= gives", given, Float[Tensor, "edit episode round outcome"])
-        edited, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
+            numbers = theirs("readout=")(self.readout)(outputs)
+            return fit("what readout= gives", numbers, Float[Tensor, "edit episode round outcome"])
+        starts = self.starts
+        edited = [starts.index(t) for t, _ in self.pairs]
+        lags = [read - t for t, read in self.pairs]
         reads = lags if self.reads == "each" else [0] * len(lags)
-        slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
-        predictions, carried = ran.predictions[:, :, edited, lags], ran.carried[:, :, edited, reads]
-        several = zip(
-            predictions, carried, strict=True
-        )  # a decoder may be fitted for each episode, the first axis
-        return torch.stack(
-            [outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several]
-        )
+        slots = self.run.slots[:, [read for _, read in self.pairs]]
+        outcome = Outcome.named(self.readout)
+        predictions = outputs.predictions[:, :, edited, lags]
+        carried = outputs.carried[:, :, edited, reads]
+        by_edit: list[Tensor] = []
+        # A decoder may be fitted for each episode, the first axis: edits are read one by one.
+        for prediction, left in zip(predictions, carried, strict=True):
+            values = outcome.values(self.model, self.run.layout, prediction, left, slots)
+            by_edit.append(values)
+        return torch.stack(by_edit)
+
+
+def _shorten(rounds: Sequence[int]) -> str:
+    """Write rounds as "10 to 23" where they follow each other.
+
+    >>> _shorten([3]), _shorten([3, 4, 5]), _shorten([1, 3])
+    ('3', '3 to 5', '1, 3')
+    """
+    follows = list(rounds) == list(range(rounds[0], rounds[0] + len(rounds)))
+    if len(rounds) > 2 and follows:
+        return f"{rounds[0]} to {rounds[-1]}"
+    return ", ".join(map(str, rounds))
 
 
 @checked
 def run(experiment: Experiment) -> Effects:
-    """What an experiment gives."""
-    select_rounds(
-        experiment.rounds, experiment.run.n_rounds
-    )  # each once: means over rounds would count it twice
-    require_own(experiment.run, experiment.model)
-    values: dict[int, Tensor] = {}
+    """Run an experiment and read it."""
+    base = experiment.run
+    select_rounds(experiment.rounds, base.n_rounds)  # means over rounds would count one twice
+    require_own(base, experiment.model)
+    by_edit: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
-    for ran in batches(experiment):
-        values |= zip(ran.edits, experiment.read(ran), strict=True)
-        seen += [ran.seen] * len(ran.edits)
-    found = torch.stack([values[i] for i in range(len(experiment.edits))])
-    base, on = experiment.run, range(experiment.horizon + 1)
-    at = torch.tensor([[min(t + lag, base.n_rounds - 1) for lag in on] for t in experiment.rounds])
-    left = at + 1 if experiment.reads == "each" else at[:, -1:] + 1
-    plain = experiment.read(
-        Outputs([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0))
-    )[0]
-    named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
-    outcomes = (
-        tuple(map(str, named))
-        if len(named) == found.shape[-1]
-        else tuple(map(str, range(found.shape[-1])))
-    )
-    # Which episodes have both rounds, and the edited one in what is put there, too.
-    put = [edit.value for edits in experiment.edits.values() for edit in edits]
-    fed = [
-        one.fed if isinstance(one, Rollout) else one
-        for one in put
-        if isinstance(one, Rollout | EncodedRounds)
-    ]
-    none = torch.zeros_like(base.slots, dtype=torch.bool)
-    own, *others = (none if one.missing is None else one.missing for one in (base.fed, *fed))
-    edited = torch.stack([own, *others]).any(0)
-    counted = ~torch.stack([edited[:, t] | own[:, u] for t, u in experiment.pairs], 1)
-    for (t, u), some in zip(experiment.pairs, counted.any(0).tolist(), strict=True):
-        require(
-            some,
-            f"no episode has both round {t}, which is edited, and round {u}, which is read; choose others",
-        )
-    found[:, ~counted] = torch.nan
-    plain[~counted] = torch.nan
-    counts = None if bool(counted.all()) else counted
-    whose = None if base.episodes is None else participants_of(base.episodes)
+    for outputs in batches(experiment):
+        by_edit |= zip(outputs.edits, experiment.read(outputs), strict=True)
+        seen += [outputs.seen] * len(outputs.edits)
+    values = torch.stack([by_edit[i] for i in range(len(experiment.edits))])
+    unpatched = _read_unpatched(experiment)
+    counted = _count_episodes(experiment)
+    values[:, ~counted] = torch.nan
+    unpatched[~counted] = torch.nan
+    outcomes = [str(i) for i in range(values.shape[-1])]
+    if experiment.readout == "prediction" and len(base.layout.outcomes) == len(outcomes):
+        outcomes = [str(name) for name in base.layout.outcomes]
     return Effects(
-        tuple(experiment.edits),
-        experiment.pairs,
-        outcomes,
-        found,
-        plain,
-        tuple(seen),
-        counts,
-        whose,
+        edits=tuple(experiment.edits),
+        rounds=experiment.pairs,
+        outcomes=tuple(outcomes),
+        values=values,
+        unpatched=unpatched,
+        seen=tuple(seen),
+        counted=None if bool(counted.all()) else counted,
+        participants=None if base.episodes is None else participants_of(base.episodes),
     )
+
+
+def _read_unpatched(experiment: Experiment) -> Float[Tensor, "episode round outcome"]:
+    """Return the outcomes of the run without edits."""
+    base, lags = experiment.run, range(experiment.horizon + 1)
+    last = base.n_rounds - 1
+    rounds = torch.tensor([[min(t + lag, last) for lag in lags] for t in experiment.starts])
+    after = rounds + 1 if experiment.reads == "each" else rounds[:, -1:] + 1
+    predictions = base.predictions[:, rounds].unsqueeze(0)
+    carried = base.latents[:, after].unsqueeze(0)
+    return experiment.read(Outputs([], predictions, carried))[0]
+
+
+def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
+    """Return which episodes have both rounds of a pair, and every edited one in what is put there, too."""
+    base = experiment.run
+    own = torch.zeros_like(base.slots, dtype=torch.bool)
+    if base.fed.missing is not None:
+        own = base.fed.missing
+    counted: list[Tensor] = []
+    for t, read in experiment.pairs:
+        missing = own[:, t] | own[:, read]
+        for edit in experiment._every_edit():
+            fed = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
+            if isinstance(fed, EncodedRounds) and fed.missing is not None:
+                edited = [u for u in range(t, read + 1) if u == t or edit.acts_in(u, base.n_rounds)]
+                missing = missing | fed.missing[:, edited].any(1)
+        require(
+            not bool(missing.all()),
+            f"no episode has both round {t}, which is edited, and round {read}, which is read; choose others",
+        )
+        counted.append(~missing)
+    return torch.stack(counted, 1)
 
 
 def batches(experiment: Experiment) -> Iterator[Outputs]:
-    """Every edit, several at a time where they share what is run."""
-    edits, at = list(experiment.edits.values()), experiment.rounds
-    source = edits[0][0].value if edits[0] else None
-    alone = [one[0].place for one in edits if len(one) == 1 and one[0].value is source]
-    cells = [place.site for place in alone if place is not None and place.is_whole]
-    runs_on = experiment.commit == experiment.run.commit and (
-        len(at) == 1 or experiment.horizon > 0
-    )
-    if (
-        isinstance(source, Rollout)
-        and len(cells) == len(edits)
-        and runs_on
-        and not experiment.watched
-    ):
-        yield from _taken(experiment, cells, source)
+    """Run every edit, several at a time where they share what is run."""
+    source, cells = _find_cells(experiment)
+    if source is not None:
+        yield from _patch_cells(experiment, cells, source)
         return
-    for i, together in enumerate(edits):
-        prediction, left, seen = _edited(experiment, together)
-        first = (x.unflatten(0, (1, -1, len(at))) for x in (prediction, left))
-        ran = _run_on(experiment, [i], *first, again=[edit for edit in together if edit.again])
-        yield ran._replace(seen={site: x.unflatten(0, (-1, len(at))) for site, x in seen.items()})
+    n_starts = len(experiment.starts)
+    for i, together in enumerate(experiment.edits.values()):
+        prediction, left, seen = _run_edited(experiment, together)
+        outputs = _run_on(
+            experiment,
+            [i],
+            prediction.unflatten(0, (1, -1, n_starts)),
+            left.unflatten(0, (1, -1, n_starts)),
+            together=together,
+        )
+        by_site = {site: x.unflatten(0, (-1, n_starts)) for site, x in seen.items()}
+        yield outputs._replace(seen=by_site)
+
+
+def _find_cells(experiment: Experiment) -> tuple[Rollout | None, list[Site]]:
+    """Return the sites, and the run, where each edit only copies one whole site from the same run; else None."""
+    no_cells: tuple[Rollout | None, list[Site]] = None, []
+    edits = list(experiment.edits.values())
+    source = edits[0][0].value if edits[0] else None
+    is_short = len(experiment.starts) > 1 and experiment.horizon == 0
+    if not isinstance(source, Rollout) or experiment.watched or is_short:
+        return no_cells
+    if experiment.commit != experiment.run.commit:
+        return no_cells
+    cells: list[Site] = []
+    for together in edits:
+        first = together[0] if len(together) == 1 else None
+        if first is None or first.value is not source or first.rounds is not None:
+            return no_cells
+        if first.place is None or not first.place.is_whole:
+            return no_cells
+        cells.append(first.place.site)
+    return source, cells
 
 
 def run_on(
@@ -481,107 +625,157 @@ def run_on(
     latents: Tensor,
     again: Again | None = None,
 ) -> Outputs:
-    """What ``horizon`` rounds give from each of ``rounds`` on, which reads ``latents``, all that is carried.
+    """Run the model from chosen states.
 
-    These are ``[episode, round, row, width]``; ``again`` writes in later rounds (:class:`Edit`).
+    Args:
+        run: what the rounds are fed.
+        rounds: where each starts.
+        horizon: how many rounds are run from there.
+        latents: all that is carried into the first of them, ``[episode, round, row, width]``.
+        again: what is written in later rounds (:class:`Edit`).
     """
-    edits = {"state": [Edit(Place.of("latent", model=model), latents, again=again)]}
+    place = Place.of("latent", model=model)
+    edits = {"state": [Edit(place, latents, again=again)]}
     return next(batches(Experiment(model, run, edits, rounds, horizon - 1)))
 
 
-def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Outputs]:
-    """Whole sites, each taken from the source on its own: only what each can change is run."""
-    x, update = experiment, experiment.update or experiment.horizon > 0
-    patchers = [RoundPatcher(x.model, x.run, t, source, update=update) for t in x.rounds]
+def _patch_cells(
+    experiment: Experiment, cells: Sequence[Site], source: Rollout
+) -> Iterator[Outputs]:
+    """Copy whole sites from the source, each on its own: only what each can change is run."""
+    model, base = experiment.model, experiment.run
+    update = experiment.update or experiment.horizon > 0
+    patchers = [RoundPatcher(model, base, t, source, update=update) for t in experiment.starts]
     if len(patchers) == 1:
-        for found in patchers[0].cells(cells):
-            rows = (
-                x.unflatten(0, (len(found.cells), -1)).unsqueeze(2)
-                for x in (found.predictions, found.latents)
+        for patched in patchers[0].cells(cells):
+            by_cell = (len(patched.cells), -1)
+            propagate = experiment.propagate and not patched.idle
+            yield _run_on(
+                replace(experiment, propagate=propagate),
+                patched.cells,
+                patched.predictions.unflatten(0, by_cell).unsqueeze(2),
+                patched.latents.unflatten(0, by_cell).unsqueeze(2),
             )
-            yield _run_on(replace(x, propagate=x.propagate and not found.idle), found.cells, *rows)
         return
     for i, cell in enumerate(cells):
         by_round = [next(patcher.cells([cell])) for patcher in patchers]
-        rows = (
-            torch.stack([getattr(y, of) for y in by_round], 1).unsqueeze(0)
-            for of in ("predictions", "latents")
-        )
-        yield _run_on(x, [i], *rows)
+        predictions = torch.stack([patched.predictions for patched in by_round], 1)
+        latents = torch.stack([patched.latents for patched in by_round], 1)
+        yield _run_on(experiment, [i], predictions.unsqueeze(0), latents.unsqueeze(0))
 
 
-def _edited(
+def _run_edited(
     experiment: Experiment, together: Sequence[Edit]
 ) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
-    """The edited rounds, run part by part: what they predict, what they leave and what is watched, ``[row, ...]``."""
-    base, model, layout = experiment.run, experiment.model, experiment.run.layout
-    rounds = list(experiment.rounds)
-    rows, found = Rows.of(base, rounds), []
+    """Run the edited rounds, part by part.
+
+    Returns:
+        What they predict, what they leave and what is at the watched sites, ``[row, ...]`` each.
+    """
+    base, rounds = experiment.run, list(experiment.starts)
+    rows = Rows.of(base, rounds)
     for edit in together:
         if isinstance(edit.value, EncodedRounds):
             rows = rows._replace(fed=edit.value.rows(rounds))
-        elif edit.is_whole and isinstance(edit.value, Tensor):
-            wanted = (base.n_episodes, len(rounds), *base.latents.shape[2:])
-            require(
-                tuple(edit.value.shape) == wanted,
-                f"latents must be [episode, round, row, width] = {wanted}, got shape {tuple(edit.value.shape)}; change "
-                "the rows of one channel in run.latents and give all rows",
-            )
-            rows = rows._replace(latents=edit.value.flatten(0, 1).to(base.latents))
+        elif isinstance(edit.value, Tensor) and edit.is_whole:
+            _require_latents(experiment, edit, edit.value)
+            new = edit.tensor_rows(rounds, base.n_rounds)
+            rows = rows._replace(latents=new.to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
-    layer = min((edit.place.site.layer or 0 for edit in hooked if edit.place), default=0)
-    resid = (
-        experiment.known.get(Site("resid_pre", layer)) if experiment.commit == "target" else None
-    )
+    layers = [edit.place.site.layer or 0 for edit in hooked if edit.place is not None]
+    layer = min(layers, default=0)
+    known = experiment.known.get(Site("resid_pre", layer))
     size = rows.fed.at_once(CHUNK)
-    for part in (slice(start, start + size) for start in range(0, len(rows.latents), size)):
-        changes = _changes(model, hooked, rounds, part, layout)
-        before = None if resid is None else (layer, resid.flatten(0, 1)[part])
-        about = experiment.watched, experiment.commit
-        found.append(passed(model, rows.part(part), layout, changes, *about, before=before))
-    seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
+    steps: list[Step] = []
+    seen: list[dict[Site, Tensor]] = []
+    for start in range(0, len(rows.latents), size):
+        part = slice(start, start + size)
+        before = None
+        if known is not None and experiment.commit == "target":
+            before = layer, known.flatten(0, 1)[part]
+        step, activations = passed(
+            experiment.model,
+            rows.part(part),
+            base.layout,
+            changes=_list_changes(experiment, hooked, rounds, part),
+            watched=experiment.watched,
+            commit=experiment.commit,
+            before=before,
+        )
+        steps.append(step)
+        seen.append(activations)
     return (
-        torch.cat([x.prediction for x, _ in found]),
-        torch.cat([x.latents for x, _ in found]),
-        seen,
+        torch.cat([step.prediction for step in steps]),
+        torch.cat([step.latents for step in steps]),
+        {site: torch.cat([part[site] for part in seen]) for site in experiment.watched},
     )
 
 
-def _changes(
-    model: Machine, edits: Sequence[Edit], rounds: Sequence[int], part: slice, layout: RoundLayout
+def _require_latents(experiment: Experiment, edit: Edit, latents: Tensor) -> None:
+    """Raise unless a tensor that replaces all that is carried has its shape."""
+    base, given = experiment.run, tuple(latents.shape)
+    n_rounds = len(experiment.starts)
+    if edit.rounds is not None:
+        n_rounds = len(select_rounds(edit.rounds, base.n_rounds))
+    wanted = (base.n_episodes, n_rounds, *base.latents.shape[2:])
+    require(
+        given == wanted,
+        f"latents must be [episode, round, row, width] = {wanted}, got shape {given}; change "
+        "the rows of one channel in run.latents and give all rows",
+    )
+
+
+def _list_changes(
+    experiment: Experiment, edits: Sequence[Edit], rounds: Sequence[int], part: slice
 ) -> list[tuple[Site, _Change]]:
-    """Edits as changes of some rows: activations of other runs, each run once, tensors set or added, and functions."""
+    """List edits of some rounds as changes of some rows: activations of other runs, tensors and functions.
+
+    Each other run is run once for all edits that take from it.
+    """
+    model, layout, n_rounds = experiment.model, experiment.run.layout, experiment.run.n_rounds
     changes: list[tuple[Site, _Change]] = []
-    for source in {
-        id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)
-    }.values():
+    sources = {id(edit.value): edit.value for edit in edits if isinstance(edit.value, Rollout)}
+    for source in sources.values():
         places = [edit.place for edit in edits if edit.value is source and edit.place is not None]
-        rows, sites = Rows.of(source, rounds).part(part), [place.site for place in places]
-        with torch.no_grad():
-            known = model.is_quiet() and all(site.component == "latent" for site in sites)
-        # What is carried is read as it was left: no round has to be run to see it.
-        seen = {site: site.read(rows.latents, layout) for site in sites} if known else {}
-        seen = seen or passed(model, rows, layout, watched=sites)[1]
-        changes += [(place.site, partial(place, source=seen[place.site])) for place in places]
+        rows = Rows.of(source, rounds).part(part)
+        activations = _read_source(model, rows, layout, [place.site for place in places])
+        for place in places:
+            changes.append((place.site, partial(place, source=activations[place.site])))
     for edit in edits:
         if edit.place is not None and not isinstance(edit.value, Rollout):
-
-            @theirs("value=")
-            def change(
-                own: Tensor,
-                place: Place = edit.place,
-                value: Any = edit.value,
-                add: bool = edit.add,
-            ) -> Tensor:
-                new = (
-                    value(own, part)
-                    if callable(value)
-                    else value.flatten(0, 1)[part].reshape(own.shape).to(own)
-                )
-                return place(own, own + new if add else new)
-
-            changes.append((edit.place.site, change))
+            change = _make_change(edit, rounds, n_rounds, part)
+            changes.append((edit.place.site, theirs("value=")(change)))
     return changes
+
+
+def _read_source(
+    model: Machine, rows: Rows, layout: RoundLayout, sites: Sequence[Site]
+) -> dict[Site, Tensor]:
+    """Return the activations of another run at some sites, ``[row, ...]``."""
+    is_carried = all(site.component == "latent" for site in sites)
+    with torch.no_grad():
+        is_quiet = model.is_quiet()
+    if is_carried and is_quiet:
+        # What is carried is read as it was left: no round has to be run to see it.
+        return {site: site.read(rows.latents, layout) for site in sites}
+    return passed(model, rows, layout, watched=sites)[1]
+
+
+def _make_change(edit: Edit, rounds: Sequence[int], n_rounds: int, part: slice) -> _Change:
+    """Return what an edit by a tensor or a function does to the activation of some rows."""
+    place, value = edit.place, edit.value
+    assert place is not None
+
+    def change(activation: Tensor) -> Tensor:
+        if isinstance(value, Tensor):
+            rows = edit.tensor_rows(rounds, n_rounds)[part]
+            new = rows.reshape(activation.shape).to(activation)
+        else:
+            assert callable(value)
+            new = value(activation, part)
+        return place(activation, activation + new if edit.add else new)
+
+    return change
 
 
 def _run_on(
@@ -590,46 +784,120 @@ def _run_on(
     prediction: Tensor,
     carried: Tensor,
     *,
-    again: Sequence[Edit] = (),
+    together: Sequence[Edit] = (),
 ) -> Outputs:
-    """The rounds after the edited ones, from ``[edit, episode, round edited, ...]`` that these predicted and left."""
-    x, model, base, n = experiment, experiment.model, experiment.run, len(edits)
-    predictions = prediction.new_full(
-        (*prediction.shape[:3], x.horizon + 1, *prediction.shape[3:]), torch.nan
-    )
+    """Run the rounds after the edited ones.
+
+    Args:
+        edits: which edits these are.
+        prediction, carried: what the edited rounds predicted and left, ``[edit, episode, round edited, ...]``.
+        together: the edits of a single name, of which some are made in later rounds, too.
+    """
+    base, horizon, starts = experiment.run, experiment.horizon, experiment.starts
+    n_lags = horizon + 1
+    shape = (*prediction.shape[:3], n_lags, *prediction.shape[3:])
+    predictions = prediction.new_full(shape, torch.nan)
     predictions[:, :, :, 0] = prediction
+    stepper = None
     with torch.no_grad():
-        left, stepper = [carried], model.stepper() if runs_from(model) else None
-    for lag in range(1, x.horizon + 1):
-        alive = [i for i, t in enumerate(x.rounds) if t + lag < base.n_rounds]
-        at = [x.rounds[i] + lag for i in alive]
-        if not alive:
+        if runs_from(experiment.model):
+            stepper = experiment.model.stepper()
+    states = [carried]
+    for lag in range(1, n_lags):
+        active = [i for i, t in enumerate(starts) if t + lag < base.n_rounds]
+        if not active:
             break
-        now = carried[:, :, alive]
-        for i, t in enumerate(at):
-            for edit in again:
-                assert edit.again is not None
-                now[:, :, i] = torch.stack(
-                    [edit.again(x.rounds[alive[i]], t, state) for state in now[:, :, i]]
-                )
-        if x.propagate:
-            fed, shape = base.fed.rows(at).each(partial(tile, times=n)), now.shape[:3]
-            latents = now.flatten(0, 2)
-            with torch.no_grad():
-                if lag == x.horizon and not x.update and runs_from(model) and model.is_quiet():
-                    predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
-                    prediction, _ = fed.settled(predicted, latents, latents)
-                else:
-                    done = run_round(model, fed, latents, base.layout, base.commit, (), stepper)
-                    prediction, latents = done.prediction, done.latents
-            prediction, now = prediction.unflatten(0, shape), latents.unflatten(0, shape)
+        rounds = [starts[i] + lag for i in active]
+        state = carried[:, :, active]
+        for edit in together:
+            if edit.again is not None:
+                state = _write_again(edit.again, [starts[i] for i in active], rounds, state)
+        if experiment.propagate:
+            is_last = lag == horizon and not experiment.update
+            later = [edit for edit in together if _acts(edit, rounds, base.n_rounds)]
+            prediction, state = _run_next(experiment, rounds, state, later, stepper, is_last)
         else:
-            kept = base.predictions[:, at], base.latents[:, [t + 1 for t in at]]
-            prediction, now = (y.expand(n, *y.shape) for y in kept)
-        predictions[:, :, alive, lag] = prediction
+            predicted, after = _hold(experiment, rounds)
+            prediction = predicted.expand(len(edits), *predicted.shape)
+            state = after.expand(len(edits), *after.shape)
+        predictions[:, :, active, lag] = prediction
         carried = carried.clone()
-        carried[:, :, alive] = now
-        left.append(carried)
-    return Outputs(
-        edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3)
-    )
+        carried[:, :, active] = state
+        states.append(carried)
+    left = torch.stack(states, 3) if experiment.reads == "each" else carried.unsqueeze(3)
+    return Outputs(edits, predictions, left)
+
+
+def _hold(experiment: Experiment, rounds: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return what some rounds of the run predict and leave, ``[episode, round, ...]`` each."""
+    base = experiment.run
+    return base.predictions[:, rounds], base.latents[:, [t + 1 for t in rounds]]
+
+
+def _write_again(
+    again: Again, starts: Sequence[int], rounds: Sequence[int], state: Tensor
+) -> Tensor:
+    """Write into what later rounds read, ``[edit, episode, round, row, width]``, each edit and round by itself."""
+    for i, (start, t) in enumerate(zip(starts, rounds, strict=True)):
+        state[:, :, i] = torch.stack([again(start, t, of_edit) for of_edit in state[:, :, i]])
+    return state
+
+
+def _acts(edit: Edit, rounds: Sequence[int], n_rounds: int) -> bool:
+    """Return whether an edit is made in one of these later rounds."""
+    return any(edit.acts_in(t, n_rounds) for t in rounds)
+
+
+def _run_next(
+    experiment: Experiment,
+    rounds: Sequence[int],
+    state: Tensor,
+    later: Sequence[Edit],
+    stepper: Callable[..., Any] | None,
+    is_last: bool,
+) -> tuple[Tensor, Tensor]:
+    """Run one later round of every edit, episode and round edited.
+
+    Args:
+        rounds: which round comes next, for every round edited.
+        state: what it reads, ``[edit, episode, round, row, width]``.
+        later: edits that are made in it.
+        is_last: whether nothing that follows its prediction is read.
+
+    Returns:
+        What it predicts and leaves, ``[edit, episode, round, ...]`` each.
+    """
+    base, model = experiment.run, experiment.model
+    shape, latents = state.shape[:3], state.flatten(0, 2)
+    fed = base.fed.rows(rounds).each(partial(tile, times=shape[0]))
+    with torch.no_grad():
+        if later:
+            changes = _list_later_changes(experiment, later, rounds)
+            done, _ = passed(model, Rows(latents, fed), base.layout, changes, commit=base.commit)
+            prediction, latents = done.prediction, done.latents
+        elif is_last and runs_from(model) and model.is_quiet():
+            predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+            prediction, _ = fed.settled(predicted, latents, latents)
+        else:
+            done = run_round(model, fed, latents, base.layout, base.commit, (), stepper)
+            prediction, latents = done.prediction, done.latents
+    return prediction.unflatten(0, shape), latents.unflatten(0, shape)
+
+
+def _list_later_changes(
+    experiment: Experiment, later: Sequence[Edit], rounds: Sequence[int]
+) -> list[tuple[Site, _Change]]:
+    """List the edits of later rounds as changes of the rows in which each is made."""
+    n_rounds, n_episodes = experiment.run.n_rounds, experiment.run.n_episodes
+    changes: list[tuple[Site, _Change]] = []
+    for edit in later:
+        acting = torch.tensor([edit.acts_in(t, n_rounds) for t in rounds]).repeat(n_episodes)
+        ((site, change),) = _list_changes(experiment, [edit], rounds, slice(None))
+        changes.append((site, partial(_change_rows, change, acting)))
+    return changes
+
+
+def _change_rows(change: _Change, acting: Bool[Tensor, " row"], activation: Tensor) -> Tensor:
+    """Change an activation ``[row, ...]`` in some of its rows."""
+    mask = acting.to(activation.device).reshape(-1, *[1] * (activation.ndim - 1))
+    return torch.where(mask, change(activation), activation)

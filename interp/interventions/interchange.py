@@ -267,7 +267,7 @@ def interchange(
     sites: Places,
     *,
     outcome: str | Outcome = "prediction",
-    rounds: Rounds = "all",
+    round: Rounds = "all",
 ) -> InterchangeResult:
     """Interchange accuracy of ``variable`` at ``sites``, over every pair (episode i of base, episode i of source).
 
@@ -277,12 +277,13 @@ def interchange(
         sites: what is interchanged in the network, all at once: sites, or places with a subspace each.
         outcome: what is compared, "prediction" or "state"; an :class:`~interp.interventions.experiment.Outcome` says
             how a learned model's state is decoded.
-        rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
+        round: an int, a slice, a list or "all": the rounds in which the places are set, each apart from the others.
+            The choice token of a round stays the base's.
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
     runs = paired_runs(model, base, source, "interchange")
-    at = select_rounds(rounds, runs[0].n_rounds)
+    at = select_rounds(round, runs[0].n_rounds)
     before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
     key, bracket, inside = variable.partition("[")
     numbers = inside.removesuffix("]").split(",") if bracket else []
@@ -362,7 +363,7 @@ def carriers(
     algorithm: Algorithm,
     claims: Sequence[Claim],
     *,
-    rounds: Rounds = "all",
+    round: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -380,7 +381,7 @@ def carriers(
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         outcome = Outcome(claim.outcome, decode)
         return interchange(
-            model, *runs, algorithm, claim.variable, places, outcome=outcome, rounds=rounds
+            model, *runs, algorithm, claim.variable, places, outcome=outcome, round=round
         )
 
     rows = []

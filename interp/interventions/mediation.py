@@ -12,7 +12,7 @@ carried share of the residual stream after each layer, at each position. The for
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> base, source = (experts.sample(8, 6, 3, seed=seed) for seed in (0, 1))
     >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention from p?
-    >>> result = mediation.mediate(model, base, source, "latent@<z>", through, rounds=[4, 5])
+    >>> result = mediation.mediate(model, base, source, "latent@<z>", through, round=[4, 5])
     >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads jointly
     (1.0, 1.0)
 """
@@ -399,20 +399,20 @@ def mediate(
     mediators: Site | str | Sequence[Site | str],
     *,
     outcome: str | Outcome = "prediction",
-    rounds: Rounds = "all",
+    round: Rounds = "all",
     split: Split = Split(),
 ) -> MediationResult:
     """Which share of the effect of ``sites`` on ``outcome`` passes through each mediator, and through all of them.
 
     Args:
-        base, source, rounds: as in :func:`interp.interventions.interchange.interchange`.
+        base, source, round: as in :func:`interp.interventions.interchange.interchange`.
         sites: the cause, what is swapped from the source, all at once: sites, or places with a subspace each.
         mediators: sites between the cause and the outcome; :func:`paths` lists those of a component.
         outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
             state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
             without any mediator, where updates are added to latents.
     """
-    swap = _Swap(model, base, source, sites, outcome, rounds)
+    swap = _Swap(model, base, source, sites, outcome, round)
     held = swap.routes.mediators([mediators] if isinstance(mediators, Site | str) else mediators)
     alone, seed, n_random = held if split.each else (), split.seed, split.n_random
     cases = [*((site,) for site in alone), held]
@@ -465,16 +465,16 @@ def effect_map(
     sites: Places,
     *,
     outcome: str | Outcome = "prediction",
-    rounds: Rounds = "all",
+    round: Rounds = "all",
 ) -> EffectMap:
     """The share of the effect of ``sites`` that the residual stream carries, layer by position.
 
     Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
 
     Args:
-        base, source, sites, outcome, rounds: as in :func:`mediate`.
+        base, source, sites, outcome, round: as in :func:`mediate`.
     """
-    swap = _Swap(model, base, source, sites, outcome, rounds)
+    swap = _Swap(model, base, source, sites, outcome, round)
     layout, is_transformer = swap.layout, swap.routes.order is None
     mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
     named = "name some, interp.adapt(..., points=...)"
@@ -542,7 +542,7 @@ class _Swap:
         source: Episodes | Rollout,
         sites: Places,
         outcome: str | Outcome,
-        rounds: Rounds,
+        round: Rounds,
     ) -> None:
         self.model, self.outcome = model, Outcome.named(outcome)
         require(
@@ -554,7 +554,7 @@ class _Swap:
         self.layout = self.runs[0].layout
         self.causes = resolve_places(sites, model, self.runs[0])
         self.swap = [Edit(place, self.runs[1]) for place in self.causes]
-        self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
+        self.rounds = select_rounds(round, self.runs[0].n_rounds)
         self.settings = provenance(
             model, rounds=self.rounds, decoded=self.outcome.decode is not None
         )

@@ -41,7 +41,7 @@ from interp.interventions.interchange import (
     require_comparable,
 )
 from interp.interventions.pairs import run_of
-from interp.interventions.sites import Site, carried_mask, resolve, write
+from interp.interventions.sites import Site, carried_mask, resolve_one, write
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -81,9 +81,9 @@ class Writer:
         run: Rollout,
         values: Values,
         keys: Sequence[str],
-        site: Site | str = "latent",
+        sites: Site | str | Sequence[Site | str] = "latent",
         *,
-        rounds: Rounds = "all",
+        round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
         """Fit on a rollout, whose episodes should be others than those that are moved.
@@ -91,10 +91,10 @@ class Writer:
         Args:
             values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
             keys: of those that are decoded together.
-            site: "latent" for what a round reads, "latent@h+c" for some channels of it, a site of the residual stream,
-                or a point of another machine.
+            sites: "latent" for what a round reads, "latent@h+c" or ["latent@h", "latent@c"] for some channels of it, a
+                site of the residual stream, or a point of another machine.
         """
-        place = resolve(site, model, run.layout)
+        place = resolve_one(sites, model, run.layout)
         require(
             place.kind.axes in ("latent", "pos", ""),
             "a variable is moved in what is carried, in the residual stream or in a plain vector, not at "
@@ -110,7 +110,7 @@ class Writer:
             )
         require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
         number("ridge", ridge, 0)
-        at = select_rounds(rounds, run.n_rounds)
+        at = select_rounds(round, run.n_rounds)
         decoded = np.concatenate([flat(values[key][:, at]) for key in keys], -1)
         held = None
         if place.kind.axes == "latent":
@@ -136,11 +136,11 @@ class Writer:
         algorithm: Algorithm,
         episodes: Episodes,
         *,
-        site: Site | str = "latent",
+        sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
         """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
-        :func:`decodable` beside it, in what is carried or in some channels of it (``site="latent@h"``).
+        :func:`decodable` beside it, in what is carried or in some channels of it (``sites="latent@h"``).
         """
         nothing = f"{algorithm.name} carries nothing from round to round"
         require(bool(algorithm.state), f"{nothing}, so no latent can hold it")
@@ -150,8 +150,8 @@ class Writer:
             for k in algorithm.state
             if not algorithm.memory or algorithm.memory in algorithm.downstream([k])
         ]
-        place = resolve(site, model, run.layout)
-        keys = decodable(run, values, made_of, site=place, ridge=ridge)
+        place = resolve_one(sites, model, run.layout)
+        keys = decodable(run, values, made_of, sites=place, ridge=ridge)
         return cls.fit(model, run, values, keys, place, ridge=ridge)
 
     def step(
@@ -231,10 +231,10 @@ def decodable(
     values: Values,
     keys: Sequence[str],
     *,
-    site: Site | str = "latent",
+    sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names ("latent@h").
+    """The variables of ``keys`` that the latents hold, or the rows of them that ``sites`` names ("latent@h").
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
@@ -244,7 +244,7 @@ def decodable(
         run.n_episodes >= 4,
         f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}",
     )
-    place = Site.parse(site, run.model) if isinstance(site, str) else site
+    place = resolve_one(sites, run.model, run.layout)
     require(
         place.kind.axes == "latent",
         f"what is carried is decoded at 'latent', not at {str(place)!r}",
@@ -276,7 +276,7 @@ def move(
     by: Mapping[str, ArrayLike],
     *,
     outcome: str | Outcome = "prediction",
-    rounds: Rounds = "all",
+    round: Rounds = "all",
     wants: Mapping[str, ArrayLike] | None = None,
 ) -> InterchangeResult:
     """Move a variable along its decoder's directions in single rounds, and grade the outcome.
@@ -293,7 +293,7 @@ def move(
     ((variable, asked),) = by.items()
     require_known("variable of this writer", variable, writer.shapes)
     base = run_of(model, episodes, "moving the state")
-    at = select_rounds(rounds, base.n_rounds)
+    at = select_rounds(round, base.n_rounds)
     state, inputs = algorithm.at(algorithm.run(base.episodes), at)
     before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
     edits = {
@@ -434,15 +434,16 @@ def transition(
     episodes: Episodes | Rollout,
     writer: Writer,
     *,
-    rounds: Sequence[int],
+    round: Rounds,
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Transition:
-    """What the model makes of the variables that ``writer`` reads, from each of ``rounds`` on.
+    """What the model makes of the variables that ``writer`` reads, from each of some rounds on.
 
     Args:
         writer: fitted on other episodes, at "latent" or at some channels of what is carried ("latent@h"); the others
             stay as they are.
+        round: an int, a slice or a list: where the model starts, each round apart from the others.
         horizon: rounds to run on before decoding again.
         by: what the decoded state is first moved by, ``{key: [episode, round, ...]}``; nothing when None.
     """
@@ -451,10 +452,10 @@ def transition(
         site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}"
     )
     base = run_of(model, episodes, "moving the state")
+    rounds = select_rounds(round, base.n_rounds)
     require(
-        0 < len(rounds) == len({*rounds})
-        and 0 <= min(rounds) <= max(rounds) <= base.n_rounds - horizon < base.n_rounds,
-        f"rounds {list(rounds)} with horizon {horizon} must lie within the {base.n_rounds} rounds, each once; the last "
+        horizon >= 1 and max(rounds) <= base.n_rounds - horizon,
+        f"rounds {list(rounds)} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last "
         f"one to start from is {base.n_rounds - horizon}",
     )
     shape, latents = (base.n_episodes, len(rounds)), base.latents[:, list(rounds)].double()

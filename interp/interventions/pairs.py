@@ -32,17 +32,21 @@ from interp.support.errors import InputError, require, require_known
 
 @dataclass(frozen=True)
 class Readout:
-    """Predictions ``[*cell, episode, round, ...]`` from the intervened round to the one that is read, and the latents
-    ``[*cell, episode, latent, d_model]`` after it.
+    """What a metric reads.
+
+    Attributes:
+        predictions: ``[*cell, episode, round, ...]``, from the intervened round to the one that is read.
+        latents: ``[*cell, episode, latent, d_model]``, after the round that is read.
     """
 
     predictions: Tensor
     latents: Tensor
 
     def __post_init__(self) -> None:
-        """What is measured is measured in single precision at least."""
-        for name, held in (("predictions", self.predictions), ("latents", self.latents)):
-            object.__setattr__(self, name, held.float() if held.element_size() < 4 else held)
+        """Raise the precision to single where it is lower."""
+        for name, values in (("predictions", self.predictions), ("latents", self.latents)):
+            if values.element_size() < 4:
+                object.__setattr__(self, name, values.float())
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Pair:
         clean, corrupted: rollouts without hooks, up to the round that is read.
         clean_episodes: the truth that losses are counted by.
         round: where interventions act.
-        read: where predictions, and the latents after it, are read; ``read >= round``.
+        read_round: where predictions, and the latents after it, are read; not before ``round``.
         counted: how many of the episodes are here, in words; empty where all are.
     """
 
@@ -63,12 +67,12 @@ class Pair:
     corrupted: Rollout
     clean_episodes: Episodes
     round: int
-    read: int
+    read_round: int
     counted: str = ""
 
     @property
     def layout(self) -> RoundLayout:
-        """The layout of the rounds."""
+        """Layout of the rounds."""
         return self.clean.layout
 
     @cached_property
@@ -81,34 +85,37 @@ class Pair:
         """What the corrupted run gives where the pair is read."""
         return self.readout(self.corrupted)
 
+    @property
+    def _span(self) -> slice:
+        """The rounds from :attr:`round` to :attr:`read_round`."""
+        return slice(self.round, self.read_round + 1)
+
     def readout(self, run: Rollout) -> Readout:
-        """What ``run`` gives from :attr:`round` to :attr:`read`."""
-        return Readout(
-            run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1]
-        )
+        """Return what ``run`` gives from :attr:`round` to :attr:`read_round`."""
+        return Readout(run.predictions[:, self._span], run.latents[:, self.read_round + 1])
 
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
-        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
-        wanted = self.clean.predictions[:, self.round : self.read + 1].shape
+        """Return the task's loss of predictions from :attr:`round` to :attr:`read_round`, by the clean episodes."""
+        wanted = self.clean.predictions[:, self._span].shape
         require(
             predictions.shape[-len(wanted) :] == wanted,
             f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
         )
-        return catalog.of(self.layout).data.losses(
-            predictions, self.clean_episodes, slice(self.round, self.read + 1)
-        )
+        data = catalog.of(self.layout).data
+        return data.losses(predictions, self.clean_episodes, self._span)
 
 
 @checked
 def corruption(model: Machine, key: str = "") -> Corruption:
-    """A corruption of the model's task; the one that the task names as its default when no key is given."""
+    """Return a corruption of the model's task; the task's default when no key is given."""
     task = catalog.of(model)
+    key = key or task.analysis.default_corruption
     require(
-        bool(key or task.analysis.default_corruption),
+        bool(key),
         f"task {task.key!r} has no default corruption; give its record "
         "analysis=Analysis(corruptions=..., default_corruption=...)",
     )
-    return task.corruption(key or task.analysis.default_corruption)
+    return task.corruption(key)
 
 
 @checked
@@ -117,13 +124,18 @@ def prepare(
     clean: Episodes,
     corrupted: Episodes,
     round: int,
-    read: int | None = None,
+    read_round: int | None = None,
     commit: str = "own",
 ) -> Pair:
     """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 
-    Interventions act at ``round`` and are read at ``read``, or there, too; negative numbers count from the end. Left
-    out are episodes of which a round from the one to the other did not take place on either side.
+    Args:
+        round: where interventions act; negative numbers count from the end.
+        read_round: where they are read; ``round`` when None.
+        commit: as in :func:`interp.rollout`.
+
+    Returns:
+        The pair, without episodes of which a round from the one to the other did not take place on either side.
     """
     model.eval()
     sides = clean, corrupted
@@ -133,22 +145,38 @@ def prepare(
         f"clean and corrupted must pair up, got [episode, round, position] {shapes[0]} and {shapes[1]}; "
         "build the corrupted episodes from the clean ones, as the task's corruptions do",
     )
-    (at,) = select_rounds(round, clean.n_rounds)
-    (until,) = select_rounds(at if read is None else read, clean.n_rounds)
-    require(until >= at, f"read must not come before round, got round {at} and read {until}")
-    has, counted = np.ones(len(clean), bool), ""
+    (first,) = select_rounds(round, clean.n_rounds)
+    last = first
+    if read_round is not None:
+        (last,) = select_rounds(read_round, clean.n_rounds)
+    require(
+        last >= first,
+        f"read_round must not come before round, got round {first} and read_round {last}",
+    )
+    has_rounds = np.ones(len(clean), bool)
     for side in sides:
-        has &= counted_rounds(side)[:, at : until + 1].all(1)
-    if not has.all():
-        counted = f"{has.sum()} of {len(has)} episodes have rounds {at} to {until}"
-        require(bool(has.any()), f"{counted}; choose rounds that some episodes have")
-        sides = clean.select(has), corrupted.select(has)
-    runs = [rollout(model, side, n_rounds=until + 1, commit=commit) for side in sides]
-    return Pair(model, runs[0], runs[1], sides[0], at, until, counted)
+        has_rounds &= counted_rounds(side)[:, first : last + 1].all(1)
+    counted = ""
+    if not has_rounds.all():
+        counted = f"{has_rounds.sum()} of {len(has_rounds)} episodes have rounds {first} to {last}"
+        require(bool(has_rounds.any()), f"{counted}; choose rounds that some episodes have")
+        sides = clean.select(has_rounds), corrupted.select(has_rounds)
+    runs = [rollout(model, side, n_rounds=last + 1, commit=commit) for side in sides]
+    return Pair(
+        model=model,
+        clean=runs[0],
+        corrupted=runs[1],
+        clean_episodes=sides[0],
+        round=first,
+        read_round=last,
+        counted=counted,
+    )
 
 
-_MOST_PAIRS, _LEAST_PAIRS = 32, 4
-"""Episodes that :func:`warn_if_unrelated` looks at, and the fewest that say anything."""
+_MOST_PAIRS = 32
+"""Episodes that :func:`warn_if_unrelated` looks at."""
+_LEAST_PAIRS = 4
+"""The fewest episodes that say anything."""
 _UNRELATED = 4.0
 """Standard errors within which rows that pair up differ as much as rows that do not. Of 888 batches of experts and
 Q-learning that were drawn apart, the largest distance in any of 20 rounds lies below 4.2 in 99 % from 8 episodes on
@@ -156,57 +184,71 @@ Q-learning that were drawn apart, the largest distance in any of 20 rounds lies 
 
 
 def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
-    """Warn where the rows of a pair are no more alike, in any round up to the one that is read, than rows that do not
-    pair up: a patch then puts another episode's activations in, and is read by the truth of the clean one.
+    """Warn where paired rows are no more alike, in any round up to the one that is read, than rows of other episodes.
+
+    A patch then puts another episode's activations in, and is read by the truth of the clean one.
     """
     n = min(pair.clean.n_episodes, _MOST_PAIRS)
     if n < _LEAST_PAIRS:
         return
-    sides = [run.fed.each(lambda part: part[:n]) for run in (pair.clean, pair.corrupted)]
-    clean, corrupted = (torch.cat([fed.tokens.double(), fed.values.double()], -1) for fed in sides)
+    clean, corrupted = _list_fed(pair.clean, n), _list_fed(pair.corrupted, n)
     differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)  # [clean, corrupted, round]
-    own, others = differ.diagonal().T, differ[~torch.eye(n, dtype=torch.bool)]  # [row, round]
-    gap, spread = others.mean(0) - own.mean(0), others.std(0)
-    alike = (own == 0).all(0) & (others > 0).any(0)
-    if bool((alike | (gap.abs() * n**0.5 > _UNRELATED * spread)).any()):
+    is_other = ~torch.eye(n, dtype=torch.bool)
+    paired = differ.diagonal().T  # [row, round]
+    others = differ[is_other]
+    gap = others.mean(0) - paired.mean(0)
+    is_equal = (paired == 0).all(0) & (others > 0).any(0)
+    is_closer = gap.abs() * n**0.5 > _UNRELATED * others.std(0)
+    if bool((is_equal | is_closer).any()):
         return
     warnings.warn(
-        f"clean and corrupted are no pair: rows that pair up differ in {float(own.mean()):.0%} of what is fed, those "
-        f"that do not in {float(others.mean()):.0%}. A patch then comes from an unrelated episode, and is read by the "
-        "truth of the clean one; build the corrupted episodes from the clean ones, as the task's corruptions do",
+        f"clean and corrupted are no pair: rows that pair up differ in {float(paired.mean()):.0%} of what is fed, "
+        f"those that do not in {float(others.mean()):.0%}. A patch then comes from an unrelated episode, and is "
+        "read by the truth of the clean one; build the corrupted episodes from the clean ones, as the task's "
+        "corruptions do",
         UserWarning,
         stacklevel=stacklevel,
     )
 
 
-def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
-    """The model's rollout of episodes, or the one that is given, which must be the model's and know its episodes.
+def _list_fed(run: Rollout, n: int) -> Float[Tensor, "row round number"]:
+    """Return all that the first rows of a run are fed, as numbers."""
+    fed = run.fed.each(lambda part: part[:n])
+    return torch.cat([fed.tokens.double(), fed.values.double()], -1)
 
-    Episodes with missing rounds are refused: ``analysis`` is what counts all of them.
+
+def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
+    """Return the model's rollout of episodes, or the given one, which must be the model's and know its episodes.
+
+    Args:
+        analysis: what counts all rounds, in words: episodes with missing rounds are refused.
     """
     refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
-    require_own(episodes, model)
-    held = episodes.episodes
-    fits = held is not None and (len(held), held.n_rounds) == (
-        episodes.n_episodes,
-        episodes.n_rounds,
+    run, played = episodes, episodes.episodes
+    require_own(run, model)
+    is_whole = played is not None and len(played) == run.n_episodes
+    require(
+        played is not None and is_whole and played.n_rounds == run.n_rounds,
+        "this rollout does not hold its episodes, or was cut; give the episodes",
     )
-    require(fits, "this rollout does not hold its episodes, or was cut; give the episodes")
-    return episodes
+    return run
 
 
 def paired_runs(
     model: Machine, base: Episodes | Rollout, source: Episodes | Rollout, analysis: str
 ) -> tuple[Rollout, Rollout]:
-    """Rollouts of episodes that pair up row by row, as of :func:`run_of`."""
-    runs = run_of(model, base, analysis), run_of(model, source, analysis)
-    shapes = [tuple(run.tokens.shape) for run in runs]
-    require(
-        shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}"
-    )
-    return runs
+    """Return rollouts of episodes that pair up row by row, as of :func:`run_of`.
+
+    Args:
+        analysis: what counts all rounds, in words.
+    """
+    base_run = run_of(model, base, analysis)
+    source_run = run_of(model, source, analysis)
+    shape, other = tuple(base_run.tokens.shape), tuple(source_run.tokens.shape)
+    require(shape == other, f"base and source must pair up, got {shape} and {other}")
+    return base_run, source_run
 
 
 CLIP = 1e-6
@@ -215,8 +257,12 @@ CLIP = 1e-6
 
 @dataclass(frozen=True)
 class Metric:
-    """How runs of these ``kinds`` of prediction are measured, ``(readout, pair) -> [*cell, episode]``, and by which
-    exit.
+    """How patched runs are measured.
+
+    Attributes:
+        measure: ``(readout, pair) -> [*cell, episode]``.
+        needs_update: whether it reads the state that a round leaves, not only its prediction.
+        kinds: the kinds of prediction that it reads.
     """
 
     key: str
@@ -227,109 +273,120 @@ class Metric:
     kinds: tuple[Predicted, ...] = get_args(Predicted)
 
 
+def _last_prediction(readout: Readout, pair: Pair) -> Tensor:
+    """Return the prediction of the round that is read."""
+    return readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
+
+
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """The distribution over outcomes at the round that is read."""
-    return pair.layout.distribution(
-        readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
-    )
+    """Return the distribution over outcomes at the round that is read."""
+    return pair.layout.distribution(_last_prediction(readout, pair))
 
 
 def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
-    """Log-probabilities of outcomes at the round that is read, clipped at log 1e-6."""
+    """Return log-probabilities of outcomes at the round that is read, clipped at log 1e-6."""
     return _probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Per episode, the outcomes whose log-probability rises most and falls most from corrupted to clean."""
+    """Return per episode the outcomes whose log-probability rises most and falls most from corrupted to clean."""
     change = _logs(pair.clean_readout, pair) - _logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
 
 def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
-    return values.gather(-1, outcome.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+    """Return the values of one outcome an episode."""
+    index = outcome.expand(values.shape[:-1]).unsqueeze(-1)
+    return values.gather(-1, index).squeeze(-1)
 
 
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
+    """Return log P(risen) - log P(fallen)."""
     risen, fallen = _risen_and_fallen(pair)
     logs = _logs(readout, pair)
-    return torch.where(
-        risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen)
-    )
+    difference = _pick(logs, risen) - _pick(logs, fallen)
+    return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), difference)
+
+
+def _risen_probability(readout: Readout, pair: Pair) -> Tensor:
+    """Return the probability of the outcome that rises most from corrupted to clean."""
+    risen, _ = _risen_and_fallen(pair)
+    return _pick(_probabilities(readout, pair), risen)
+
+
+def _regret(readout: Readout, pair: Pair) -> Tensor:
+    """Return the loss, summed from the intervened round to the one that is read."""
+    return pair.losses(readout.predictions).sum(-1)
 
 
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
-    """The mean of the real number that is predicted at the round that is read."""
-    return pair.layout.choose(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
+    """Return the mean of the real number that is predicted at the round that is read."""
+    return pair.layout.choose(_last_prediction(readout, pair))
 
 
 def _along_state(readout: Readout, pair: Pair) -> Tensor:
-    """The state after the read round, along the line from corrupted to clean, in units of the state.
+    """Return the state after the read round, along the line from corrupted to clean, in units of the state.
 
     ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state: 0 on the corrupted run
     and the distance of the two states on the clean run. Of a learned model the latents are the state.
     """
-    read = pair.model.read_state if pair.model.is_handwired else lambda latents: latents
-    state = read(readout.latents).flatten(readout.latents.ndim - 2)
-    clean, corrupted = (
-        read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout)
-    )
+
+    def read_state(latents: Tensor) -> Tensor:
+        state = pair.model.read_state(latents) if pair.model.is_handwired else latents
+        return state.flatten(latents.ndim - 2)
+
+    state = read_state(readout.latents)
+    clean = read_state(pair.clean_readout.latents)
+    corrupted = read_state(pair.corrupted_readout.latents)
     gap = clean - corrupted
-    unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
+    smallest = torch.finfo(gap.dtype).tiny
+    unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(smallest)
     return ((state - corrupted) * unit).sum(-1)
+
+
+def _agreement(readout: Readout, pair: Pair) -> Tensor:
+    """Return 1 where the choice is the clean run's, else 0."""
+    choice = _probabilities(readout, pair).argmax(-1)
+    clean = _probabilities(pair.clean_readout, pair).argmax(-1)
+    return (choice == clean).to(readout.predictions.dtype)
+
+
+def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
+    """Return how far the prediction is from the corrupted one, counted towards the clean one."""
+    corrupted = _mean(pair.corrupted_readout, pair)
+    direction = (_mean(pair.clean_readout, pair) - corrupted).sign()
+    return (_mean(readout, pair) - corrupted) * direction
+
+
+def _squared_error(readout: Readout, pair: Pair) -> Tensor:
+    """Return the squared distance from the clean prediction."""
+    return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
 
 _CLASSES: tuple[Predicted, ...] = ("classes",)
 _REAL: tuple[Predicted, ...] = ("mean", "normal")
 
-
-def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    choice, clean = (
-        _probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout)
-    )
-    return (choice == clean).to(readout.predictions.dtype)
-
-
-def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    corrupted = _mean(pair.corrupted_readout, pair)
-    return (_mean(readout, pair) - corrupted) * (_mean(pair.clean_readout, pair) - corrupted).sign()
-
-
 METRICS: dict[str, Metric] = unique(
     (
         Metric("logit_diff", "logit difference", "nats", _logit_diff, kinds=_CLASSES),
-        Metric(
-            key="probability",
-            name="probability",
-            unit="probability",
-            measure=lambda readout, pair: _pick(
-                _probabilities(readout, pair), _risen_and_fallen(pair)[0]
-            ),
-            kinds=_CLASSES,
-        ),
+        Metric("probability", "probability", "probability", _risen_probability, kinds=_CLASSES),
         Metric(
             "agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES
         ),
-        Metric(
-            "regret",
-            "expected loss",
-            "expected mistakes",
-            lambda run, pair: pair.losses(run.predictions).sum(-1),
-        ),
+        Metric("regret", "expected loss", "expected mistakes", _regret),
         Metric("state", "decoded state difference", "state", _along_state, needs_update=True),
         Metric(
-            "prediction",
-            "prediction, from corrupted to clean",
-            "prediction",
-            _towards_clean,
+            key="prediction",
+            name="prediction, from corrupted to clean",
+            unit="prediction",
+            measure=_towards_clean,
             kinds=_REAL,
         ),
         Metric(
             key="squared_error",
             name="squared error from clean",
             unit="prediction squared",
-            measure=lambda readout, pair: (
-                _mean(readout, pair) - _mean(pair.clean_readout, pair)
-            ).square(),
+            measure=_squared_error,
             kinds=_REAL,
         ),
     ),
@@ -338,7 +395,7 @@ METRICS: dict[str, Metric] = unique(
 
 
 def exits(layout: RoundLayout) -> tuple[str, str]:
-    """The metrics that read the two exits of a layout's rounds: what is predicted, and what is remembered.
+    """Return the metrics that read the two exits of a layout's rounds: what is predicted, and what is remembered.
 
     What acts on one alone does not show in the other; read through both, methods find far more of the parts that matter
     (``interp benchmark``).
@@ -347,7 +404,7 @@ def exits(layout: RoundLayout) -> tuple[str, str]:
 
 
 def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
-    """The metric of that key; a :class:`Metric` is returned as it is.
+    """Return the metric of that key; a :class:`Metric` is returned as it is.
 
     With a ``layout`` the first of its :func:`exits` when None; a metric that cannot read its predictions is refused.
     """
@@ -355,15 +412,15 @@ def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) ->
         name = "logit_diff" if layout is None else exits(layout)[0]
     if isinstance(name, str):
         require_known("metric", name, METRICS)
-    found = METRICS[name] if isinstance(name, str) else fit("metric", name, Metric)
-    if layout is not None and layout.kind not in found.kinds:
-        fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
-        what = (
-            "one of several outcomes"
-            if layout.kind == "classes"
-            else f"a real number ({layout.kind!r})"
-        )
-        raise InputError(
-            f"metric {found.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}"
-        )
-    return found
+        metric = METRICS[name]
+    else:
+        metric = fit("metric", name, Metric)
+    if layout is None or layout.kind in metric.kinds:
+        return metric
+    fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
+    what = f"a real number ({layout.kind!r})"
+    if layout.kind == "classes":
+        what = "one of several outcomes"
+    raise InputError(
+        f"metric {metric.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}"
+    )

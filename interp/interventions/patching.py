@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,15 @@ from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.core.algorithm import Episodes, participants_of
 from interp.core.machine import Machine
-from interp.interventions.experiment import Edit, Experiment, Outputs, Tabulated, by_size, run
+from interp.interventions.experiment import (
+    Edit,
+    Effects,
+    Experiment,
+    Outputs,
+    Tabulated,
+    by_size,
+    run,
+)
 from interp.interventions.pairs import (
     Metric,
     Pair,
@@ -42,7 +50,15 @@ from interp.interventions.pairs import (
     prepare,
     warn_if_unrelated,
 )
-from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
+from interp.interventions.sites import (
+    ALIASES,
+    COMPONENTS,
+    Places,
+    Site,
+    head_address,
+    resolve_places,
+    select_sites,
+)
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import of_each, percentile_bounds, resample_weights
@@ -51,16 +67,21 @@ from interp.support.errors import InputError, require_known, unknown_name
 from interp.support.provenance import provenance
 
 _NO_GAP = 1e-12  # two runs that differ by less do not differ
+_RESTORES = 0.01  # a site that restores less of the difference restores none
+_MOST_DRAWN = 24  # sites of a sweep over several rounds that a picture shows
+_Sites = Site | str | Sequence[Site | str]
 
 
 @dataclass(frozen=True)
 @checked
 class PatchingResult(Result):
-    """Effects of patching each site on its own.
+    """Effects of patching each site on its own, in one round.
 
-    ``values`` are the metric of the patched runs, ``base`` that of the run that is patched, and ``source`` that of the
-    run that activations are taken from; the other choices are as in :func:`sweep`. Where several episodes are of one of
-    the ``participants``, the table counts their mean.
+    Attributes:
+        values: the metric of the patched runs.
+        base: the metric of the run that is patched.
+        source: the metric of the run that activations are taken from.
+        participants: who played the episodes; where several are of one, the table counts their mean.
     """
 
     sites: tuple[Site, ...]
@@ -71,7 +92,7 @@ class PatchingResult(Result):
     unit: str
     direction: str
     round: int
-    read: int
+    read_round: int
     propagate: bool
     settings: dict[str, Any] = field(default_factory=dict)
     participants: Any = None
@@ -87,26 +108,26 @@ class PatchingResult(Result):
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Share of the gap that each patch carries over; an error where the two runs do not differ by this metric."""
+        """Return the share of the gap that each patch carries over; raise where the two runs do not differ."""
         if abs(self.gap) < _NO_GAP:
             raise InputError(
-                f"clean and corrupted runs do not differ in {self.metric} at round {self.read}, so there is no gap to "
-                "take a fraction of; use effects, another metric, or a later read"
+                f"clean and corrupted runs do not differ in {self.metric} at round {self.read_round}, so there is no "
+                "gap to take a fraction of; use effects, another metric, or a later read_round"
             )
         return self.effects.mean(-1) / self.gap
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
-        parts = ("component", "layer", "head", "position")
+        """Return one row per site, the largest effect first: effect and fraction with 95 % intervals, p-value."""
         index = pd.DataFrame(
-            [{"site": str(site), **{of: getattr(site, of) for of in parts}} for site in self.sites]
+            {
+                "site": [str(site) for site in self.sites],
+                "component": [site.component for site in self.sites],
+                "layer": [site.layer for site in self.sites],
+                "head": [site.head for site in self.sites],
+                "position": [site.position for site in self.sites],
+            }
         )
-        values, base, source = self.values, self.base, self.source
-        if self.participants is not None and len(set(self.participants)) < len(base):
-            each = (
-                of_each(x.numpy(force=True).T, self.participants) for x in (values, base, source)
-            )
-            values, base, source = (torch.from_numpy(x.T) for x in each)
+        values, base, source = self._of_players()
         statistics = Statistics(values, [], index, [self.metric], reduced=False, baseline=base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         frame = index.assign(
@@ -115,72 +136,189 @@ class PatchingResult(Result):
             effect_high=high.numpy(force=True),
             p_value=statistics.permutation_pvalue(seed=seed).numpy(force=True),
         )
-        effects, gaps = (x.double().numpy(force=True) for x in (values - base, source - base))
+        effects = (values - base).double().numpy(force=True)
+        gaps = (source - base).double().numpy(force=True)
         weights = resample_weights(effects.shape[1], seed=seed)
         with np.errstate(invalid="ignore", divide="ignore"):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
-        choices = {
-            name: getattr(self, name)
-            for name in ("metric", "direction", "round", "read", "propagate")
-        }
-        return by_size(frame.assign(**choices, n_episodes=self.values.shape[1]))
+        frame = frame.assign(
+            metric=self.metric,
+            direction=self.direction,
+            round=self.round,
+            read=self.read_round,
+            propagate=self.propagate,
+            n_episodes=self.values.shape[1],
+        )
+        return by_size(frame)
+
+    def _of_players(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values, base and source, with the mean of every participant's episodes where one has several."""
+        sides = (self.values, self.base, self.source)
+        players = self.participants
+        if players is None or len(set(players)) == len(self.base):
+            return sides
+        means = [of_each(x.numpy(force=True).T, players) for x in sides]
+        values, base, source = (torch.from_numpy(mean.T) for mean in means)
+        return values, base, source
 
     def grid(
         self, component: str, value: Literal["effect", "fraction"] = "fraction"
     ) -> pd.DataFrame:
-        """A heat map's table for one component: rows are layers (heads "L1H0", a loop's cycles "block[2]"), columns are
-        positions, in order.
+        """Return a heat map's table for one component: rows are layers, columns are positions, in order.
+
+        Rows of heads are called "L1H0", and those of a loop's cycles "block[2]".
         """
-        patched = [
-            i
-            for i, site in enumerate(self.sites)
-            if site.component == ALIASES.get(component, component)
-        ]
+        key = ALIASES.get(component, component)
+        patched = [i for i, site in enumerate(self.sites) if site.component == key]
         if not patched:
-            raise unknown_name(
-                "patched component", component, {site.component for site in self.sites}
-            )
+            known = {site.component for site in self.sites}
+            raise unknown_name("patched component", component, known)
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
-        rows = []
-        for site in (self.sites[i] for i in patched):
-            by_layer = site.layer is not None and site.component in COMPONENTS
-            head = "" if site.head is None else f"H{site.head}"
-            rows.append(f"L{site.layer}{head}" if by_layer else str(replace(site, position=None)))
+        rows = [_row_name(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
-        table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
-        return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
+        series = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns])
+        return series.unstack().loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
 
     def plot(self, component: str = "") -> Any:
-        """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
+        """Draw a heat map of effects by layer and position: a panel for every component, or only the one named."""
         from interp.results import figures  # matplotlib is heavy
 
-        key = component or self.sites[int(self.effects.mean(-1).abs().argmax())].component
-        title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"
-        kind = next(
-            (site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None
+        components = (
+            [component] if component else list(dict.fromkeys(s.component for s in self.sites))
         )
-        rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
-        what, grid = f"effect on {self.metric} ({self.unit})", {title: self.grid(key, "effect")}
-        return figures.heatmaps(grid, label=what, xlabel="position", ylabel=rows)
+        title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read_round}"
+        panels: dict[str, pd.DataFrame] = {}
+        for key in components:
+            panel = key if panels else f"{title}\n{key}"
+            panels[panel] = self.grid(key, "effect")
+        columns = list(dict.fromkeys(name for grid in panels.values() for name in grid.columns))
+        return figures.heatmaps(
+            {panel: grid.reindex(columns=columns) for panel, grid in panels.items()},
+            label=f"effect on {self.metric} ({self.unit})",
+            xlabel="position",
+            ylabel=self._rows_are(components),
+        )
+
+    def _rows_are(self, components: Sequence[str]) -> str:
+        """Return what the rows of a picture are: heads, layers or points."""
+        kinds: set[str] = set()
+        for site in self.sites:
+            if site.component in [ALIASES.get(key, key) for key in components]:
+                layer = "layer" if site.component in COMPONENTS else "point"
+                kinds.add("head" if site.kind.n_heads else layer)
+        return " or ".join(sorted(kinds, reverse=True))
+
+    @property
+    def best(self) -> tuple[Site, float]:
+        """The site that carries most of the difference, and its share of it."""
+        means = self.effects.mean(-1)
+        first = int((means * self.gap).argmax())
+        return self.sites[first], float(means[first]) / self.gap
 
     @property
     def sentence(self) -> str:
         """Which site restores most of the difference."""
-        mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
-        first = int((mean * self.gap).argmax())
-        verb, of = (
-            ("restores", "clean")
-            if self.direction == "denoising"
-            else ("carries over", "corrupted")
-        )
+        name = self.metric.replace("_", " ")
         if abs(self.gap) < _NO_GAP:
-            return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
-        share = f"{float(mean[first]) / self.gap:.0%} of the {name} of the {of} run"
+            return f"The two runs do not differ in {name} at round {self.read_round}: there is nothing to restore."
+        verb, run_name = "restores", "clean"
+        if self.direction == "noising":
+            verb, run_name = "carries over", "corrupted"
         counted = f" ({self.settings['counted']})" if self.settings["counted"] else ""
-        most = f"the most of {len(self.sites)} sites{counted}"
-        return f"Patching round {self.round} at {self.sites[first]} {verb} {share}, {most}."
+        of_sites = f"of {len(self.sites)} sites{counted}"
+        site, share = self.best
+        if share <= _RESTORES:
+            return (
+                f"Patching round {self.round}: none {of_sites} {verb} more than {_RESTORES:.0%} of the {name} of the "
+                f"{run_name} run."
+            )
+        return (
+            f"Patching round {self.round} at {site} {verb} {share:.0%} of the {name} of the {run_name} run, "
+            f"the most {of_sites}."
+        )
+
+
+def _row_name(site: Site) -> str:
+    """Return the name of a site's row in a heat map: its address without the position."""
+    if site.layer is None or site.component not in COMPONENTS:
+        return str(replace(site, position=None))
+    if site.head is None:
+        return f"L{site.layer}"
+    return head_address(site.layer, site.head)
+
+
+@dataclass(frozen=True)
+@checked
+class RoundsResult(Result):
+    """Effects of patching each site in each of several rounds, each site and round apart from the others.
+
+    Attributes:
+        by_round: one result a round, in the order of the rounds.
+    """
+
+    by_round: tuple[PatchingResult, ...]
+
+    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
+        """Return one row per site and round, the largest effect first."""
+        frames = [result.to_frame(seed=seed) for result in self.by_round]
+        return by_size(pd.concat(frames, ignore_index=True))
+
+    def fractions(self) -> Float[Tensor, "round site"]:
+        """Return the share of each round's gap that each patch carries over."""
+        return torch.stack([result.fractions() for result in self.by_round])
+
+    @property
+    def sentence(self) -> str:
+        """In which round, and where, most of the difference is restored."""
+        differing = [result for result in self.by_round if abs(result.gap) >= _NO_GAP]
+        if not differing:
+            return self.by_round[0].sentence
+        return max(differing, key=lambda result: result.best[1]).sentence
+
+    def _draw(self, figures: Any) -> Any:
+        """Draw the effects of the sites that matter most, by the round that is patched."""
+        first = self.by_round[0]
+        table = pd.DataFrame(
+            {result.round: result.effects.mean(-1).numpy(force=True) for result in self.by_round},
+            index=[str(site) for site in first.sites],
+        )
+        largest = table.abs().max(axis=1).rank(method="first", ascending=False)
+        shown = table[largest <= _MOST_DRAWN]
+        title = f"{first.settings['model']}: {first.direction}"
+        if len(shown) < len(table):
+            title += f", {len(shown)} of {len(table)} sites"
+        label = f"effect on {first.metric} ({first.unit})"
+        return figures.heatmaps({title: shown}, label=label, xlabel="round", ylabel="site")
+
+
+@overload
+def sweep(
+    model: Machine,
+    clean: Episodes,
+    corrupted: Episodes,
+    round: int,
+    *,
+    sites: _Sites | None = None,
+    metric: str | Metric | None = None,
+    read_round: int | None = None,
+    direction: str = "denoising",
+) -> PatchingResult: ...
+
+
+@overload
+def sweep(
+    model: Machine,
+    clean: Episodes,
+    corrupted: Episodes,
+    round: slice | Sequence[int] | Literal["all"],
+    *,
+    sites: _Sites | None = None,
+    metric: str | Metric | None = None,
+    read_round: int | None = None,
+    direction: str = "denoising",
+) -> RoundsResult: ...
 
 
 @checked
@@ -188,23 +326,27 @@ def sweep(
     model: Machine,
     clean: Episodes,
     corrupted: Episodes,
-    round: int,
+    round: Rounds,
     *,
-    sites: Site | str | Sequence[Site | str] | None = None,
+    sites: _Sites | None = None,
     metric: str | Metric | None = None,
-    read: int | None = None,
+    read_round: int | None = None,
     direction: str = "denoising",
-) -> PatchingResult:
+) -> PatchingResult | RoundsResult:
     """Patch each site of a sweep on its own, at one round; the effect runs on to the round that is read.
 
     Args:
-        round: where the patch acts; negative counts from the end.
+        round: where the patch acts, counted from 0; negative counts from the end. With a slice, a list or "all" each
+            round is patched apart from the others.
         sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for every layer, head and
-            position (:func:`interp.interventions.sites.chosen`); by default residual stream, attention outputs and
-            heads, or every point of a machine that has none of them.
+            position (:func:`interp.interventions.sites.select_sites`); by default residual stream, attention outputs
+            and heads, or every point of a machine that has none of them.
         metric: a key of ``pairs.METRICS``; the logit difference, or the "prediction" of a real number, when None.
-        read: the round that is read; the patched one when None.
+        read_round: the round that is read; the patched one when None.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+
+    Returns:
+        The effects of one round, or those of each round where several are named.
 
     Example:
         >>> import interp
@@ -212,74 +354,94 @@ def sweep(
         >>> from interp.tasks import experts
         >>> model = interp.load("wma-handwired", n_experts=4)
         >>> episodes = experts.sample(64, 30, 4, seed=0)
-        >>> clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=20, expert=1)
+        >>> build = experts.TASK.corruption("flip-vote").build
+        >>> clean, corrupted = build(episodes, round=20, expert="p_2")
         >>> effects = patching.sweep(model, clean=clean, corrupted=corrupted, round=20)
         >>> effects.grid("resid_pre").shape
         (3, 13)
+        >>> patching.sweep(model, clean, corrupted, round=[20, 21], sites="L1H0").fractions().shape
+        torch.Size([2, 1])
     """
-    _measure(metric, direction, model)
-    pair = prepare(model, clean, corrupted, round, read)
-    warn_if_unrelated(pair)
-    return of_pair(pair, sites=sites, metric=metric, direction=direction)
+    _find_measure(metric, direction, model)
+    rounds = select_rounds(round, clean.n_rounds)
+    if read_round is not None:
+        (read_round,) = select_rounds(read_round, clean.n_rounds)
+    first, last = min(rounds), max(rounds)
+    if isinstance(round, int):
+        pair = prepare(model, clean, corrupted, first, read_round)
+        warn_if_unrelated(pair)
+        return of_pair(pair, sites=sites, metric=metric, direction=direction)
+    whole = prepare(model, clean, corrupted, first, last if read_round is None else read_round)
+    warn_if_unrelated(whole)
+    by_round: list[PatchingResult] = []
+    for t in rounds:
+        pair = replace(whole, round=t, read_round=t if read_round is None else read_round)
+        by_round.append(of_pair(pair, sites=sites, metric=metric, direction=direction))
+    return RoundsResult(tuple(by_round))
 
 
 @checked
 def of_pair(
     pair: Pair,
     *,
-    sites: Site | str | Sequence[Site | str] | None = None,
+    sites: _Sites | None = None,
     metric: str | Metric | None = None,
     direction: str = "denoising",
     propagate: bool = True,
 ) -> PatchingResult:
-    """:func:`sweep` of a pair that is run already (:func:`interp.interventions.pairs.prepare`), at its round.
+    """Run :func:`sweep` on a pair that is run already (:func:`interp.interventions.pairs.prepare`), at its round.
 
-    Without ``propagate`` later rounds are held at the latents of the run that is patched.
+    Args:
+        sites, metric, direction: as in :func:`sweep`.
+        propagate: False holds later rounds at the latents of the run that is patched.
     """
-    measure, cells = _measure(metric, direction, pair.model), chosen(pair.model, pair.layout, sites)
-    base, source = _sides(pair, direction)
+    measure = _find_measure(metric, direction, pair.model)
+    cells = select_sites(pair.model, pair.layout, sites)
+    base, source = _find_sides(pair, direction)
 
-    def read(ran: Outputs) -> Float[Tensor, "cell episode 1 1"]:
-        return measure.measure(Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0]), pair)[
-            ..., None, None
-        ]
+    def read(outputs: Outputs) -> Float[Tensor, "cell episode 1 1"]:
+        readout = Readout(outputs.predictions[:, :, 0], outputs.carried[:, :, 0, 0])
+        return measure.measure(readout, pair)[..., None, None]
 
-    experiment = Experiment(
-        model=pair.model,
-        run=base,
-        edits={f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)},
-        rounds=[pair.round],
-        horizon=pair.read - pair.round,
-        readout=read,
-        propagate=propagate,
-        update=measure.needs_update,
+    effects = run(
+        Experiment(
+            model=pair.model,
+            run=base,
+            edits={f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)},
+            rounds=[pair.round],
+            horizon=pair.read_round - pair.round,
+            readout=read,
+            propagate=propagate,
+            update=measure.needs_update,
+        )
     )
     return PatchingResult(
         sites=tuple(cells),
-        values=run(experiment).values[:, :, 0, 0],
+        values=effects.values[:, :, 0, 0],
         base=measure.measure(pair.readout(base), pair),
         source=measure.measure(pair.readout(source), pair),
         metric=measure.key,
         unit=measure.unit,
         direction=direction,
         round=pair.round,
-        read=pair.read,
+        read_round=pair.read_round,
         propagate=propagate,
         settings=provenance(pair.model, commit=pair.clean.commit, counted=pair.counted),
         participants=participants_of(pair.clean_episodes),
     )
 
 
-def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
+def _find_measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
+    """Return the metric, and raise on a direction that there is not."""
     require_known("direction", direction, ("denoising", "noising"))
     return find_metric(metric, model.layout)
 
 
-def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
-    """The run that is patched, and the run that activations are taken from."""
-    return (
-        (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
-    )
+def _find_sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
+    """Return the run that is patched, and the run that activations are taken from."""
+    if direction == "denoising":
+        return pair.corrupted, pair.clean
+    return pair.clean, pair.corrupted
 
 
 @checked
@@ -287,69 +449,90 @@ def round_map(
     model: Machine,
     clean: Episodes,
     corrupted: Episodes,
-    site: Site | str,
+    sites: Places,
     *,
-    rounds: Rounds = "all",
+    round: Rounds = "all",
     metric: str | Metric | None = None,
     direction: str = "denoising",
 ) -> Tabulated:
-    """Patch ``site`` at each of ``rounds`` and read at each of them, from the patched one on.
+    """Patch ``sites``, all at once, at each of some rounds and read at each of them, from the patched one on.
 
-    The metric is read per round: a regret is that round's loss. The ``size`` is the mean size of the effects of
-    episodes, the ``gap`` the unpatched difference, source minus base.
+    The metric is read per round: a regret is that round's loss.
+
+    Args:
+        sites: a site, its text, or several that are patched together.
+        round: the rounds that are patched and read: a slice, a list or "all".
+        metric, direction: as in :func:`sweep`.
+
+    Returns:
+        A table with a row a pair of rounds: ``size`` is the mean size of the effects of episodes, ``gap`` the
+        unpatched difference, source minus base.
     """
-    measure = _measure(metric, direction, model)
-    at_rounds = sorted(select_rounds(rounds, clean.n_rounds))
-    pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1])
+    measure = _find_measure(metric, direction, model)
+    rounds = sorted(select_rounds(round, clean.n_rounds))
+    pair = prepare(model, clean, corrupted, rounds[0], rounds[-1])
     warn_if_unrelated(pair)
-    base, source = _sides(pair, direction)
-    at = {t: replace(pair, round=t, read=t) for t in at_rounds}
+    base, source = _find_sides(pair, direction)
+    pairs = {t: replace(pair, round=t, read_round=t) for t in rounds}
 
-    def read(ran: Outputs) -> Float[Tensor, "1 episode pair 1"]:
-        found = []
+    def read(outputs: Outputs) -> Float[Tensor, "1 episode pair 1"]:
+        values: list[Tensor] = []
         for t, u in experiment.pairs:
-            start, lag = at_rounds.index(t), u - t
-            seen = Readout(
-                ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag]
-            )
-            found.append(
-                measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan
-            )
-        return torch.stack(found, 2).unsqueeze(-1)
+            start, lag = rounds.index(t), u - t
+            prediction = outputs.predictions[:, :, start, lag : lag + 1]
+            readout = Readout(prediction, outputs.carried[:, :, start, lag])
+            if u in pairs:
+                values.append(measure.measure(readout, pairs[u]))
+            else:
+                values.append(readout.latents[:, :, 0, 0] * torch.nan)
+        return torch.stack(values, 2).unsqueeze(-1)
 
-    edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
+    places = resolve_places(sites, model, base)
+    name = " + ".join(map(str, places))
     experiment = Experiment(
-        model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read
+        model=model,
+        run=base,
+        edits={name: [Edit(place, source) for place in places]},
+        rounds=rounds,
+        horizon=rounds[-1] - rounds[0],
+        reads="each",
+        readout=read,
     )
-    found = run(experiment)
-    sides = [
-        [measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)
-    ]
-    gaps = np.stack(
-        [(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)]
-    )
-    frame = found.to_frame().rename(columns={"edited": "patched"}).drop(columns=["edit", "outcome"])
-    frame = frame[frame["read"].isin(at_rounds)]
-    each = np.abs(
-        np.ascontiguousarray(found.effects[0, :, :, 0].double().numpy(force=True).T)
-    ).mean(-1)
-    size = dict(zip(found.rounds, each.tolist(), strict=True))
-    frame["size"] = [size[pair] for pair in zip(frame["patched"], frame["read"], strict=True)]
-    frame = frame.assign(gap=frame["read"].map(dict(zip(at_rounds, gaps.mean(1), strict=True))))
+    gaps: dict[int, float] = {}
+    for t, at in pairs.items():
+        difference = measure.measure(at.readout(source), at) - measure.measure(at.readout(base), at)
+        gaps[t] = float(difference.double().numpy(force=True).mean())
+    frame = _make_map_table(run(experiment), gaps)
     grid = frame.pivot(index="patched", columns="read", values="effect")  # NaN before the patch
-    by_lag = np.array([np.diagonal(grid.abs(), lag).mean() for lag in range(len(grid))])
-    lasts = int(np.flatnonzero(by_lag >= by_lag.max() / 2)[-1])
-    later = f"{lasts} round{'s' * (lasts != 1)} later"
-    title, told = (
-        f"{model.name}: {site}, round x round",
-        f" ({pair.counted})" if pair.counted else "",
-    )
+    lasts = _count_rounds_lit(grid)
+    later = "1 round" if lasts == 1 else f"{lasts} rounds"
+    counted = f" ({pair.counted})" if pair.counted else ""
+    title = f"{model.name}: {name}, round x round"
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
     return Tabulated(
-        sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}{told}.",
-        table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(
-            drop=True
-        ),
+        sentence=f"What is patched at {name} still moves {measure.key} by half of its largest effect {later} later"
+        f"{counted}.",
+        table=frame.assign(site=name, metric=measure.key, direction=direction),
         picture=lambda figures: figures.heatmaps({title: grid}, **axes),
         settings=provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted),
     )
+
+
+def _make_map_table(effects: Effects, gaps: dict[int, float]) -> pd.DataFrame:
+    """Return a row a pair of rounds, both of them keys of ``gaps``: effect with its interval, size and gap."""
+    frame = effects.to_frame().rename(columns={"edited": "patched"})
+    frame = frame.drop(columns=["edit", "outcome"])
+    frame = frame[frame["read"].isin(list(gaps))]
+    of_episodes = effects.effects[0, :, :, 0].double().numpy(force=True)
+    sizes = np.abs(np.ascontiguousarray(of_episodes.T)).mean(-1)
+    size_by_rounds = dict(zip(effects.rounds, sizes.tolist(), strict=True))
+    rounds = zip(frame["patched"], frame["read"], strict=True)
+    frame["size"] = [size_by_rounds[pair] for pair in rounds]
+    return frame.assign(gap=frame["read"].map(gaps)).reset_index(drop=True)
+
+
+def _count_rounds_lit(grid: pd.DataFrame) -> int:
+    """Return how many rounds later the mean size of the effect is last at least half of its largest."""
+    sizes = grid.abs()
+    by_lag = np.array([np.diagonal(sizes, lag).mean() for lag in range(len(grid))])
+    return int(np.flatnonzero(by_lag >= by_lag.max() / 2)[-1])

@@ -1,15 +1,16 @@
 """Sites: where in a round an intervention acts, as a small language shared by every routine.
 
 A site is a component, with a layer, a head and a position where the component has them. Its text form is
-``component[layer.head]@position``::
+``component[layer.head]@position``, or ``L1H0@position`` for what head 0 of layer 1 puts out::
 
-    resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1
+    resid_pre[1]@p?      L2H0@w?      pattern[0.1]      latent@<z>      embed@e_1
 
-Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
-``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query. The components
-are a machine's ``points``; where no machine is named, those of a transformer. An adapted machine's carried rows have
-its channels' labels, a channel's name stands for all of its rows, and ``+`` joins several; the index of a loop's cycle
-stands where a layer's does::
+``L2H0`` is the head's output before ``W_O``, the component ``z``; ``z[2.0]`` means the same, and ``head`` is another
+word for ``z``. Layers, heads and rounds count from 0. Positions are labels of the round's layout; a site without one
+means all positions. For ``scores`` and ``pattern`` the position is that of the query. The components are a machine's
+``points``; where no machine is named, those of a transformer. An adapted machine's carried rows have its channels'
+labels, a channel's name stands for all of its rows, and ``+`` joins several; the index of a loop's cycle stands where
+a layer's does::
 
     latent@h             latent@h+c           block[2]             reset
 """
@@ -38,28 +39,42 @@ from interp.support.checks import array_of, checked, checked_fields, fit, fitted
 from interp.support.errors import InputError, require, require_known, unknown_name
 
 ALIASES = {"head": "z"}
+HEAD = "z"
+"""The component that an address such as ``L1H0`` names: what a head puts out."""
 _UNKNOWN = Component("", "", "", "")
 _TEXT = re.compile(
     r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?"
 )
+_ADDRESS = re.compile(r"L(?P<layer>\d+)H(?P<head>\d+)(@(?P<position>[^#@]+))?")
+
+
+def head_address(layer: int, head: int) -> str:
+    """Return the address of a head, as it is printed and parsed everywhere.
+
+    >>> head_address(1, 0)
+    'L1H0'
+    """
+    return f"L{layer}H{head}"
+
+
+def _has_places(kind: Component) -> bool:
+    """Return whether its activation has an axis of positions, or of rows of what is carried."""
+    axes = kind.axes.split()
+    return "pos" in axes or "latent" in axes
 
 
 def component(name: str, model: Machine | None = None) -> Component:
-    """The component of that name, of a machine, or of any transformer."""
-    points, key = (COMPONENTS if model is None else model.points), ALIASES.get(name, name)
+    """Return the component of that name, of a machine, or of any transformer."""
+    points = COMPONENTS if model is None else model.points
+    key = ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points:
-        no_mlp = f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
-        raise InputError(
-            no_mlp
-            if "resid_post" in points
-            else f"{lacks(model, key)}; its points are {', '.join(points)}"
-        )
-    require_known(
-        "component",
-        name,
-        [*points, *(alias for alias, of in ALIASES.items() if of in points)],
-        limit=20,
-    )
+        if "resid_post" in points:
+            raise InputError(
+                f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out"
+            )
+        raise InputError(f"{lacks(model, key)}; its points are {', '.join(points)}")
+    aliases = [alias for alias, target in ALIASES.items() if target in points]
+    require_known("component", name, [*points, *aliases], limit=20)
     return points[key]
 
 
@@ -68,11 +83,13 @@ def component(name: str, model: Machine | None = None) -> Component:
 class Site:
     """A place in a round: no head means all heads, and no position (a label of the layout) means all positions.
 
-    >>> site = Site.parse("head[2.0]@w?")
+    >>> site = Site.parse("L2H0@w?")
     >>> site
     Site(component='z', layer=2, head=0, position='w?')
     >>> str(site), site.hook
-    ('z[2.0]@w?', 'blocks.2.attn.hook_z')
+    ('L2H0@w?', 'blocks.2.attn.hook_z')
+    >>> Site.parse("z[2.0]@w?") == site
+    True
     """
 
     component: str
@@ -82,62 +99,77 @@ class Site:
     kind: Component = field(default=_UNKNOWN, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        named = self.kind is _UNKNOWN
-        kind = (
-            component(fit("component", self.component, str))
-            if named
-            else fit("kind", self.kind, Component)
-        )
+        if self.kind is _UNKNOWN:
+            kind = component(fit("component", self.component, str))
+        else:
+            kind = fit("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
+        needs = "needs a layer" if kind.has_layer else "takes no layer"
+        form = f"{kind.key}[layer]@position" if kind.has_layer else f"{kind.key}@position"
         require(
             (self.layer is not None) == kind.has_layer,
-            f"a site of component {kind.key!r} {'needs a layer' if kind.has_layer else 'takes no layer'}, "
-            f"got layer {self.layer!r}; write {kind.key}{'[layer]' if kind.has_layer else ''}@position",
+            f"a site of component {kind.key!r} {needs}, got layer {self.layer!r}; write {form}",
         )
         require(
             self.head is None or kind.has_head,
             f"a site of component {kind.key!r} takes no head, got head {self.head!r}; "
             f"components with heads: {', '.join(c.key for c in COMPONENTS.values() if c.has_head)}",
         )
-        placed = self.position is None or bool({"pos", "latent"} & set(kind.axes.split()))
         require(
-            placed, f"a site of component {kind.key!r} takes no position, got {self.position!r}"
+            self.position is None or _has_places(kind),
+            f"a site of component {kind.key!r} takes no position, got {self.position!r}",
         )
 
     def __str__(self) -> str:
-        where = (
-            ""
-            if self.layer is None
-            else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
-        )
-        return f"{self.component}{where}" + ("" if self.position is None else f"@{self.position}")
+        at = "" if self.position is None else f"@{self.position}"
+        if self.layer is None:
+            return f"{self.component}{at}"
+        if self.head is None:
+            return f"{self.component}[{self.layer}]{at}"
+        if self.component == HEAD:
+            return f"{head_address(self.layer, self.head)}{at}"
+        return f"{self.component}[{self.layer}.{self.head}]{at}"
 
     @classmethod
     def parse(cls, text: str, model: Machine | None = None) -> Site:
-        """The site that a text names, in a machine or in any transformer."""
-        match = _TEXT.fullmatch(text.strip())
+        """Return the site that a text names, in a machine or in any transformer."""
+        stripped = text.strip()
+        address = _ADDRESS.fullmatch(stripped)
+        is_point = model is not None and stripped.partition("@")[0] in model.points
+        if address is not None and not is_point:
+            return cls(
+                HEAD,
+                layer=int(address["layer"]),
+                head=int(address["head"]),
+                position=address["position"],
+                kind=component(HEAD, model),
+            )
+        match = _TEXT.fullmatch(stripped)
         if match is None:
             raise InputError(
-                f"{text!r} is not a site; write component[layer.head]@position, such as 'z[2.0]@p?' or 'latent'"
+                f"{text!r} is not a site; write component[layer.head]@position, such as 'resid_pre[1]@p?' or 'latent', "
+                "and 'L2H0@p?' for what head 0 of layer 2 puts out"
             )
-        layer, head = (
-            None if number is None else int(number) for number in (match["layer"], match["head"])
-        )
         return cls(
-            match["component"], layer, head, match["position"], component(match["component"], model)
+            match["component"],
+            layer=None if match["layer"] is None else int(match["layer"]),
+            head=None if match["head"] is None else int(match["head"]),
+            position=match["position"],
+            kind=component(match["component"], model),
         )
 
     @classmethod
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
-        """The site at a hook point's name."""
+        """Return the site at a hook point's name."""
         for kind in COMPONENTS.values():
-            match = re.fullmatch(re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)"), hook)
+            pattern = re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)")
+            match = re.fullmatch(pattern, hook)
             if match:
-                return cls(kind.key, int(match[1]) if kind.has_layer else None, head, position)
-        raise unknown_name(
-            "hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20
-        )
+                layer = int(match[1]) if kind.has_layer else None
+                return cls(kind.key, layer, head=head, position=position)
+        hooks = [kind.hook for kind in COMPONENTS.values()]
+        raise unknown_name("hook point of a component", hook, hooks, limit=20)
 
     @property
     def hook(self) -> str:
@@ -145,45 +177,48 @@ class Site:
         return self.kind.hook.format(layer=self.layer)
 
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
-        """The names of its places in a round: positions, or rows of what is carried."""
-        if self.kind.labels or self.kind.axes != "latent":
-            return self.kind.labels or layout.labels
+        """Return the names of its places in a round: positions, or rows of what is carried."""
+        if self.kind.labels:
+            return self.kind.labels
+        if self.kind.axes != "latent":
+            return layout.labels
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
-        """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector."""
-        position = self._places(self.labels(layout))
+        """Return an index of the activation ``[batch, ...]``: one entry for each axis between batch and vector."""
+        place = self._find_place(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head
-        by_axis = {"pos": position, "latent": position, "head": head}
-        return slice(None), *(by_axis.get(axis, slice(None)) for axis in self.kind.axes.split())
+        by_axis = {"pos": place, "latent": place, "head": head}
+        axes = self.kind.axes.split()
+        return slice(None), *(by_axis.get(axis, slice(None)) for axis in axes)
 
-    def _places(self, labels: tuple[str, ...]) -> slice | int | list[int]:
-        """Its place among those called ``labels``, or its rows, in order, where it names channels."""
+    def _find_place(self, labels: tuple[str, ...]) -> slice | int | list[int]:
+        """Return its place among ``labels``, or its rows, in order, where it names channels."""
         if self.position is None:
             return slice(None)
-        if self.position in labels or self.kind.axes != "latent":
-            what = "latent position" if self.kind.axes == "latent" else "position label"
+        is_carried = self.kind.axes == "latent"
+        if self.position in labels or not is_carried:
+            what = "latent position" if is_carried else "position label"
             require_known(what, self.position, labels, limit=40)
             return labels.index(self.position)
         rows: set[int] = set()
-        for name in self.position.split("+"):
-            of = {
-                i
-                for i, label in enumerate(labels)
-                if re.fullmatch(rf"{re.escape(name)}(_\d+)?", label)
-            }
-            if not of:
-                raise unknown_name("latent position", name, labels, limit=40)
-            rows |= of
+        for channel in self.position.split("+"):
+            pattern = re.compile(rf"{re.escape(channel)}(_\d+)?")
+            of_channel = {i for i, label in enumerate(labels) if pattern.fullmatch(label)}
+            if not of_channel:
+                raise unknown_name("latent position", channel, labels, limit=40)
+            rows |= of_channel
         return sorted(rows)
 
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
-        """What it selects of an activation ``[batch, ...]``."""
+        """Return what it selects of an activation ``[batch, ...]``."""
         try:
             return activation[self.index(layout)]
         except IndexError as error:
-            message = f"an activation of shape {tuple(activation.shape)} does not hold {str(self)!r}: {error}"
-            raise InputError(message) from error
+            shape = tuple(activation.shape)
+            raise InputError(
+                f"an activation of shape {shape} does not hold {str(self)!r}: {error}"
+            ) from error
 
 
 @checked
@@ -194,88 +229,133 @@ def sites(
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
-    """Every site of the given components, in the order computed: by component, layer, head, position.
+    """List every site of some components, in the order computed: by component, layer, head, position.
 
-    ``components`` are :func:`swept` when None. ``positions`` are labels of the layout (the model's own when None) or of
-    the rows of what is carried, "all" for each on its own, or None for whole activations.
+    Args:
+        layout: of the rounds; the model's own when None.
+        components: their names; those that are :func:`swept` when None.
+        positions: labels of the layout, or of the rows of what is carried; "all" for each on its own, or None for whole
+            activations.
+        layers: counted from 0, or "all".
     """
     layout = model.layout if layout is None else layout
     require(
         layout.task == model.layout.task,
         f"layout is of {layout.task!r}, not of {model.layout.task!r}",
     )
-    components = swept(model) if components is None else components
+    if components is None:
+        components = swept(model)
     names = [components] if isinstance(components, str) else non_empty("components", components)
-    wanted = None if isinstance(layers, str) else non_empty("layers", layers)
-    require(
-        positions is None or isinstance(positions, str) or len(positions := list(positions)) > 0,
-        "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
-    )
+    wanted_layers = None if isinstance(layers, str) else non_empty("layers", layers)
+    if not (positions is None or isinstance(positions, str)):
+        positions = list(positions)
+        require(
+            len(positions) > 0,
+            "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
+        )
     every: list[Site] = []
     for name in names:
         kind = component(name, model)
-        several = (
-            (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
-        )
-        heads = range(kind.n_heads) if kind.n_heads else (None,)
-        at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
-        every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]
+        of_layers: Iterable[int | None] = [None]
+        if kind.has_layer:
+            of_layers = range(kind.n_layers) if wanted_layers is None else wanted_layers
+        of_heads = range(kind.n_heads) if kind.n_heads else [None]
+        first = Site(kind.key, 0 if kind.has_layer else None, kind=kind)
+        labels = _find_labels(first, layout, positions)
+        for layer, head, label in product(of_layers, of_heads, labels):
+            every.append(Site(kind.key, layer, head=head, position=label, kind=kind))
     require(bool(every), f"no site of {', '.join(names)} is at {positions}")
     return [resolve(site, model, layout) for site in dict.fromkeys(every)]
 
 
-def chosen(
+def select_sites(
     model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None
 ) -> list[Site]:
-    """Sites as users give them: sites, their texts, and names of components, or those that are :func:`swept`.
+    """List sites from what users write: sites, their texts and names of components; those :func:`swept` when None.
 
     The name of a component that stands in layers ("resid_pre") means every layer, head and position of it, each on its
-    own; that of another ("latent") is a site, all of it at once.
+    own, and "resid_pre@p?" every layer and head at one position. That of another ("latent") is one site, all of it at
+    once.
     """
     if given is None:
         return sites(model, layout)
-    found: list[Site] = []
-    for one in [given] if isinstance(given, Site | str) else non_empty("sites", given):
-        whole = isinstance(one, str) and one.isidentifier() and component(one, model).has_layer
-        found += sites(model, layout, str(one)) if whole else [resolve(one, model, layout)]
-    return found
+    every: list[Site] = []
+    for text in [given] if isinstance(given, Site | str) else non_empty("sites", given):
+        name, at, position = str(text).partition("@")
+        is_head = _ADDRESS.fullmatch(name) is not None
+        is_component = isinstance(text, str) and name.isidentifier() and not is_head
+        if is_component and component(name, model).has_layer:
+            every += sites(model, layout, name, positions=position if at else "all")
+        else:
+            every.append(resolve(text, model, layout))
+    return every
+
+
+def resolve_one(
+    given: Site | str | Sequence[Site | str], model: Machine, layout: RoundLayout
+) -> Site:
+    """Return the one site that is meant, checked against ``model``; several rows of what is carried are joined.
+
+    >>> import interp
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> str(resolve_one(["latent@<z>"], model, model.layout))
+    'latent@<z>'
+    """
+    if isinstance(given, Site | str):
+        return resolve(given, model, layout)
+    every = [resolve(site, model, layout) for site in non_empty("sites", given)]
+    if len(every) == 1:
+        return every[0]
+    names = ", ".join(map(str, every))
+    rows = [site.position for site in every if site.kind.axes == "latent" and site.position]
+    require(
+        len(rows) == len(every),
+        f"one site is read here, or several channels of what is carried, such as ['latent@h', 'latent@c']; got {names}",
+    )
+    joined = "+".join(str(row) for row in rows)
+    return resolve(replace(every[0], position=joined), model, layout)
 
 
 def swept(model: Machine) -> tuple[str, ...]:
-    """The components that are swept by default: those of a residual stream, or every point of a machine without one."""
-    return ("resid_pre", "attn_out", "z") if "resid_pre" in model.points else tuple(model.points)
+    """Return what is swept by default: a residual stream's components, or every point of a machine without one."""
+    if "resid_pre" in model.points:
+        return "resid_pre", "attn_out", "z"
+    return tuple(model.points)
 
 
 def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
-    """Which numbers of what is carried a control may move: a channel's, and not those that pad its rows.
+    """Return which numbers of what is carried a control may move: a channel's, and not those that pad its rows.
 
     How far a channel that grows is written (``NAME_length``) is the same in every episode, and left out here.
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
-    widths = [0 if channel.name in lengths else channel.shape[-1] for channel in model.channels]
-    rows = torch.tensor(widths).repeat_interleave(
-        torch.tensor([channel.rows for channel in model.channels])
-    )
-    return torch.arange(max(channel.shape[-1] for channel in model.channels)) < rows.unsqueeze(1)
+    widths: list[int] = []
+    for channel in model.channels:
+        width = 0 if channel.name in lengths else channel.shape[-1]
+        widths += [width] * channel.rows
+    widest = max(channel.shape[-1] for channel in model.channels)
+    return torch.arange(widest) < torch.tensor(widths).unsqueeze(1)
 
 
-def _places(
+def _find_labels(
     site: Site, layout: RoundLayout, positions: str | Iterable[str] | None
 ) -> list[str | None]:
-    """The labels that a sweep asks for, of those that the component has places for; None for whole activations."""
-    axes = site.kind.axes.split()
-    if positions is None or not {"pos", "latent"} & set(axes):
+    """List the labels to visit, of those that the component has places for; [None] for whole activations."""
+    if positions is None or not _has_places(site.kind):
         return [None]
     labels = site.labels(layout)
-    if "latent" in axes or site.kind.labels:
-        wanted = (positions,) if isinstance(positions, str) else positions
-        return [label for label in labels if wanted == ("all",) or label in wanted]
+    if "latent" in site.kind.axes.split() or site.kind.labels:
+        if positions == "all":
+            return list(labels)
+        wanted = [positions] if isinstance(positions, str) else list(positions)
+        return [label for label in labels if label in wanted]
     return [labels[i] for i in layout.positions(positions)]
 
 
 def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
-    """``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``."""
-    site = Site.parse(site, model) if isinstance(site, str) else site
+    """Return ``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``."""
+    if isinstance(site, str):
+        site = Site.parse(site, model)
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
         require(
@@ -289,14 +369,15 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
-    """A copy of ``activation`` with ``new`` at the site."""
+    """Return a copy of ``activation`` with ``new`` at the site."""
     changed = activation.clone()
+    new = fit("what is written", new, Tensor)
     try:
-        changed[site.index(layout)] = fit("what is written", new, Tensor).to(changed.dtype)
+        changed[site.index(layout)] = new.to(changed.dtype)
     except (IndexError, RuntimeError):
-        at, given = tuple(activation.shape), tuple(new.shape)
         raise InputError(
-            f"what is written at {str(site)!r} has shape {given}: no fit to activations {at}"
+            f"what is written at {str(site)!r} has shape {tuple(new.shape)}: no fit to activations "
+            f"{tuple(activation.shape)}"
         ) from None
     return changed
 
@@ -329,23 +410,21 @@ class Place:
         directions: ArrayLike | Tensor | None = None,
         model: Machine | None = None,
     ) -> Place:
-        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
+        """Make a place from directions that span the subspace, orthonormal or not.
 
-        The text of a site is one of any transformer, or of ``model``.
+        Args:
+            site: a site, or its text in any transformer, or in ``model``.
+            directions: ``[rank, d]``; the whole activation when None.
         """
-        site = Site.parse(site, model) if isinstance(site, str) else site
+        if isinstance(site, str):
+            site = Site.parse(site, model)
         if directions is None:
             return cls(site)
-        rows = torch.as_tensor(
-            np.atleast_2d(array_of("directions", directions, finite=True))
-        ).double()
-        fits = (
-            np.ndim(directions) > 0
-            and rows.ndim == 2
-            and int(torch.linalg.matrix_rank(rows)) == len(rows) > 0
-        )
+        numbers = np.atleast_2d(array_of("directions", directions, finite=True))
+        rows = torch.as_tensor(numbers).double()
+        is_table = np.ndim(directions) > 0 and rows.ndim == 2 and len(rows) > 0
         require(
-            fits,
+            is_table and int(torch.linalg.matrix_rank(rows)) == len(rows),
             f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}",
         )
         basis, _ = torch.linalg.qr(rows.T)
@@ -357,40 +436,43 @@ class Place:
         return self.basis is None and self.elsewhere is None
 
     def __str__(self) -> str:
-        return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
+        rank = "" if self.basis is None else f" (rank {self.basis.shape[1]})"
+        return f"{self.site}{rank}"
 
     def placebo(self, width: int, seed: int, padding: int = 0) -> Place | None:
-        """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
+        """Make the control: the activation moves equally far, in a random subspace orthogonal to the one interchanged.
 
         It has equal rank, or what is left of the space; for a whole activation it is a random line. A random subspace
-        that overlaps holds a part of the variable (it scored up to .46 at true sites of handwired models). None where
-        there is no
-        such direction: at heads, attention scores and single numbers. ``width`` numbers of the activation mean
-        something, and so many more are ``padding``.
+        that overlaps holds a part of the variable (it scored up to .46 at true sites of handwired models).
+
+        Args:
+            width: how many numbers of the activation mean something.
+            padding: how many more only pad it.
+
+        Returns:
+            None where there is no such direction: at heads, attention scores and single numbers.
         """
         integer("width", width, 1, 10**6)
         integer("padding", padding, 0)
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
-        rank = (
-            int(width > 1)
-            if self.basis is None
-            else min(self.basis.shape[1], width - self.basis.shape[1])
-        )
+        taken = 0 if self.basis is None else self.basis.shape[1]
+        rank = min(max(taken, 1), width - max(taken, 1))
         if rank <= 0:
             return None
-        normal = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed))
-        drawn = torch.nn.functional.pad(
-            torch.linalg.svd(normal, full_matrices=False).U, (0, 0, 0, padding)
-        )
+        generator = torch.Generator().manual_seed(seed)
+        normal = torch.randn(width, rank, generator=generator)
+        unit = torch.linalg.svd(normal, full_matrices=False).U
+        drawn = nn.functional.pad(unit, (0, 0, 0, padding))
         if self.basis is None:
             return replace(self, elsewhere=drawn)
         drawn = drawn.to(self.basis)
-        apart, _ = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn))
-        return replace(self, elsewhere=apart)
+        shared = self.basis @ (self.basis.T @ drawn)
+        orthogonal, _ = torch.linalg.qr(drawn - shared)
+        return replace(self, elsewhere=orthogonal)
 
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
-        """The base's activation after the interchange.
+        """Return the base's activation after the interchange.
 
         It and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and ``random_basis`` (a
         test compares them), without that import: it loads half of ``transformers``.
@@ -403,41 +485,47 @@ class Place:
             len(basis) == base.shape[-1],
             f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}",
         )
-        unit = torch.eye(basis.shape[-1]).to(basis)  # NaN is not close to it
-        fits = self.basis is None or torch.allclose(basis.mT @ basis, unit, atol=0.02)
-        require(
-            fits,
-            f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not",
-        )
+        if self.basis is not None:
+            gram = basis.mT @ basis
+            unit = torch.eye(len(gram)).to(basis)
+            require(  # NaN is not close to it
+                torch.allclose(gram, unit, atol=0.02),
+                f"the basis of {str(self)!r} is not orthonormal; Place.of takes directions that are not",
+            )
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted
-        other, distance = self.elsewhere.to(move), (wanted - base).norm(dim=-1, keepdim=True)
-        move = move @ other @ other.T
-        return base + move * (distance / move.norm(dim=-1, keepdim=True).clamp_min(1e-8))
+        other = self.elsewhere.to(move)
+        distance = (wanted - base).norm(dim=-1, keepdim=True)
+        along = move @ other @ other.T
+        scale = distance / along.norm(dim=-1, keepdim=True).clamp_min(1e-8)
+        return base + along * scale
 
 
 Places = Place | Site | str | Sequence[Place | Site | str]
-"""What users give where places are asked for: one or several, each of them a place, a site or its text."""
+"""What users write where places are expected: one or several, each of them a place, a site or its text."""
 
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
-    """Places from sites or their texts, each checked against the model."""
+    """List places from sites or their texts, each checked against the model."""
     several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
-    named = [
-        place if isinstance(place, Place) else Place.of(place, model=model) for place in several
-    ]
-    return [replace(place, site=resolve(place.site, model, run.layout)) for place in named]
+    resolved: list[Place] = []
+    for place in several:
+        if not isinstance(place, Place):
+            place = Place.of(place, model=model)
+        site = resolve(place.site, model, run.layout)
+        resolved.append(replace(place, site=site))
+    return resolved
 
 
 def tile(x: Tensor, times: int) -> Tensor:
-    """The rows of ``x``, repeated ``times`` times."""
+    """Repeat the rows of ``x`` so many ``times``."""
     return x.repeat(times, *[1] * (x.ndim - 1))
 
 
 @contextmanager
 def frozen(model: Machine) -> Iterator[None]:
-    """No parameter of ``model`` takes a gradient inside."""
+    """Take no gradient for the parameters of ``model`` inside."""
     module = cast(nn.Module, model)
     flags = [parameter.requires_grad for parameter in module.parameters()]
     module.requires_grad_(False)

@@ -24,7 +24,7 @@ from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
-from interp.interventions.sites import Site, carried_mask, resolve, write
+from interp.interventions.sites import Site, carried_mask, resolve_one, write
 from interp.model.run import Rollout, select_rounds
 from interp.stats.decoder import RIDGE
 from interp.stats.intervals import bootstrap_mean, ratio_interval
@@ -87,22 +87,22 @@ def fitted_direction(
     episodes: Episodes | Rollout,
     algorithm: Algorithm,
     change: ArrayLike,
-    site: Site | str = "latent",
+    sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
     """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
     A decoder's weights, fitted on ``episodes``, say how to *read* a state; this is how latents vary with what is read
-    (:meth:`interp.stats.decoder.Decoder.move`). With ``site="latent@h"`` one channel is read and moved alone.
+    (:meth:`interp.stats.decoder.Decoder.move`). With ``sites="latent@h"`` one channel is read and moved alone.
     """
     memory, base = _memory(algorithm), run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
-    place = resolve(site, model, base.layout)
+    place = resolve_one(sites, model, base.layout)
     writer = Writer.fit(
         model,
         base,
         values,
-        decodable(base, values, (memory, *others), site=place),
+        decodable(base, values, (memory, *others), sites=place),
         place,
         ridge=RIDGE,
     )

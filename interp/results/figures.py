@@ -119,14 +119,19 @@ def trajectories(
 
 
 def over_rounds(
-    key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int, first: int = 1
+    key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int
 ) -> pd.DataFrame:
-    """The mean over episodes in every round with its 95 % interval: a curve for :func:`curves`.
+    """Return the mean over episodes in every round with its 95 % interval: a curve for :func:`curves`.
 
-    ``key`` picks colour and dash, ``name`` is for the legend, and ``first`` is what the first round is called.
+    Args:
+        key: picks colour and dash.
+        name: for the legend.
+
+    Returns:
+        One row a round, counted from 0.
     """
     mean, low, high = bootstrap_mean(values, seed=seed)
-    rounds = np.arange(first, first + len(mean))
+    rounds = np.arange(len(mean))
     return pd.DataFrame(
         {"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high}
     )

@@ -1,11 +1,11 @@
 """What a page shows, a view, and the edits in it: words of the page's address, hooks of the engine, and Python.
 
-    >>> edit = Edit.parse("zero 20- z[1.0]@p? -")
+    >>> edit = Edit.parse("zero 20- L1H0@p? -")
     >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
-    ('zero', 20, True, 'z[1.0]@p?', 'zero 20- z[1.0]@p? -')
-    >>> view = View.of("round=20&edit=input+20+flip-vote+expert%3D1")
+    ('zero', 20, True, 'L1H0@p?', 'zero 20- L1H0@p? -')
+    >>> view = View.of("round=20&edit=input+20+flip-vote+expert%3Dp_2")
     >>> [str(edit) for edit in view.edits], view.query()
-    (['input 20 flip-vote expert=1'], 'round=20&edit=input+20+flip-vote+expert%3D1')
+    (['input 20 flip-vote expert=p_2'], 'round=20&edit=input+20+flip-vote+expert%3Dp_2')
 
 How an edit is written, one of each kind, and why a view is an address: docs/method/pages.md.
 """

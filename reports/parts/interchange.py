@@ -189,8 +189,8 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
 def _called(text: str) -> str:
     """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
 
-    >>> _called("resid_post[0]@p? (rank 2)"), _called("z[2.0]@w?")
-    ('residual stream after layer 0 at p? (rank 2)', 'z of head L2H0 at w?')
+    >>> _called("resid_post[0]@p? (rank 2)"), _called("L2H0@w?")
+    ('residual stream after layer 0 at p? (rank 2)', 'head L2H0 at w?')
     """
 
     def said(site: re.Match[str]) -> str:
@@ -199,7 +199,8 @@ def _called(text: str) -> str:
             return f"{component} of head L{layer}H{head}"
         return str(_SAYS["sites"].get(component, component + " of layer {}")).format(layer)
 
-    return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")
+    named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text)
+    return re.sub(r"(?<!head )\bL\d+H\d+", r"head \g<0>", named).replace("@", " at ")
 
 
 def _where(text: str) -> str:

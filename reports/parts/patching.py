@@ -8,8 +8,9 @@ import pandas as pd
 
 from interp.core.display import lacks
 from interp.interventions import causal_tables
+from interp.interventions.edge_graph import EXITS, split_head
 from interp.interventions.patching import PatchingResult, sweep
-from interp.interventions.sites import sites
+from interp.interventions.sites import head_address, sites
 from interp.results import figures
 from interp.results.measure import Control, Measure, decisive
 from interp.stats.intervals import Interval
@@ -52,7 +53,13 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
             read = t if metric == "state" else t + corruption.delay
             cells = sites(context.model, context.model.layout.fit(clean), named)
             result = sweep(
-                context.model, clean, corrupted, t, read=read, sites=cells, metric=metric or usual
+                context.model,
+                clean,
+                corrupted,
+                t,
+                read_round=read,
+                sites=cells,
+                metric=metric or usual,
             )
             patched.append((what, result))
         return patched
@@ -74,7 +81,7 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     ]
     for what, result in differences:
         where = f"round {result.round}" + (
-            f", read at round {result.read}" if result.read != result.round else ""
+            f", read at round {result.read_round}" if result.read_round != result.round else ""
         )
         caption = (
             f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
@@ -236,16 +243,19 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
 
 
 def _called(name: str, heads: Heads) -> str:
-    """``0.3.v`` as the head's own name and what of it reads."""
-    place, _, port = name.partition(".")
+    """Return the text for a node of the graph: ``L0H3.v`` as the head's own name and what of it reads."""
     if name.startswith("mlp "):
         return f"MLP of layer {int(name[4:])}"
-    if not place.isdigit():
-        return {"embed": "embedding"}.get(name, name)
-    index, _, port = port.partition(".")
-    names = heads[int(place)]
-    number = list(names)[int(index)] if int(index) < len(names) else f"unused head L{place}H{index}"
-    text = f"{number} {names.get(number, '')}".strip()
+    if name == "embed":
+        return "embedding"
+    if name in EXITS:
+        return name
+    layer, head, port = split_head(name)
+    address = head_address(layer, head)
+    of_layer = heads[layer]
+    text = f"unused head {address}"
+    if address in of_layer:
+        text = f"{address} {of_layer[address]}".strip()
     return f"{text}, {_PORTS[port]}" if port else text
 
 

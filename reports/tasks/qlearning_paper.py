@@ -138,7 +138,7 @@ def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataF
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     long = frame["panel"] == f"{_LONG} rounds"
-    tenths = frame[frame["round"] % 10 == 0]
+    tenths = frame[(frame["round"] + 1) % 10 == 0]
     size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
     about: dict[str, Any] = {"n": _N_WORLDS, "size": size}
     last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
@@ -271,7 +271,7 @@ def _decode(context: Context) -> _Decoded:
         "control": ("table of zeros", episodes.q_tables),
     }
     frames = [
-        figures.over_rounds(key, name, np.sqrt((error**2).sum((2, 3))), context.seed, first=0)
+        figures.over_rounds(key, name, np.sqrt((error**2).sum((2, 3))), context.seed)
         for key, (name, error) in missed.items()
     ]
     last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}

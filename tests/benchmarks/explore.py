@@ -44,7 +44,7 @@ def edits(explorer: Explorer) -> list[Edit]:
         record.key for record in bench.task.analysis.corruptions() if not record.changes_history
     ]
     places = [
-        name for name in ("latent", "z[1.0]", "reset") if name.split("[")[0] in bench.model.points
+        name for name in ("latent", "L1H0", "reset") if name.split("[")[0] in bench.model.points
     ]
     chosen = []
     for i in range(N_EDITS):

@@ -47,7 +47,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
     )
     wma, q = interp.load("wma-learned"), interp.load("qlearning-learned")
     episodes = experts.sample(256, 50, 4, seed=0)
-    clean, corrupted = corruptions.flip_vote(episodes, round=20, expert=1)
+    clean, corrupted = corruptions.flip_vote(episodes, round=20, expert="p_2")
     trajectories = mdp.sample(512, 10, 5, 3, seed=0)
     effort = compare.Effort(known=16, test=8, rounds=16, starts=2, battery=4, untrained=1)
     return {

@@ -390,7 +390,7 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
     """Each path's untrained shares are those of the model's own shape, then of the reference's."""
     assert [tuple(map(len, p.untrained)) for p in turned.paths] == [(2, 1), (2, 1)]
     fresh, (latents, label) = untrained(handwired(), 0), turned.paths
-    options = {"rounds": SMALL.at[::3], "split": Split(each=False, n_random=0, seed=SMALL.seed)}
+    options = {"round": SMALL.at[::3], "split": Split(each=False, n_random=0, seed=SMALL.seed)}
     for path, outcome in ((latents, {}), (label, {"outcome": "latents"})):
         through = paths(fresh, "pattern", path.at)
         cause = path.cause if path is latents else [path.cause]
@@ -412,13 +412,13 @@ def test_each_model_has_its_own_paths(crossed, samples):
         split = Split(each=False, n_random=0, seed=SMALL.seed)
         decode = subject.decoder(algorithm, "log_weights")
         latents = mediate(subject.model, samples.test, samples.other, "latent",
-                          paths(subject.model, "pattern", "p?"), rounds=SMALL.at, split=split)  # fmt: skip
+                          paths(subject.model, "pattern", "p?"), round=SMALL.at, split=split)  # fmt: skip
         label = mediate(subject.model, samples.test, samples.other, ["embed@y"], paths(subject.model, "pattern", "w?"),
-                        outcome=Outcome("state", decode), rounds=SMALL.at,
+                        outcome=Outcome("state", decode), round=SMALL.at,
                         split=split)  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
     assert part.paths[0].shares["blocked"][0].high < 0.9 < part.paths[0].shares["blocked"][1].low
-    assert [(len(c["rounds"]), c["split"].n_random, c["split"].each) for c in crossed.calls] == [
+    assert [(len(c["round"]), c["split"].n_random, c["split"].each) for c in crossed.calls] == [
         *[(4, 0, False)] * 4,
         *[(2, 0, False)] * 6,
     ]

@@ -113,7 +113,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
                 model.model, run.select(others), held, ("log_weights",), ridge=RIDGE
             )
             found = transition(
-                model.model, episodes, writer, rounds=SMALL.at, horizon=3, by=by
+                model.model, episodes, writer, round=SMALL.at, horizon=3, by=by
             ).under(algorithm)
             mine = fold[rows] == k
             assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
@@ -142,11 +142,11 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     model, half = subjects[0], weighted_majority(0.15)
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
-    held = transition(model.model, test, writer, rounds=SMALL.at).under(half).missed.sum()
+    held = transition(model.model, test, writer, round=SMALL.at).under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()
     for rule in (one for one in part.rules if families[one.key].extends != half.key):
         made = _made(families[rule.key], rule.parameters)
-        missed = transition(model.model, test, writer, rounds=SMALL.at).under(made).missed.sum()
+        missed = transition(model.model, test, writer, round=SMALL.at).under(made).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / held)
 
 

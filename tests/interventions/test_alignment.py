@@ -26,7 +26,7 @@ CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched ra
 
 @pytest.fixture(scope="module")
 def found(wma, pair):
-    options = {"rounds": slice(3, 12), "search": Search(steps=60, restarts=1)}
+    options = {"round": slice(3, 12), "search": Search(steps=60, restarts=1)}
     return align(
         wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options
     )
@@ -63,14 +63,14 @@ def test_a_learned_basis_is_a_place_to_interchange(wma, pair, found):
     """What was learned from some pairs gives the counterfactual's choice in an ordinary interchange, too."""
     place = Place.of(found.site, found.basis.T)
     result = interchange(
-        wma[1], *pair, weighted_majority(0.5), "log_weights", place, rounds=slice(3, 12)
+        wma[1], *pair, weighted_majority(0.5), "log_weights", place, round=slice(3, 12)
     )
     assert result.iia_informative > 0.95
 
 
 def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
     result = align(
-        wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", rounds=slice(3, 12)
+        wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", round=slice(3, 12)
     )
     assert result.accuracy() == 0.0 and result.fits["learned"].steps == (0,)
 
@@ -78,7 +78,7 @@ def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
 def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
     _, model = wma
     before, state = model.digest(), torch.random.get_rng_state()
-    options = {"rounds": slice(3, 12), "search": Search(steps=4, restarts=1, seed=3)}
+    options = {"round": slice(3, 12), "search": Search(steps=4, restarts=1, seed=3)}
     first, second = (
         align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
         for _ in range(2)
@@ -144,7 +144,7 @@ def test_hard_attention_needs_a_smooth_stand_in():
             q_learning(),
             "next_values",
             "resid_post[1]@Select",
-            rounds=slice(4, 10),
+            round=slice(4, 10),
         )
 
 
@@ -152,7 +152,7 @@ def test_hard_attention_needs_a_smooth_stand_in():
     ("options", "message"),
     [
         (
-            {"site": "resid_post[1]@w?"},
+            {"sites": "resid_post[1]@w?"},
             r"'w\?' comes after 'p\?', where the prediction is read, and cannot change it",
         ),
         (
@@ -160,10 +160,10 @@ def test_hard_attention_needs_a_smooth_stand_in():
             r"0 of the 576 pairs that train are informative \(setting 'match' .* 100 are needed",
         ),
         (
-            {"rounds": 0},
+            {"round": 0},
             r"0 of the 64 pairs that train .* give more episodes, more or later rounds",
         ),
-        ({"site": "resid_post[1]"}, "aligning needs one vector"),
+        ({"sites": "resid_post[1]"}, "aligning needs one vector"),
         ({"search": Search(rank=99)}, "rank must be an integer from 1 to d_model = 44, got 99"),
         ({"search": Search(held_out=0.98)}, "held_out 0.98 of 24 episodes leaves none"),
         ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'"),
@@ -172,8 +172,8 @@ def test_hard_attention_needs_a_smooth_stand_in():
 def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, message):
     given = {
         "variable": "log_weights",
-        "site": "resid_post[1]@p?",
-        "rounds": slice(3, 12),
+        "sites": "resid_post[1]@p?",
+        "round": slice(3, 12),
         **options,
     }
     refuses(message, align, wma[1], *pair, weighted_majority(0.5), **given)
@@ -194,7 +194,7 @@ def test_both_machines_at_full_size(name, arguments, variable, true, wrong, seed
     model = interp.load(name, **arguments)
     task, smooth = interp.tasks.of(model), circuits.differentiable(model)
     episodes = [task.sample_for(model, 48, 16, 2 * seed + i) for i in (0, 1)]
-    options = {"rounds": slice(1, 16), "search": Search(smooth=smooth, seed=seed)}
+    options = {"round": slice(1, 16), "search": Search(smooth=smooth, seed=seed)}
     for site in (*true, *wrong):
         result = align(model, *episodes, task.explains(model), variable, site, **options)
         if site in true:

@@ -99,7 +99,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
     heads = {
         name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")
     }
-    fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
+    fetch, choice = f"L0H{heads['1.6']}", f"L2H{heads['3.1']}"
     assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
         f"embed -> {fetch}.v",
         f"{fetch} -> mlp 1",
@@ -225,7 +225,7 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
         Claim.at("log_weights", ["latent"], "state"),
         Claim.at("label", ["embed@p?"], "state", control=True),
     ]
-    frame = carriers(model, *pair, algorithm, claims, rounds=slice(4, 9), decode=decode)
+    frame = carriers(model, *pair, algorithm, claims, round=slice(4, 9), decode=decode)
     assert frame.iia_informative.tolist() == [1, 1, 0] and frame.iia[2] == frame.chance[2]
     assert (frame.random < 0.2).all() and (frame.n_informative > 20).all()
 

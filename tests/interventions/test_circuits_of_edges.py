@@ -12,6 +12,7 @@ from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph, strongest_reads
 from interp.interventions.pairs import Metric, prepare
+from interp.interventions.sites import head_address
 from interp.tasks import experts
 from interp.tasks.experts import analysis as corruptions
 from tests.refusals import refuses
@@ -28,12 +29,12 @@ def sums(napkin, napkin_pair):
 @pytest.mark.parametrize(
     ("edge", "expected"),
     [
-        (("0.0", "1.0.q"), (18 + 3) + 5 * (8 + 3) - 9),
-        (("0.0", "prediction"), (8 + 3) + 5 * (18 + 3) - 9),
-        (("embed", "0.0.k"), 6 * (2 * 2 * 3 + 3) - 9),
-        (("embed", "1.1.v"), 6 * (18 + 3) - 3 * 2),
-        (("embed", "0.1.v"), 117),  # the latents are the same
-        (("0.0", "1.1.q"), 117),  # head 1.1 asks with `ask`, which 0.0 does not write
+        (("L0H0", "L1H0.q"), (18 + 3) + 5 * (8 + 3) - 9),
+        (("L0H0", "prediction"), (8 + 3) + 5 * (18 + 3) - 9),
+        (("embed", "L0H0.k"), 6 * (2 * 2 * 3 + 3) - 9),
+        (("embed", "L1H1.v"), 6 * (18 + 3) - 3 * 2),
+        (("embed", "L0H1.v"), 117),  # the latents are the same
+        (("L0H0", "L1H1.q"), 117),  # head 1.1 asks with `ask`, which 0.0 does not write
     ],
 )
 def test_cutting_one_edge(sums, edge, expected):
@@ -46,11 +47,11 @@ def test_cutting_one_edge(sums, edge, expected):
 @pytest.mark.parametrize(
     ("node", "how", "expected"),
     [
-        ("0.0", "zero", 6 * (0 + 3) - 9),
-        ("0.0", "resample", 6 * (8 + 3) - 9),
-        ("0.0", "mean", 6 * (8 + 3) - 9),  # one episode is its own mean
-        ("1.1", "zero", 6 * (18 + 3)),
-        ("1.0", "zero", (18 + 3) - 9),
+        ("L0H0", "zero", 6 * (0 + 3) - 9),
+        ("L0H0", "resample", 6 * (8 + 3) - 9),
+        ("L0H0", "mean", 6 * (8 + 3) - 9),  # one episode is its own mean
+        ("L1H1", "zero", 6 * (18 + 3)),
+        ("L1H0", "zero", (18 + 3) - 9),
         ("embed", "resample", 62),
     ],
 )
@@ -65,7 +66,7 @@ def test_mean_ablation_is_the_mean_over_episodes(napkin):
     episodes = experts.ExpertEpisodes(votes, np.zeros((2, 1), int), np.full((2, 1), 0.5))
     scorer = CircuitScorer(prepare(napkin, episodes, episodes, 0), VALUE, "mean")
     keep = scorer.graph.mask()
-    keep[scorer.graph.sources.index("0.0")] = False
+    keep[scorer.graph.sources.index("L0H0")] = False
     assert scorer.values(keep).tolist() == [6 * (13 + 3) - 9, 6 * (13 + 3) - 4]
 
 
@@ -73,18 +74,18 @@ def test_attribution_of_edges(sums):
     """EAP by hand: difference of the writer times the slope of the reader, at the clean input."""
     result = edge_graph.attribute(sums, VALUE, steps=1)
     graph, scores = result.graph, result.edges
-    assert scores[graph.edge("0.0", "1.0.q")] == 10 * 5
-    assert scores[graph.edge("0.0", "prediction")] == 10
-    assert scores[graph.edge("embed", "0.0.k")] == 1 * 6 * 2 * 3
-    assert scores[graph.edge("embed", "1.1.v")] == -3
-    assert scores[graph.edge("embed", "0.1.v")] == 0
-    assert result.to_frame().source[0] == "0.0"
+    assert scores[graph.edge("L0H0", "L1H0.q")] == 10 * 5
+    assert scores[graph.edge("L0H0", "prediction")] == 10
+    assert scores[graph.edge("embed", "L0H0.k")] == 1 * 6 * 2 * 3
+    assert scores[graph.edge("embed", "L1H1.v")] == -3
+    assert scores[graph.edge("embed", "L0H1.v")] == 0
+    assert result.to_frame().source[0] == "L0H0"
 
 
 def test_integrated_gradients_average_the_slope_on_the_way(sums):
     """EAP-IG with two steps: the slope 12 v at v = 2.5 and 3."""
     result = edge_graph.attribute(sums, VALUE, steps=2)
-    assert result.edges[result.graph.edge("embed", "0.0.k")] == (12 * 2.5 + 12 * 3) / 2
+    assert result.edges[result.graph.edge("embed", "L0H0.k")] == (12 * 2.5 + 12 * 3) / 2
 
 
 def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
@@ -113,7 +114,10 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
     scores: dict[tuple[str, str], float] = {}
     for (writer, reader), score in theirs.edge_scores.items():
         if writer.kind == "attn_head_out" and reader.kind in ("q_input", "k_input", "v_input"):
-            key = f"{writer.layer}.{writer.head}", f"{reader.layer}.{reader.head}.{reader.kind[0]}"
+            key = (
+                head_address(writer.layer, writer.head),
+                f"{head_address(reader.layer, reader.head)}.{reader.kind[0]}",
+            )
             scores[key] = scores.get(key, 0.0) + score
     assert len(scores) == 2 * 6
     for key, score in scores.items():
@@ -148,7 +152,7 @@ def _named(circuit, graph: EdgeGraph, wanted):
     def place(name):
         if name in ("embed", "prediction", "update"):
             return name
-        return f"{circuit.head(name).layer}.{circuit.head_index(name)}"
+        return head_address(circuit.head(name).layer, circuit.head_index(name))
 
     return {f"{place(s)} -> {place(d)}{'.' + port if port else ''}" for s, d, port in wanted}
 
@@ -233,8 +237,8 @@ def scored(pair, change, **options):
             "tolerance must be a finite number >= 0",
         ),
         (
-            lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"),
-            "unknown destination of '1.0' '0.0.q'",
+            lambda pair: EdgeGraph(pair.model).edge("L1H0", "L0H0.q"),
+            "unknown destination of 'L1H0' 'L0H0.q'",
         ),
         (lambda pair: EdgeGraph(pair.model).mask([(99, 0)]), r"edge \(99, 0\) is none of"),
         (

@@ -90,7 +90,7 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
     """One flipped label at round 3: the latents carry all of it from the next round on, for ever."""
     _, model = wma
     pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
-    frame = round_map(model, *pair, "latent", rounds=range(1, 9)).to_frame()
+    frame = round_map(model, *pair, "latent", round=range(1, 9)).to_frame()
     grid = frame.assign(share=frame["effect"] / frame["gap"]).pivot(
         index="patched", columns="read", values="share"
     )
@@ -103,10 +103,10 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
 def test_round_map_equals_sweeps(untrained, expert_episodes):
     """Each cell of the map is a sweep's cell: patched at t, read at t'."""
     pair, site = corruptions.exchange_history(expert_episodes, 2), "resid_pre[1]@w?"
-    mapped = round_map(untrained, *pair, site, rounds=[2, 3, 5], metric="probability").to_frame()
+    mapped = round_map(untrained, *pair, site, round=[2, 3, 5], metric="probability").to_frame()
     for row, _ in zip(mapped.itertuples(), range(6), strict=True):
         one = patching.sweep(
-            untrained, *pair, row.patched, sites=site, read=row.read, metric="probability"
+            untrained, *pair, row.patched, sites=site, read_round=row.read, metric="probability"
         )
         found = row.effect, row.size, row.gap
         assert found == pytest.approx(

@@ -89,12 +89,12 @@ def test_q_learning_every_variable_is_where_the_circuit_says(
     ]
     assert is_exact(
         interchange(
-            model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14)
+            model, *q_pair, q_learning(), variable, places, outcome=outcome, round=slice(5, 14)
         )
     )
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
     instead = interchange(
-        model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 14)
+        model, *q_pair, q_learning(), variable, placebos, outcome=outcome, round=slice(5, 14)
     )
     assert (
         instead.score().low <= 0.05
@@ -131,7 +131,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     """
     circuit, model = qlearning
     result = interchange(
-        model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 14)
+        model, *q_pair, q_learning(), "action", "embed@a", outcome="state", round=slice(5, 14)
     )
     assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
 
@@ -192,7 +192,7 @@ def test_q_learning_places_without_the_variable_are_at_chance(
 ):
     _, model = qlearning
     result = interchange(
-        model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 14)
+        model, *q_pair, q_learning(), variable, where, outcome=outcome, round=slice(5, 14)
     )
     assert result.informative.any()
     assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()

@@ -42,7 +42,7 @@ def share(result, mediator="all"):
 
 def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
     """Swapping what is carried changes what a GRU carries next through its cell alone, and its gates hold parts."""
-    options = {"outcome": "latents", "rounds": [3, 5]}
+    options = {"outcome": "latents", "round": [3, 5]}
     result = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
     assert share(result, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
     assert share(result) == pytest.approx((1.0, 1.0), abs=1e-6)
@@ -54,13 +54,13 @@ def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
 
 def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
     """The GRU predicts from what it carries before its cell runs: the cell moves, and no share passes through it."""
-    result = mediate(gru(), *pair, "latent", "cell", rounds=[3, 5], split=Split(n_random=0))
+    result = mediate(gru(), *pair, "latent", "cell", round=[3, 5], split=Split(n_random=0))
     assert share(result) == (0.0, 0.0) and result.moved.tolist() == [1.0, 1.0] and not result.reason
 
 
 def test_channels_are_causes_of_their_own(pair):
     """An LSTM's output gate is computed from h alone; c passes it by."""
-    options = {"outcome": "latents", "rounds": slice(1, 6), "split": Split(n_random=0)}
+    options = {"outcome": "latents", "round": slice(1, 6), "split": Split(n_random=0)}
     of_h, of_c = (
         mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc"
     )
@@ -110,7 +110,7 @@ def doubling():
 
 def test_shares_on_a_napkin(doubling, pair):
     """The loop carries 4 of 5 parts of the effect, at whatever cycle it is asked; the copy beside it, 1."""
-    effects = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3])
+    effects = effect_map(doubling, *pair, "latent", outcome="latents", round=[3])
     frame = effects.to_frame()
     assert effects.positions == ("",) and [str(site) for site in paths(doubling, "b")] == [
         "b[0]",
@@ -127,7 +127,7 @@ def test_shares_on_a_napkin(doubling, pair):
         "latent",
         ["b[1]", "aside"],
         outcome="latents",
-        rounds=[3],
+        round=[3],
         split=Split(n_random=1),
     )
     assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx(
@@ -143,7 +143,7 @@ def test_shares_on_a_napkin(doubling, pair):
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
     """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
-    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=2)}
+    options = {"outcome": "latents", "round": [3], "split": Split(n_random=2)}
     result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
     assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
@@ -165,7 +165,7 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
 
 def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):
     """Cycles of two points alternate: a[1] reads b[0], and b[1] reads a[1]."""
-    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=0)}
+    options = {"outcome": "latents", "round": [3], "split": Split(n_random=0)}
     assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
     with pytest.raises(
         InputError,
@@ -199,11 +199,11 @@ def test_points_with_positions_have_a_share_at_each(pair):
         Tokens(), Tokens.round, points, sizes={"n_experts": 3}, channels=channels
     ).double()
     episodes = [experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)]
-    effects = effect_map(machine, *episodes, "latent", outcome="latents", rounds=[3])
+    effects = effect_map(machine, *episodes, "latent", outcome="latents", round=[3])
     assert effects.points == ("mixed",) and effects.positions == machine.layout.labels
     assert effects.shares[0].tolist() == pytest.approx([i / 55 for i in range(11)], abs=1e-12)
     result = mediate(
-        machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", rounds=[3]
+        machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", round=[3]
     )
     assert [share(result, name)[0] for name in result.mediators] == pytest.approx(
         [10 / 55, 0, 10 / 55], abs=1e-12
@@ -212,7 +212,7 @@ def test_points_with_positions_have_a_share_at_each(pair):
 
 def test_what_is_written_into_a_state_is_decoded(pair):
     """Where a state is decoded from what is carried, shares are those of its numbers."""
-    options = {"rounds": [3, 5], "split": Split(n_random=0)}
+    options = {"round": [3, 5], "split": Split(n_random=0)}
     of_state = mediate(
         gru(),
         *pair,
@@ -234,7 +234,7 @@ def test_what_is_written_into_a_state_is_decoded(pair):
 def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
     """The latents of all states, named as one or by none, act on the same sites."""
     pair = [mdp.sample(6, 6, 3, 2, seed=seed) for seed in (0, 1)]
-    options = {"rounds": [3], "split": Split(n_random=0)}
+    options = {"round": [3], "split": Split(n_random=0)}
     labels = untrained_q.layout.labels
     joined = "latent@" + "+".join(labels[i] for i in untrained_q.layout.latent_positions)
     whole, named = (
@@ -322,7 +322,7 @@ def votes():
     return [experts.sample(30, 12, 2, seed=seed) for seed in (0, 1)]
 
 
-OPTIONS = {"rounds": slice(2, 12), "search": Search(steps=100, restarts=1)}
+OPTIONS = {"round": slice(2, 12), "search": Search(steps=100, restarts=1)}
 
 
 def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes):
@@ -360,7 +360,7 @@ def test_a_point_is_a_site(vote, votes):
 def test_channels_are_sites_and_so_is_all_that_is_carried():
     """Gradients pass the step of an LSTM: of all rows at once, and of one."""
     machine, episodes = lstm(), [experts.sample(24, 10, 4, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(2, 10), "search": Search(steps=4, restarts=1)}
+    options = {"round": slice(2, 10), "search": Search(steps=4, restarts=1)}
     widths = []
     for site in ("latent", "latent@h"):
         state = torch.random.get_rng_state()
@@ -398,7 +398,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma
     pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(3, 12), "search": Search(steps=3, restarts=1)}
+    options = {"round": slice(3, 12), "search": Search(steps=3, restarts=1)}
     latent, embed = (
         align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
         for site in ("latent@<z>", "embed@<z>")
@@ -411,19 +411,19 @@ def test_a_transformers_latents_are_a_site_too(wma):
     ("options", "message"),
     [
         (
-            {"site": "write"},
+            {"sites": "write"},
             "no gradient reaches 'write' of 'vote' from its prediction, which is read before this point",
         ),
         (
             {"search": Search(rank=9)},
             "rank must be an integer from 1 to the width of 'latent' = 8, got 9",
         ),
-        ({"site": "latent@c"}, "unknown latent position 'c'"),
-        ({"site": "pattern[0.1]"}, "no attention heads; its points are"),
+        ({"sites": "latent@c"}, "unknown latent position 'c'"),
+        ({"sites": "pattern[0.1]"}, "no attention heads; its points are"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
-    given = {"site": "latent", **OPTIONS, **options}
+    given = {"sites": "latent", **OPTIONS, **options}
     with pytest.raises(InputError, match=message) as refused:
         align(vote, *votes, weighted_majority(GAIN), "log_weights", **given)
-    assert isinstance(refused.value, AlignmentError) == (options.get("site") == "write")
+    assert isinstance(refused.value, AlignmentError) == (options.get("sites") == "write")

@@ -75,11 +75,13 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
     machine = make()
     for read in (AT, AT + 2):
         whole, part = (
-            sweep(machine, *histories, AT, sites=["latent", inside], read=read).fractions().tolist()
+            sweep(machine, *histories, AT, sites=["latent", inside], read_round=read)
+            .fractions()
+            .tolist()
         )
         assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
-    rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).to_frame()
+    rows = round_map(machine, *histories, "latent", round=[AT, AT + 1, AT + 2]).to_frame()
     assert len(rows) == 6 and np.allclose(rows["effect"] / rows["gap"], 1, atol=1e-4)
     held = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
     assert float(held.effects.abs().max()) == 0
@@ -88,7 +90,7 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
 def test_each_channel_is_a_part(histories):
     """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
     now, later = (
-        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read=r)
+        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read_round=r)
         for r in (AT, AT + 1)
     )
     assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
@@ -165,10 +167,10 @@ def test_a_known_machine_moves_by_a_known_amount(others):
             > 0.999999
         )
         moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
-        exact = transition(machine, episodes, writer, rounds=[3, 5], horizon=2, by=moved)
+        exact = transition(machine, episodes, writer, round=[3, 5], horizon=2, by=moved)
         assert exact.under(algorithm).r2().estimate > 0.999999
         assert exact.under(weighted_majority(GAIN)).r2().high < 0.9
-        plain = transition(machine, episodes, writer, rounds=[3, 5], horizon=2)
+        plain = transition(machine, episodes, writer, round=[3, 5], horizon=2)
         kept = exact.after["log_weights"] - plain.after["log_weights"]
         assert kept == pytest.approx(np.full(kept.shape, DECAY**2))
     first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
@@ -177,14 +179,14 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     assert float(
         (step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()
     ) == pytest.approx(0, abs=1e-12)
-    assert Writer.of_state(machine, run, algorithm, known, site="latent@h").shapes == {
+    assert Writer.of_state(machine, run, algorithm, known, sites="latent@h").shapes == {
         "log_weights": (N_EXPERTS,)
     }
     read = bayes().run(known), ("elapsed", "counts")
     for clock in ("latent@clock", resolve("latent@clock", machine, run.layout)):
-        assert decodable(run, *read, site=clock) == ("elapsed",)
-    assert decodable(run, *read, site="latent@clock+h") == ("elapsed", "counts")
-    refuses("unknown latent position 'c'", decodable, run, *read, site="latent@c")
+        assert decodable(run, *read, sites=clock) == ("elapsed",)
+    assert decodable(run, *read, sites="latent@clock+h") == ("elapsed", "counts")
+    refuses("unknown latent position 'c'", decodable, run, *read, sites="latent@c")
 
 
 def test_a_known_machine_steers_as_its_algorithm(others):
@@ -196,7 +198,7 @@ def test_a_known_machine_steers_as_its_algorithm(others):
         known.table.max_error.max() < 1e-9
         and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
     )
-    fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
+    fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], sites="latent@h")
     assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx(
         [1, 0, 0, 0], abs=1e-2
     )
@@ -243,7 +245,7 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
         ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"],
     )
     whole, row, length, empty = (
-        sweep(machine, *histories, AT, sites=at, read=AT + 1).fractions().tolist()
+        sweep(machine, *histories, AT, sites=at, read_round=AT + 1).fractions().tolist()
     )
     assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
     found = carriers(

@@ -24,7 +24,7 @@ def both(model, pair):
 def through_patterns(untrained, pair):
     """The untrained softmax model: latents -> prediction through every pattern at p?, with random ones."""
     through = paths(untrained, "pattern", "p?")
-    options = {"rounds": [3, 6], "split": Split(n_random=3)}
+    options = {"round": [3, 6], "split": Split(n_random=3)}
     return mediate(untrained, *pair, "latent@<z>", through, **options)
 
 
@@ -32,13 +32,13 @@ def through_patterns(untrained, pair):
     ("through", "frozen", "alone"),
     [
         # the vote falls from v = 3 to 2 (P: 117 to 62), and P = 6 (2 v^2 + 3) - v^2
-        ("z[0.0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
+        ("L0H0@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
         (
-            "z[1.1]@p?",
+            "L1H1@p?",
             6 * (8 + 3) - 9,
             6 * (18 + 3) - 4,
         ),  # it works against the rest: shares below 0
-        (["z[0.0]@p?", "z[1.1]@p?"], 117, 62),  # all routes
+        (["L0H0@p?", "L1H1@p?"], 117, 62),  # all routes
         (
             "pattern[0.0]@p?",
             6 * (2 * 3 * 2 + 3) - 4,
@@ -46,13 +46,13 @@ def through_patterns(untrained, pair):
         ),  # interaction: score v times value v
         ("pattern[1.0]@p?", 11 + 5 * 21 - 4, 21 + 5 * 11 - 9),
         ("attn_out[0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
-        ("z[0.1]@p?", 62, 117),  # reads the latent, which is the same
-        ("z[0.0]", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),  # everywhere: other positions do not count
+        ("L0H1@p?", 62, 117),  # reads the latent, which is the same
+        ("L0H0", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),  # everywhere: other positions do not count
     ],
 )
 def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
     """Both shares, of one mediator and of several at once, equal those of P with the mediators set by hand."""
-    result = mediate(napkin, *napkin_pair, "embed@p_1", through, rounds=0, split=Split(n_random=0))
+    result = mediate(napkin, *napkin_pair, "embed@p_1", through, round=0, split=Split(n_random=0))
     total = 62 - 117
     assert result.blocked().estimate == pytest.approx(1 - (frozen - 117) / total, abs=1e-12)
     assert result.carried().estimate == pytest.approx((alone - 117) / total, abs=1e-12)
@@ -72,17 +72,17 @@ def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
         *napkin_pair,
         cause,
         paths(napkin, "z", "w?"),
-        rounds=0,
+        round=0,
         split=Split(n_random=0),
         **state,
     )
     shares = {name: result.blocked(name).estimate for name in result.mediators}
     assert shares == pytest.approx(
-        {"z[0.0]@w?": 0, "z[0.1]@w?": 0, "z[1.0]@w?": 0, "z[1.1]@w?": 1, "all": 1}
+        {"L0H0@w?": 0, "L0H1@w?": 0, "L1H0@w?": 0, "L1H1@w?": 1, "all": 1}
     )
     none = Place.of("embed@p_1", [[1.0, 0, 0, 0, 0]])
     assert mediate(
-        napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, split=Split(n_random=0), **state
+        napkin, *napkin_pair, none, "L1H1@w?", round=0, split=Split(n_random=0), **state
     ).reason
 
 
@@ -91,7 +91,7 @@ def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, 
     """Latents act on P, and the label on the state, wholly through one head's attention; the controls carry nothing."""
     _, model = wma
     result = mediate(
-        model, *pair, cause, paths(model, "pattern", position), outcome=outcome, rounds=[4, 7]
+        model, *pair, cause, paths(model, "pattern", position), outcome=outcome, round=[4, 7]
     )
     frame = result.to_frame().set_index("mediator")
     (route,) = [name for name in result.mediators[:-1] if abs(frame.blocked[name]) > 1e-9]
@@ -113,7 +113,7 @@ def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
         *pair,
         "latent@<z>",
         paths(untrained, "z", "p?"),
-        rounds=[3, 6],
+        round=[3, 6],
         split=Split(n_random=0),
     )
     assert result.blocked().estimate == pytest.approx(1.0, abs=1e-9)
@@ -126,18 +126,18 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     monkeypatch.setattr(experiment, "CHUNK", 5)
     through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
     chunked = mediate(
-        untrained, *runs, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0)
+        untrained, *runs, "latent@<z>", through, round=[3, 6], split=Split(n_random=0)
     )
     first = mediate(
         untrained,
         *(episodes.select([0]) for episodes in pair),
         "latent@<z>",
         through,
-        rounds=[3, 6],
+        round=[3, 6],
         split=Split(n_random=0),
     )
     third, sixth = (
-        mediate(untrained, *runs, "latent@<z>", through, rounds=t, split=Split(n_random=0))
+        mediate(untrained, *runs, "latent@<z>", through, round=t, split=Split(n_random=0))
         for t in (3, 6)
     )
     for key in ("total", "lost", "brought"):
@@ -207,7 +207,7 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
             "embed@y",
             through,
             outcome=outcome,
-            rounds=[3, 6],
+            round=[3, 6],
             split=Split(n_random=0),
         )
         .to_frame()
@@ -228,7 +228,7 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
 def test_without_an_effect_there_is_no_share(wma, pair):
     """A cause that is the same in base and source has nothing to mediate: NaN with the reason, no noise over noise."""
     _, model = wma
-    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4])
+    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), round=[4])
     frame = result.to_frame()
     assert frame.blocked.isna().all() and frame.random_carried.isna().all()
     assert set(frame.reason) == {
@@ -238,7 +238,7 @@ def test_without_an_effect_there_is_no_share(wma, pair):
 
 @by_cases("options, told")
 def test_errors_teach(untrained, pair, options, told):
-    given = {"sites": "latent@<z>", "mediators": "z[0.0]@p?", **options}
+    given = {"sites": "latent@<z>", "mediators": "L0H0@p?", **options}
     refuses(told, mediate, untrained, *pair, **given)
 
 
@@ -252,5 +252,5 @@ def test_results_name_their_mediators(untrained, pair, through_patterns):
     ):
         through_patterns.blocked("pattern[0.0]@p")
     with pytest.raises(InputError, match="base and source must pair up"):
-        mediate(untrained, pair[0], pair[1].select([0, 1, 2]), "latent@<z>", "z[0.0]@p?")
+        mediate(untrained, pair[0], pair[1].select([0, 1, 2]), "latent@<z>", "L0H0@p?")
     assert {"model", "digest", "rounds", "seed", "versions"} <= through_patterns.settings.keys()

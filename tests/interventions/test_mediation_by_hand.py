@@ -16,7 +16,7 @@ LOST, BROUGHT = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]]), np.array([[2.0, 0, 1, 
 HALF = MediationResult(
     cause=("latent",),
     outcome="prediction",
-    mediators=("z[0.0]@p?", "all"),
+    mediators=("L0H0@p?", "all"),
     total=TOTAL,
     lost=LOST / 2,
     brought=BROUGHT / 4,
@@ -39,7 +39,7 @@ WHOLE = replace(
 
 
 @pytest.mark.parametrize(
-    ("mediator", "blocked", "carried"), [("z[0.0]@p?", 0.4, 0.3), ("all", 0.8, 0.8)]
+    ("mediator", "blocked", "carried"), [("L0H0@p?", 0.4, 0.3), ("all", 0.8, 0.8)]
 )
 def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
     i = WHOLE.mediators.index(mediator)
@@ -58,7 +58,7 @@ def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
 def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
     frame = WHOLE.to_frame()[::-1]  # the largest share carried comes first
     by_hand = {
-        "mediator": ["z[0.0]@p?", "all"],
+        "mediator": ["L0H0@p?", "all"],
         "blocked": [0.4, 0.8],
         "carried": [0.3, 0.8],
         "random_blocked": [0.2, 0.25],
@@ -96,7 +96,7 @@ def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty
 
 
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
-    case = (Site.parse("z[0.0]@p?"),)
+    case = (Site.parse("L0H0@p?"),)
     sums = _Sums(
         TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False
     )

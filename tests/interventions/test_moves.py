@@ -64,10 +64,10 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     model, episodes, writer = learned
     assert tuple(writer.shapes) == ("counts", "elapsed")
     rounds, later = range(4, 14), {"elapsed": 10.0}
-    own = move(model, episodes, bayes(), writer, later, rounds=rounds)
-    rival = move(model, episodes, weighted_majority(), writer, later, rounds=rounds)
+    own = move(model, episodes, bayes(), writer, later, round=rounds)
+    rival = move(model, episodes, weighted_majority(), writer, later, round=rounds)
     assert own.score().low > 0.95 and score_difference(own, rival).low > 0.5
-    assert move(model, episodes, bayes(), writer.placebo(), later, rounds=rounds).score().high < 0.2
+    assert move(model, episodes, bayes(), writer.placebo(), later, round=rounds).score().high < 0.2
 
 
 def test_counts_move_alone_and_as_bayes_wants(learned):
@@ -78,7 +78,7 @@ def test_counts_move_alone_and_as_bayes_wants(learned):
         bayes().run(one)["counts"] for one in (experts.sample(48, 16, 4, seed=2), episodes)
     )
     own = move(
-        model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, rounds=rounds
+        model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, round=rounds
     )
     assert own.score().low > 0.95
 
@@ -89,13 +89,13 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = transition(model, episodes, writer, rounds=starts, horizon=horizon, by=by).under(
+        found = transition(model, episodes, writer, round=starts, horizon=horizon, by=by).under(
             bayes()
         )
         assert found.r2().low > 0.98
     alike = replace(episodes, labels=episodes.labels.copy(), advice=episodes.advice.copy())
     alike.labels[:, 0], alike.advice[:, 0] = alike.labels[0, 0], alike.advice[0, 0]
-    line = transition(model, alike, writer, rounds=[0, 3]).under(bayes()).plot().axes[0].lines[0]
+    line = transition(model, alike, writer, round=[0, 3]).under(bayes()).plot().axes[0].lines[0]
     assert np.isnan(line.get_ydata()).tolist() == [
         True,
         False,
@@ -109,7 +109,7 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
         ("counts", "elapsed"),
         ridge=1e-3,
     )
-    assert transition(control, episodes, reading, rounds=starts).under(bayes()).r2().high < 0.9
+    assert transition(control, episodes, reading, round=starts).under(bayes()).r2().high < 0.9
 
 
 def test_the_handwired_latent_holds_no_round(wma):
@@ -145,7 +145,7 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     circuit, model = wma
     episodes = experts.sample(8, 6, 3, seed=0)
     run, values = interp.rollout(model, episodes), circuit.algorithm.run(episodes)
-    refuses("inside a head", Writer.fit, model, run, values, ("log_weights",), "z[1.0]@p?")
+    refuses("inside a head", Writer.fit, model, run, values, ("log_weights",), "L1H0@p?")
     writer = Writer.fit(model, run, values, ("log_weights",))
     refuses(
         "one variable is moved at a time; by= holds none",
@@ -167,7 +167,9 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     )
     with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
-    refuses("the last one to start from is 5", transition, model, episodes, writer, rounds=[6])
+    refuses(
+        "the last one to start from is 4", transition, model, episodes, writer, round=[5], horizon=2
+    )
     refuses(
         "a change of shape",
         writer.decoder.move,

@@ -37,10 +37,10 @@ def test_the_napkin_model_itself(napkin, napkin_pair):
 @pytest.mark.parametrize(
     ("site", "expected"),
     [
-        ("z[0.0]@p?", 6 * (18 + 3) - 4),  # 122: all of the vote but what head 1.1 reads
-        ("z[0.1]@p?", 62),  # the latents are the same
-        ("z[1.0]@p?", (8 + 3) + 5 * (18 + 3) - 4),  # 112
-        ("z[1.1]@p?", 6 * (8 + 3) - 9),  # 57
+        ("L0H0@p?", 6 * (18 + 3) - 4),  # 122: all of the vote but what head 1.1 reads
+        ("L0H1@p?", 62),  # the latents are the same
+        ("L1H0@p?", (8 + 3) + 5 * (18 + 3) - 4),  # 112
+        ("L1H1@p?", 6 * (8 + 3) - 9),  # 57
         ("result[1.1]@p?", 57),
         ("attn_out[0]@p?", 122),
         ("q[1.0]@p?", 112),  # the query reads out
@@ -62,7 +62,7 @@ def test_denoising(napkin, napkin_pair, site, expected):
 
 @pytest.mark.parametrize(
     ("site", "expected"),
-    [("z[0.0]@p?", 6 * (8 + 3) - 9), ("z[1.0]@p?", (18 + 3) + 5 * (8 + 3) - 9), ("embed@p_1", 62)],
+    [("L0H0@p?", 6 * (8 + 3) - 9), ("L1H0@p?", (18 + 3) + 5 * (8 + 3) - 9), ("embed@p_1", 62)],
 )
 def test_noising(napkin, napkin_pair, site, expected):
     assert _patched(napkin, napkin_pair, site, direction="noising") == expected
@@ -71,8 +71,8 @@ def test_noising(napkin, napkin_pair, site, expected):
 @pytest.mark.parametrize(
     ("site", "expected"),
     [
-        ("z[1.1]@w?", 6 * (18 + 3 * 13**2) - 9),  # the clean update makes the clean next z
-        ("z[1.1]@p?", 6 * (18 + 3 * 8**2) - 9),  # no part in the update
+        ("L1H1@w?", 6 * (18 + 3 * 13**2) - 9),  # the clean update makes the clean next z
+        ("L1H1@p?", 6 * (18 + 3 * 8**2) - 9),  # no part in the update
         ("v[1.1]@p_1", 6 * (18 + 3 * (2 * 3 + 4) ** 2) - 9),  # z = 10
     ],
 )
@@ -85,8 +85,8 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
 @pytest.mark.parametrize(
     ("places", "expected"),
     [
-        ("z[0.0]@p?", 57),  # base clean, source corrupted: 6 (8 + 3) - 9
-        (["z[0.0]@p?", "z[1.1]@p?"], 62),
+        ("L0H0@p?", 57),  # base clean, source corrupted: 6 (8 + 3) - 9
+        (["L0H0@p?", "L1H1@p?"], 62),
         (Place.of("resid_pre[1]@p?", [[0, 0, 0, 2, 0]]), 57),  # only `out`
         (Place.of("resid_pre[1]@p?", [[1, 0, 0, 0, 0]]), 117),  # only `ask`, which is the same
         (

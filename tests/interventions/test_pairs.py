@@ -31,7 +31,7 @@ def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
             ):
                 patching.sweep(model, one, unrelated, 3, sites=["latent"])
         with pytest.warns(UserWarning, match="clean and corrupted are no pair"):
-            patching.round_map(model, one, other, "latent", rounds=[2, 3])
+            patching.round_map(model, one, other, "latent", round=[2, 3])
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])
@@ -58,7 +58,12 @@ def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
     """And is, bit for bit, the pair of whole rollouts; negative rounds count from the end of the episodes."""
     sides = exchange_transitions(mdp_episodes, 3)
     pair = prepare(untrained_q, *sides, -5, 4)
-    assert (pair.round, pair.read, pair.clean.n_rounds, pair.corrupted.n_rounds) == (3, 4, 5, 5)
+    assert (pair.round, pair.read_round, pair.clean.n_rounds, pair.corrupted.n_rounds) == (
+        3,
+        4,
+        5,
+        5,
+    )
     clean, corrupted = (interp.rollout(untrained_q, side) for side in sides)
     whole = replace(pair, clean=clean, corrupted=corrupted)
     for name in ("clean_readout", "corrupted_readout"):
@@ -77,7 +82,7 @@ def test_registered_metrics_run_on_both_tasks(
                     InputError,
                     match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, ",
                 ):
-                    patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
+                    patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
                 continue
-            result = patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
+            result = patching.sweep(model, *pair, 3, sites=["latent"], read_round=4, metric=key)
             assert result.values.shape == (1, 6) and result.values.isfinite().all()

@@ -9,7 +9,7 @@ from transformer_lens import patching as tl_patching
 import interp
 from interp.interventions import pairs, patching, round_patcher
 from interp.interventions.round_patcher import RoundPatcher
-from interp.interventions.sites import COMPONENTS, Site, sites
+from interp.interventions.sites import COMPONENTS, Site, resolve_one, select_sites, sites
 from interp.model.bound import bind
 from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
@@ -114,7 +114,7 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
 
 def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     """Where both runs are alike at a site, or nothing reads it, the effect is 0 in every bit; the others are run."""
-    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3, expert=1)
+    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3, expert="p_2")
     pair = pairs.prepare(untrained, clean, corrupted, 3, 4)
     cells = sites(untrained, components=("resid_pre", "k", "z"))
     batches = list(RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).cells(cells))
@@ -124,12 +124,12 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
         "resid_pre[0]@p_2",
         "k[0.1]@p_2",
         "resid_pre[1]@p?",
-        "z[0.0]@y",
+        "L0H0@y",
         "k[1.0]@y",
-        "z[1.1]@w?",
+        "L1H1@w?",
     } <= run
-    assert not {"resid_pre[0]@y", "resid_pre[1]@e_2", "k[0.0]@p_3", "z[1.0]@y", "z[0.0]@p_1"} & run
-    result = patching.sweep(untrained, clean, corrupted, 3, sites=cells, read=4)
+    assert not {"resid_pre[0]@y", "resid_pre[1]@e_2", "k[0.0]@p_3", "L1H0@y", "L0H0@p_1"} & run
+    result = patching.sweep(untrained, clean, corrupted, 3, sites=cells, read_round=4)
     idle = batches[0].cells
     assert (result.effects[idle] == 0).all()
     for i in idle[::5]:
@@ -198,8 +198,34 @@ def test_every_site_round_trips_through_text(untrained, untrained_q):
             assert Site.parse(str(site)) == site
 
 
-def test_head_is_another_word_for_z():
-    assert Site.parse("head[2.0]@w?") == Site("z", 2, 0, "w?")
+@pytest.mark.parametrize("text", ["L2H0@w?", "z[2.0]@w?", "head[2.0]@w?"])
+def test_a_head_has_one_address_in_print(text):
+    """Layer 2, head 0, both counted from 0: what the head puts out, however it is written."""
+    assert Site.parse(text) == Site("z", 2, 0, "w?")
+    assert str(Site.parse(text)) == "L2H0@w?"
+
+
+def test_other_sites_of_a_head_keep_their_component():
+    assert str(Site.parse("pattern[2.0]@w?")) == "pattern[2.0]@w?"
+    assert str(Site("z", 2)) == "z[2]"
+
+
+def test_components_at_one_position_stand_for_every_layer_and_head(untrained):
+    """2 layers and 2 heads: a component's name is swept, an address is one site."""
+    layout = untrained.layout
+    at_p = [str(site) for site in select_sites(untrained, layout, "z@p?")]
+    assert at_p == ["L0H0@p?", "L0H1@p?", "L1H0@p?", "L1H1@p?"]
+    assert [str(site) for site in select_sites(untrained, layout, ["L1H0", "embed"])] == [
+        "L1H0",
+        "embed",
+    ]
+
+
+def test_one_site_of_several_channels(untrained):
+    layout = untrained.layout
+    assert str(resolve_one("latent", untrained, layout)) == "latent"
+    assert str(resolve_one(["L1H0@p?"], untrained, layout)) == "L1H0@p?"
+    refuses("one site is read here", resolve_one, ["L1H0", "L1H1"], untrained, layout)
 
 
 def test_every_hook_exists_and_every_index_selects(untrained):

@@ -51,7 +51,7 @@ def _probes(machine: Any, folder: Path) -> str:
 def _patching(machine: Any, folder: Path) -> str:
     task = catalog.of(machine)
     corruption = task.corruption(task.analysis.default_corruption)
-    effects = sweep(machine, *corruption.build(pair(machine)[0], 3), 3, read=4).to_frame()
+    effects = sweep(machine, *corruption.build(pair(machine)[0], 3), 3, read_round=4).to_frame()
     assert (
         effects.set_index("site")
         .loc[[f"latent@{machine.channels[0].labels[0]}"], "effect"]
@@ -75,7 +75,7 @@ def _mediation(machine: Any, folder: Path) -> str:
         for key, part in machine.points.items()
         if key != "latent"
     ]
-    found = mediation.mediate(machine, *pair(machine), "latent", through[:1], rounds=[3])
+    found = mediation.mediate(machine, *pair(machine), "latent", through[:1], round=[3])
     return found.reason or RAN
 
 
@@ -85,7 +85,7 @@ def _steps(machine: Any, folder: Path) -> str:
     state = tuple(variable.key for variable in algorithm.variables if variable.role == "state")
     writer = Writer.fit(machine, interp.rollout(machine, known), algorithm.run(known), state)
     assert (
-        transition(machine, episodes, writer, rounds=[2], horizon=2).under(algorithm).r2().low <= 1
+        transition(machine, episodes, writer, round=[2], horizon=2).under(algorithm).r2().low <= 1
     )
     return RAN
 

@@ -23,7 +23,7 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
         *pair(machine, 16, 6),
         "latent",
         [through, beside],
-        rounds=[2, 5],
+        round=[2, 5],
         split=mediation.Split(n_random=0),
     )
     assert found.reason == ""
@@ -41,7 +41,7 @@ def test_a_model_that_uses_both_shows_both():
         *pair(machine, 32, 6),
         "latent",
         ["thought", "cache"],
-        rounds=[2, 5],
+        round=[2, 5],
         split=mediation.Split(n_random=0),
     )
     thought, cache = found.carried("thought"), found.carried("cache")
@@ -57,7 +57,7 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
         *pair(machine, 48, 12),
         "latent",
         ["thought", "cache"],
-        rounds=[5, 10],
+        round=[5, 10],
         split=mediation.Split(n_random=0),
     )
     assert found.carried("cache").low > 0.95 and found.blocked("cache").low > 0.95

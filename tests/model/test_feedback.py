@@ -228,7 +228,7 @@ def test_each_token_of_feedback_is_patched_by_itself(layout):
     changed[:, 2, 1] = 1 - changed[:, 2, 1]
     corrupted = replace(clean, answers=changed)
     at = ["embed@l_1", "embed@l_2", "embed@l_3", "resid_post[1]@w?"]
-    found = sweep(model, clean, corrupted, 2, sites=at, read=3)
+    found = sweep(model, clean, corrupted, 2, sites=at, read_round=3)
     assert found.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
     now = sweep(model, clean, corrupted, 2, sites=at, metric="state")
     assert now.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)

@@ -363,7 +363,7 @@ def test_sites_of_a_rollout(learned, episodes):
         read(run, "change"), read(run, "update"), atol=1e-4
     )  # This model adds its update.
     assert read(run, "written").shape == (40, 20, 32)
-    assert (read(run, "z[1.0]@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
+    assert (read(run, "L1H0@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
     assert (read(run, "resid_post[1]@w?") == run.cache[hooks[2]][:, :, -1]).all()
     refuses(
         r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre",

@@ -26,14 +26,14 @@ from tests.refusals import refuses
 TOKEN = "a-token"
 INSIDE = ("patch 3 latent 5", "patch 2- latent 4", "mean 3 latent -", "zero 4 latent -")
 EXPERTS = (
-    "input 3 flip-vote expert=1",
+    "input 3 flip-vote expert=p_2",
     "input 3 flip-vote -",
     "input 2 flip-label -",
     "input 4 exchange-history -",
 )
 HEADS = (
-    "zero 3 z[1.0]@p? -",
-    "mean 2- z[0.1] -",
+    "zero 3 L1H0@p? -",
+    "mean 2- L0H1 -",
     "patch 3 resid_pre[1]@p? 2",
     "zero 3 pattern[0.1] -",
 )
@@ -57,8 +57,8 @@ TWELVE = {
             "input 4 exchange-history -",
         ),
         *(
-            "zero 3 z[1.0]@Select -",
-            "mean 2- z[0.1] -",
+            "zero 3 L1H0@Select -",
+            "mean 2- L0H1 -",
             "patch 3 resid_pre[1]@Select 2",
             "zero 3 pattern[0.1] -",
         ),
@@ -162,7 +162,7 @@ def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_c
 
 def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
     both = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
-    one, other = both.answer(of("input 3 flip-label -", "zero 4 z[1.0]@p? -"))
+    one, other = both.answer(of("input 3 flip-label -", "zero 4 L1H0@p? -"))
     assert (
         other is not None and other.differences()["machine"][4] > 0 and sorted(other.hooks) == [3]
     )
@@ -201,7 +201,7 @@ def client() -> TestClient:
 
 
 def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> None:
-    query = of("input 3 flip-vote expert=1", "move 4 log_weights.0 -2", round=4).query()
+    query = of("input 3 flip-vote expert=p_2", "move 4 log_weights.0 -2", round=4).query()
     whole = client.get(f"/{TOKEN}/?{query}")
     assert whole.status_code == 200 and "2 edits move the prediction by at most" in whole.text
     assert "default-src 'none'; script-src 'self'" in whole.headers["content-security-policy"]
@@ -239,11 +239,11 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
         in page
     )
     assert client.get(f"/{TOKEN}/add", params={**given, "what": "log_weights.7"}).status_code == 400
-    inputs = {**given, "kind": "input", "what": "flip-vote expert=1", "value": ""}
+    inputs = {**given, "kind": "input", "what": "flip-vote expert=p_2", "value": ""}
     assert (
         client.get(f"/{TOKEN}/add", params=inputs)
         .headers["location"]
-        .endswith("edit=input+2+flip-vote+expert%3D1")
+        .endswith("edit=input+2+flip-vote+expert%3Dp_2")
     )
     looked = {
         "view": "rounds=6&round=5&hold=1",
@@ -264,7 +264,7 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
 def test_a_cell_of_the_table_is_set() -> None:
     """To a value, by one edit, whatever it was before; to what it is without, by none; others stay."""
     looked = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
-    view = "rounds=4&edit=zero+0+z[0.0]+-"
+    view = "rounds=4&edit=zero+0+L0H0+-"
     cell = {"kind": "move", "at": "2", "what": "table.1.0"}
     for value in (0.5, -0.25):
         set_to = looked.added(view, {**cell, "to": str(value)})
@@ -274,9 +274,7 @@ def test_a_cell_of_the_table_is_set() -> None:
             and table[2, 1, 0] == pytest.approx(value)
             and table[2, 0, 1] != value
         )
-    without = looked.answer(View.of("rounds=4&edit=zero+0+z[0.0]+-"))[0].decoded[1]["table"][
-        2, 1, 0
-    ]
+    without = looked.answer(View.of("rounds=4&edit=zero+0+L0H0+-"))[0].decoded[1]["table"][2, 1, 0]
     assert [
         edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits
     ] == ["zero"]
@@ -285,7 +283,7 @@ def test_a_cell_of_the_table_is_set() -> None:
 
 
 def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
-    view = of("input 3 flip-vote expert=1")
+    view = of("input 3 flip-vote expert=p_2")
     kept = {
         name: client.get(f"/{TOKEN}/keep/{name}?{view.query()}")
         for name in ("data.csv", "figure.svg", "view.py")

@@ -119,7 +119,7 @@ def made(page: Page, edit: Edit) -> None:
             "all => all.map((one) => one.value)"
         )
         form.locator("[name=what]").select_option(
-            said if said in listed else f"{edit.what} expert=0"
+            said if said in listed else f"{edit.what} expert=p_1"
         )
     elif edit.kind == "move":
         form.locator("[name=what]").select_option(edit.what)

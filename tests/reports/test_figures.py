@@ -51,6 +51,13 @@ def test_trajectories_say_when_the_difference_is_zero() -> None:
     assert [text.get_text() for text in figure.axes[1].texts] == ["exactly 0 at every step"]
 
 
+def test_rounds_of_a_curve_count_from_0() -> None:
+    """Two episodes of three rounds: the mean of the first is at round 0."""
+    curve = figures.over_rounds("model", "mine", np.array([[1.0, 2, 3], [3.0, 2, 1]]), seed=0)
+    assert curve["round"].tolist() == [0, 1, 2]
+    assert curve["mean"].tolist() == [2, 2, 2]
+
+
 def test_curves_keep_an_algorithm_its_colour() -> None:
     """Whatever else is drawn, and in whatever order, an algorithm has one colour."""
     first = figures.curves(tidy(model=[1, 2], bayes=[0, 1]), ylabel="regret")

@@ -44,7 +44,7 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
 
 
 def test_flip_vote_changes_one_vote():
-    clean, corrupted = of_advice.flip_vote(advice(), round=3, expert=2)
+    clean, corrupted = of_advice.flip_vote(advice(), round=3, expert="p_3")
     changed = np.argwhere(clean.advice != corrupted.advice)
     assert {tuple(row[1:]) for row in changed} == {(3, 2)} and len(changed) == len(clean)
     np.testing.assert_array_equal(clean.labels, corrupted.labels)
@@ -117,8 +117,12 @@ def test_the_task_looks_its_corruptions_up_by_key():
 
 test_bad_input_is_refused = refused(
     (
-        lambda: of_advice.flip_vote(advice(), 3, expert=3),
-        "expert 3 does not exist: the episodes have experts 0 to 2, or p_1 to p_3",
+        lambda: of_advice.flip_vote(advice(), 3, expert="p_4"),
+        "expert 'p_4' does not exist: the episodes have experts p_1 to p_3",
+    ),
+    (
+        lambda: experts.TASK.corruption("flip-vote").build(advice(), 3, expert=1),
+        "expert 1 is a number; name an expert by the label of its vote, p_1 to p_3",
     ),
     (lambda: of_advice.flip_label(advice(), 8), "round 8 is out of range"),
     (

@@ -17,7 +17,7 @@ from circuits.benchmark.material import EXITS, Case, Exit, Material
 from circuits.benchmark.methods import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.ablation import acdc
-from interp.interventions.edge_graph import attribute
+from interp.interventions.edge_graph import attribute, split_head
 from interp.interventions.mediation import Split, mediate
 from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site
@@ -109,9 +109,9 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
     for s, d in material.candidates:
         size, name = written[s], graph.destinations[d]
         if "." in name:
-            layer, head, _ = name.split(".")
+            layer, head, _ = split_head(name)
             size = (
-                cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs() * size.unsqueeze(1)
+                cache[f"blocks.{layer}.attn.hook_pattern"][:, head].abs() * size.unsqueeze(1)
             ).sum(-1)
         elif name in ("prediction", "update"):
             size = size[
@@ -147,7 +147,7 @@ def _written(model: HookedLatentTransformer, source: str) -> Tensor:
         return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
     if source.startswith("mlp "):
         return model.get_parameter(f"blocks.{source[4:]}.mlp.W_out")
-    layer, head = map(int, source.split("."))
+    layer, head, _ = split_head(source)
     attn = model.blocks[layer].attn
     return attn.W_V[head] @ attn.W_O[head]
 
@@ -160,8 +160,8 @@ def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
         return model.W_U
     if destination.startswith("mlp "):
         return model.get_parameter(f"blocks.{destination[4:]}.mlp.W_in")
-    layer, head, port = destination.split(".")
-    return model.get_parameter(f"blocks.{layer}.attn.W_{port.upper()}")[int(head)]
+    layer, head, port = split_head(destination)
+    return model.get_parameter(f"blocks.{layer}.attn.W_{port.upper()}")[head]
 
 
 for _ablation in ("resample", "zero"):
@@ -207,9 +207,7 @@ _BY_EDGES = (
 def _sites(material: Material) -> dict[str, Site]:
     """Every node and the site that holds what it writes."""
     nodes = material.items("nodes")
-    others = {
-        node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else f"z[{node}]" for node in nodes
-    }
+    others = {node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node for node in nodes}
     return {node: Site.parse("embed" if node == "embed" else others[node]) for node in nodes}
 
 
@@ -237,7 +235,7 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
     split = Split(n_random=0, seed=material.seed)
     for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
         rounds, sites = material.effort.round, list(through.values())
-        mediation = mediate(*models, _CAUSE, sites, outcome=outcome, rounds=rounds, split=split)
+        mediation = mediate(*models, _CAUSE, sites, outcome=outcome, round=rounds, split=split)
         shares = (
             np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0)
             / mediation.total.sum()

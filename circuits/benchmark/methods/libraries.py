@@ -27,6 +27,7 @@ from circuits.benchmark.material import Case, Material
 from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
 from interp.interventions.pairs import CLIP
+from interp.interventions.sites import head_address
 from interp.model.bound import bind
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import theirs
@@ -100,7 +101,7 @@ def _attributed(bound: _Bound) -> dict[Any, float]:
 
 def _node(node: Node) -> str:
     """A node of TransformerLens by the name that our graph has for it."""
-    head = f"{node.layer}.{node.head}"
+    head = head_address(node.layer, node.head)
     inputs = {f"{port}_input": f"{head}.{port}" for port in "qkv"}
     mlp = dict.fromkeys(("mlp_in", "mlp_out"), f"mlp {node.layer}")
     return {"embed": "embed", "attn_head_out": head, "logits": "prediction", **mlp, **inputs}[
@@ -119,7 +120,7 @@ def _patched(bound: _Bound) -> dict[Any, float]:
         values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
         effects = values - metric(bound.model(bound.corrupted))
     return {
-        f"{layer}.{head}": float(x)
+        head_address(layer, head): float(x)
         for layer, row in enumerate(effects)
         for head, x in enumerate(row)
     }
@@ -135,7 +136,7 @@ def _integrated(bound: _Bound) -> dict[Any, float]:
     scores: dict[Any, float] = {}
     for layer, block in enumerate(bound.blocks):
         heads = gradients(block.attn.hook_z).sum((1, 3)).mean(0)
-        scores |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
+        scores |= {head_address(layer, head): float(x) for head, x in enumerate(heads)}
         if block.mlp is not None:
             scores[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
     return scores

@@ -196,7 +196,7 @@ def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answ
         )  # what earlier rounds read is the same on both sides
         # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
         ask = partial(
-            round_map, subject.model, *sides(subject, material, key, at), "latent", rounds=later
+            round_map, subject.model, *sides(subject, material, key, at), "latent", round=later
         )
         made = material.once(("round map", key, at), partial(ask, direction="noising"))
         effects = made.table.pivot(index="patched", columns="read", values="size")

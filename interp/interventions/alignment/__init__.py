@@ -18,6 +18,7 @@ for such pairs; it is not thereby the only one. How it is trained, and beside wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,7 +51,7 @@ from interp.interventions.alignment.subspace import (
 from interp.interventions.experiment import named
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import Site, resolve
+from interp.interventions.sites import Site, resolve_one
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
@@ -160,17 +161,18 @@ def align(
     source: Episodes | Rollout,
     algorithm: Algorithm,
     variable: str,
-    site: Site | str,
+    sites: Site | str | Sequence[Site | str],
     *,
-    rounds: Rounds = "all",
+    round: Rounds = "all",
     search: Search | None = None,
 ) -> AlignmentResult:
     """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
 
     Args:
         base, source: episodes that pair up, or the model's rollouts of them.
-        site: of a transformer, a residual-stream site with a position up to the prediction ("resid_post[1]@p?"); of any
-            machine, what is carried ("latent", or some of it, "latent@h") or a point that acts on the prediction.
+        sites: one site; of a transformer, a residual-stream site with a position up to the prediction
+            ("resid_post[1]@p?"); of any machine, what is carried ("latent", or some of it, "latent@h") or a point that
+            acts on the prediction.
     """
     if model.layout.kind != "classes":
         raise AlignmentError(
@@ -181,9 +183,9 @@ def align(
     smooth, seed, rank = search.smooth, search.seed, search.rank
     runs = paired_runs(model, base, source, "alignment")
     both = [run.episodes for run in runs]
-    place = _site(model, both[0], site)
+    place = _site(model, both[0], sites)
     algorithm.variable(variable)  # raises on an unknown one
-    at = select_rounds(rounds, runs[0].n_rounds)
+    at = select_rounds(round, runs[0].n_rounds)
     values = of_rounds(algorithm, both[0], at), of_rounds(algorithm, both[1], at)
     whose = participants_of(both[0])
     rows = split(whose, search.held_out)
@@ -278,10 +280,10 @@ def align(
     )
 
 
-def _site(model: Machine, base: Any, site: Site | str) -> Site:
+def _site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
     """The site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
     layout = model.layout.fit(base)
-    place = resolve(site, model, layout)
+    place = resolve_one(sites, model, layout)
     require(
         place.kind.axes in ("", "latent")
         or (place.kind.axes == "pos" and place.position is not None),

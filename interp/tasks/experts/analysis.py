@@ -74,10 +74,18 @@ def steering() -> Steering:
 
 
 @checked
-def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = 0) -> _Pair:
-    """Flip what one expert says in one round: its index, counted from 0, or the label of its vote, such as "p_1"."""
+def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = "p_1") -> _Pair:
+    """Flip what one expert says in one round.
+
+    Args:
+        round: counted from 0; negative counts from the end.
+        expert: the label of its vote: "p_1" for the first.
+
+    Returns:
+        The episodes, and those with the other vote.
+    """
     t = corrupted_round(episodes, round)
-    index = _expert(episodes, expert)
+    index = _find_expert(episodes, expert)
     advice = episodes.advice.copy()
     advice[:, t, index] ^= 1
     return episodes, replace(episodes, advice=advice)
@@ -88,7 +96,7 @@ flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
     """The first two experts trade votes before ``round``."""
-    t, second = corrupted_round(episodes, round, history=True), _expert(episodes, "p_2")
+    t, second = corrupted_round(episodes, round, history=True), _find_expert(episodes, "p_2")
     advice = episodes.advice.copy()
     advice[:, :t, [0, second]] = advice[:, :t, [second, 0]]
     return episodes, replace(episodes, advice=advice)
@@ -105,7 +113,7 @@ def corruptions() -> tuple[Corruption, ...]:
             "flip one expert's vote",
             0,
             flip_vote,
-            each=lambda episodes: {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)},
+            each=lambda episodes: {label: {"expert": label} for label in _list_votes(episodes)},
         ),
         Corruption("flip-label", "flip the label", 1, flip_label),
         Corruption(
@@ -125,14 +133,20 @@ def corruptions() -> tuple[Corruption, ...]:
     )
 
 
-def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:
-    """The index of an expert that is given by its index or by the label of its vote."""
-    labels, n = [f"p_{i + 1}" for i in range(episodes.n_experts)], episodes.n_experts
-    if expert in labels:
-        return labels.index(str(expert))
-    known = isinstance(expert, int) and 0 <= expert < n
+def _list_votes(episodes: ExpertEpisodes) -> list[str]:
+    """Return the labels of the experts' votes, "p_1" for the first."""
+    return [f"p_{i + 1}" for i in range(episodes.n_experts)]
+
+
+def _find_expert(episodes: ExpertEpisodes, expert: int | str) -> int:
+    """Return the index of an expert from the label of its vote."""
+    labels = _list_votes(episodes)
     require(
-        known,
-        f"expert {expert} does not exist: the episodes have experts 0 to {n - 1}, or p_1 to p_{n}",
+        isinstance(expert, str),
+        f"expert {expert} is a number; name an expert by the label of its vote, p_1 to {labels[-1]}",
     )
-    return int(expert)
+    require(
+        expert in labels,
+        f"expert {expert!r} does not exist: the episodes have experts p_1 to {labels[-1]}",
+    )
+    return labels.index(str(expert))

@@ -75,7 +75,7 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
             np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3),
         )
         found = interchange(
-            model, episodes, others, learner, "reward", "embed@r", outcome="state", rounds=[3, 6]
+            model, episodes, others, learner, "reward", "embed@r", outcome="state", round=[3, 6]
         )
         assert found.effect.shape == found.wanted.shape
         if learner.key == "mean_bootstrap":

@@ -1,0 +1,216 @@
+"""What an experiment gives, on the napkin machine of conftest: every number is worked out by hand.
+
+With v the vote (2 or 3), y = 2 the label and z the latent, a round predicts ``P = 6 (2 v^2 + 3 z^2) - v^2``, and head 1
+of layer 1 writes the next z at w?, ``v^2 + y^2``. The first z is 1. Of three rounds:
+
+    base      v = 3, 2, 3      z = 1, 13,  8, 13      P = 117, 3086, 1251
+    source    v = 2, 3, 2      z = 1,  8, 13,  8      P =  62, 1251, 3086
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.interventions import patching
+from interp.interventions.experiment import Edit, Experiment, batches, run
+from interp.interventions.pairs import Metric
+from interp.tasks.experts import ExpertEpisodes
+from tests.refusals import refuses
+
+NEXT_Z = "L1H1@w?"  # what it puts out is the next latent
+VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
+BASE_P, SOURCE_P = [117, 3086, 1251], [62, 1251, 3086]
+
+
+def played(*votes, missing=None):
+    """Episodes of the expert's votes, one row an episode; all labels are 0."""
+    advice = np.array(votes)[..., None]
+    labels = np.zeros(advice.shape[:2], int)
+    return ExpertEpisodes(advice, labels, missing=missing)
+
+
+@pytest.fixture(scope="module")
+def base(napkin):
+    return interp.rollout(napkin, played([1, 0, 1]))
+
+
+@pytest.fixture(scope="module")
+def source(napkin):
+    return interp.rollout(napkin, played([0, 1, 0]))
+
+
+def predicted(outputs):
+    """Predictions ``[edit, episode, (round edited, round read), 1]`` of a single start."""
+    return outputs.predictions[:, :, 0, :, None]
+
+
+def carried(outputs):
+    """The latent z after every round, ``[edit, episode, (round edited, round read), 1]``, of a single start."""
+    return outputs.carried[:, :, 0, :, 0, 2:3]
+
+
+def read(napkin, base, edits, readout, **options):
+    """Return the numbers that the edits of round 0 give in rounds 0 to 2, as a list."""
+    options = {"rounds": [0], "horizon": 2, "reads": "each", "commit": "target", **options}
+    effects = run(Experiment(napkin, base, {"edit": edits}, readout=readout, **options))
+    return effects.values.flatten().tolist()
+
+
+def test_the_runs_are_those_of_the_napkin(base, source):
+    assert base.predictions.tolist() == [BASE_P]
+    assert source.predictions.tolist() == [SOURCE_P]
+    assert base.latents[0, :, 0, 2].tolist() == [1, 13, 8, 13]
+
+
+def test_the_state_after_every_round_is_kept(napkin, base):
+    """Without the head, z after round 0 is 0; the rounds after it write their own."""
+    edits = [Edit.of(NEXT_Z, lambda z, rows: 0 * z)]
+    assert read(napkin, base, edits, carried) == [0, 8, 13]
+    assert read(napkin, base, edits, predicted) == [117, 6 * 8 - 4, 1251]
+
+
+def test_held_rounds_predict_and_leave_what_they_did_in_the_run(napkin, base):
+    edits = [Edit.of(NEXT_Z, lambda z, rows: 0 * z)]
+    held = {"propagate": False}
+    assert read(napkin, base, edits, predicted, **held) == BASE_P
+    assert read(napkin, base, edits, carried, **held) == [0, 8, 13]
+
+
+@pytest.mark.parametrize("propagate", [True, False], ids=["run on", "held"])
+def test_a_copied_site_gives_the_same_as_its_values(napkin, base, source, propagate):
+    """z after round 0 is the source's 8: copied whole, which only runs what can change, or written as a number."""
+    copied, written = [Edit.of(NEXT_Z, source)], [Edit.of(NEXT_Z, lambda z, rows: 0 * z + 8)]
+    for edits in (copied, written):
+        held = read(napkin, base, edits, carried, propagate=propagate, commit="")
+        assert held == [8, 8, 13]
+        values = read(napkin, base, edits, predicted, propagate=propagate, commit="")
+        assert values == ([117, 6 * (8 + 3 * 8**2) - 4, 1251] if propagate else BASE_P)
+
+
+def test_a_round_that_is_missing_in_what_is_put_counts_nowhere(napkin):
+    """Of two episodes, the source of the second has no round 0: there, round 0 has only the first episode."""
+    votes = [1, 0, 1], [1, 0, 1]
+    base = interp.rollout(napkin, played(*votes))
+    missing = np.array([[False, False, False], [True, False, False]])
+    source = interp.rollout(napkin, played([0, 1, 0], [0, 1, 0], missing=missing))
+    effects = run(Experiment(napkin, base, {"z": [Edit.of("latent", source)]}, rounds=[0, 1]))
+    assert effects.counted is not None
+    assert effects.counted.tolist() == [[True, True], [False, True]]
+    assert torch.isnan(effects.values[0, 1, 0]).all()
+    assert not torch.isnan(effects.values[0, 0]).any()
+    assert not torch.isnan(effects.values[0, 1, 1]).any()
+
+
+# Edits of several rounds together.
+
+
+@pytest.mark.parametrize(
+    ("site", "rounds", "expected"),
+    [
+        (NEXT_Z, None, [117, 6 * (8 + 3 * 8**2) - 4, 1251]),  # round 1 writes 8 again
+        (NEXT_Z, [0, 1], [117, 6 * (8 + 3 * 8**2) - 4, 6 * (18 + 3 * 13**2) - 9]),
+        (NEXT_Z, slice(2), [117, 1196, 3141]),
+        ("L0H0@p?", [0, 2], [6 * (8 + 3) - 9, 3086, 6 * (8 + 3 * 8**2) - 9]),
+        ("L0H0@p?", "all", [57, 6 * (18 + 3 * 13**2) - 4, 1191]),
+        ("latent", slice(0, None), [117, 6 * (8 + 3 * 8**2) - 4, 6 * (18 + 3 * 13**2) - 9]),
+    ],
+)
+def test_an_edit_of_several_rounds_is_made_in_all_of_them(
+    napkin, base, source, site, rounds, expected
+):
+    edits = [Edit.of(site, source, rounds=rounds)]
+    assert read(napkin, base, edits, predicted) == expected
+
+
+def test_a_tensor_of_several_rounds(napkin, base):
+    """Add 1 to z after round 0, and 2 after round 1: 14, then 10."""
+    edits = [Edit.of(NEXT_Z, torch.tensor([[[1.0], [2.0]]]), add=True, rounds=[0, 1])]
+    assert read(napkin, base, edits, carried) == [14, 10, 13]
+    z = torch.zeros(1, 3, *base.latents.shape[2:], dtype=torch.float64)
+    z[0, :, 0, 2] = torch.tensor([2.0, 3.0, 4.0])
+    edits = [Edit.of("latent", z, rounds="all")]
+    assert read(napkin, base, edits, predicted) == [
+        6 * (18 + 12) - 9,
+        6 * (8 + 27) - 4,
+        6 * (18 + 48) - 9,
+    ]
+
+
+def test_each_start_is_apart_from_the_others(napkin, base, source):
+    """From round 0 on z is the source's 8 and 13; from round 1 on only the second of them is put."""
+    edits = {"edit": [Edit.of(NEXT_Z, source, rounds=[0, 1])]}
+    experiment = Experiment(
+        napkin, base, edits, rounds=[0, 1], horizon=2, reads="each", readout="latents"
+    )
+    effects = run(experiment)
+    assert effects.rounds == ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2))
+    assert effects.values[0, 0, :, 2].tolist() == [8, 13, 13, 13, 13]
+    (outputs,) = batches(experiment)
+    assert outputs.predictions[0, 0, 0].tolist() == [117, 1196, 3141]
+    assert outputs.predictions[0, 0, 1, :2].tolist() == [3086, 3141]
+
+
+def test_an_edit_of_several_rounds_that_cannot_be_made_is_refused(napkin, base, source):
+    def made(rounds, **options):
+        edits = {"edit": [Edit.of("latent", source, rounds=rounds)]}
+        return Experiment(napkin, base, edits, **{"rounds": [0], "horizon": 2, **options})
+
+    refuses(r"rounds 1, 2 is not made in round 0, .*rounds=1\)", made, slice(1, None))
+    refuses("propagate=False holds later rounds", made, "all", propagate=False)
+    refuses("horizon is 0; give horizon=2", made, "all", horizon=0)
+    refuses("round 3 is out of range", made, [0, 3])
+    edits = [Edit.of("latent", torch.zeros(1, 1, 1, 5), rounds=[0, 1])]
+    refuses(
+        r"\[episode, round, ...\] = \[1, 2, '...'\], got shape \(1, 1, 1, 5\)",
+        lambda: Experiment(napkin, base, {"edit": edits}, rounds=0, horizon=1),
+    )
+
+
+def test_the_picture_of_one_start_counts_rounds_from_0(napkin, base, source):
+    edits = {"edit": [Edit.of(NEXT_Z, source, rounds=slice(1, None))]}
+    figure = run(Experiment(napkin, base, edits, rounds=1, horizon=1, reads="each")).plot()
+    axes = figure.axes[0]
+    assert axes.get_xlabel() == "round"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2"]
+
+
+# Sweeps.
+
+
+def test_a_sweep_of_several_rounds_patches_each_apart(napkin, napkin_pair):
+    """Votes 3, 3 and 2, 3: the vote's head differs in round 0 alone. z is 1, then 8 in the corrupted run."""
+    sweep = patching.sweep(napkin, *napkin_pair, [0, 1], sites="L0H0@p?", metric=VALUE)
+    assert [result.round for result in sweep.by_round] == [0, 1]
+    assert [result.values.item() for result in sweep.by_round] == [122, 6 * (18 + 3 * 8**2) - 9]
+    assert set(sweep.to_frame()["round"]) == {0, 1}
+    assert sweep.fractions()[:, 0].tolist() == [(122 - 62) / (117 - 62), 0]
+
+
+@pytest.mark.parametrize("round", [-1, 1, [1], slice(1, None)], ids=str)
+def test_a_round_means_the_same_however_it_is_written(napkin, napkin_pair, round):
+    sweep = patching.sweep(napkin, *napkin_pair, round, sites="latent", metric=VALUE)
+    assert set(sweep.to_frame()["round"]) == {1}
+    assert sweep.fractions().flatten().tolist() == [1]
+
+
+def test_the_picture_of_a_sweep_has_a_panel_for_every_component(napkin, napkin_pair):
+    effects = patching.sweep(
+        napkin, *napkin_pair, 0, sites=["z", "resid_pre", "latent"], metric=VALUE
+    )
+    assert panels(effects.plot()) == ["z", "resid_pre", "latent"]
+    assert panels(effects.plot("z")) == ["z"]
+
+
+def panels(figure):
+    """Return the last line of every panel's title."""
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    return [title.split("\n")[-1] for title in titles if title]
+
+
+def test_a_sweep_that_restores_nothing_says_none(napkin, napkin_pair):
+    """Head 1 of layer 0 reads the latent, which is the same in both runs."""
+    effects = patching.sweep(napkin, *napkin_pair, 0, sites=["L0H1@p?", "embed@y"], metric=VALUE)
+    assert effects.sentence == (
+        "Patching round 0: none of 2 sites restores more than 1% of the value of the clean run."
+    )
