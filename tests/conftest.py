@@ -14,8 +14,9 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def in_one_thread() -> Iterator[None]:
-    from interp.support.workers import one_thread
+    from interp.support.workers import keep_freed_memory, one_thread
 
+    keep_freed_memory()
     with one_thread(), pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
         yield

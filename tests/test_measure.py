@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -368,6 +369,62 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
         replace(HELD, number=Interval(0.5, 0.3, 0.7)),
     ):
         assert one.verdict == "yes" or any(reason in one.reason for reason in _REASONS)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        pytest.param({"side": "abvoe"}, "side must be 'above' or 'below', got 'abvoe'", id="side"),
+        pytest.param(
+            {"threshold": 7.0}, "of a share is 1 at most, got 7; give is_share", id="share"
+        ),
+        pytest.param(
+            {"no_threshold": 0.6},
+            "must be at most the threshold, 0.5, .* got 0.6",
+            id="no beyond yes",
+        ),
+        pytest.param(
+            {"side": "below", "no_threshold": 0.4},
+            "must be at least the threshold",
+            id="no below yes",
+        ),
+        pytest.param({"unless": {"yess": "few"}}, "did you mean 'yes'", id="word"),
+        pytest.param({"unless": ["yes"]}, "unless must be a mapping", id="unless"),
+        pytest.param({"number": 0.9}, "number must be an Interval, got 0.9", id="number"),
+        pytest.param({"threshold": "0.5"}, "threshold must be a number, got '0.5'", id="threshold"),
+        pytest.param(
+            {"controls": {"x": 0.1}}, "control 'x' must be a Control, got 0.1", id="control"
+        ),
+    ],
+)
+def test_a_measure_whose_fields_contradict_each_other_is_refused(
+    change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        replace(HELD, **change)
+
+
+def test_an_amount_has_any_threshold_and_a_share_of_what_should_be_may_exceed_one() -> None:
+    assert replace(HELD, threshold=7.0, is_share=False).verdict == "no"
+    assert replace(HELD, number=Interval(1.5, 1.2, 1.8)).verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        pytest.param((None,), "the number of a control must be a number, got None", id="number"),
+        pytest.param((0.5, "no"), "counts of a control must be True or False", id="counts"),
+    ],
+)
+def test_a_control_is_a_number_and_a_truth_value(values: tuple[Any, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Control(*values)
+
+
+def test_a_measure_of_a_file_that_was_edited_is_refused() -> None:
+    record = HELD.to_dict() | {"low": 0.95, "high": 0.8}
+    with pytest.raises(InputError, match=r"low <= high, got low 0\.95 and high 0\.8"):
+        Measure.from_dict(record)
 
 
 def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(

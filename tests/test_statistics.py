@@ -31,6 +31,28 @@ def test_the_bounds_of_a_ratio_are_those_of_its_resamples():
     assert (interval.estimate, interval.low, interval.high) == pytest.approx((0.75, 0.5125, 0.9875))
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        pytest.param((0.5, 0.9, 0.1), "low <= high, got low 0.9 and high 0.1", id="exchanged"),
+        pytest.param(("0.5", 0.1, 0.9), "estimate must be a number, got '0.5'", id="text"),
+        pytest.param((0.5, None, 0.9), "low must be a number, got None", id="nothing"),
+        pytest.param((0.5, 0.1, True), "high must be a number, got True", id="truth value"),
+    ],
+)
+def test_an_interval_is_three_numbers_with_its_bounds_in_order(values, sentence):
+    refuses(sentence, Interval, *values)
+
+
+def test_an_estimate_may_lie_outside_of_the_percentiles_of_its_bootstrap():
+    """The largest of 10 values is the upper end of all resamples, so half of any symmetric interval lies below it."""
+    values = np.arange(10.0)
+    drawn = resample_weights(10, seed=0) > 0
+    largest = np.where(drawn, values, -1).max(1)
+    interval = Interval.of_samples(largest, estimate=9.5)
+    assert interval.high == 9 < interval.estimate
+
+
 def test_an_interval_leaves_out_samples_without_a_value():
     interval = Interval.of_samples([1.0, np.nan, 3.0, np.inf], estimate=2.0, level=1.0)
     assert (interval.estimate, interval.low, interval.high) == (2.0, 1.0, 3.0)

@@ -1,6 +1,9 @@
 """Independent work on a dask cluster: a worker that dies, and errors. Threads of one process."""
 
 import os
+import platform
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -119,6 +122,36 @@ def test_one_thread_holds_for_torch_and_linear_algebra_and_ends():
         with one_thread():
             assert counts() == {1}
         assert counts() == {2}
+
+
+COUNT_PAGES = """
+import resource
+import numpy as np
+from interp.support import workers
+
+def pages_of_ten_rounds():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        [np.ones(2**17) for _ in range(8)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with workers.one_thread():
+    print(pages_of_ten_rounds())
+workers.keep_freed_memory()
+pages_of_ten_rounds()
+print(pages_of_ten_rounds())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+def test_only_a_command_changes_the_allocator_of_the_process() -> None:
+    """Ten rounds of 8 arrays of 1 MiB are 20,480 pages of 4 KiB: cleared in every round, or not at all where kept."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    command = [sys.executable, "-c", COUNT_PAGES]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    in_one_thread, in_a_command = map(int, printed.stdout.split())
+    assert in_one_thread >= 10_000
+    assert in_a_command <= 1_000
 
 
 @pytest.mark.parametrize(

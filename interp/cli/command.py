@@ -294,6 +294,7 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
 
         gc.freeze()
         gc.enable()
+    workers.keep_freed_memory()
     with one_thread():
         function(**given)
 

@@ -15,7 +15,7 @@ from interp.cli.command import Say, command
 from interp.support.checks import folder_name
 from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write, require_free, write_csv, write_figure
-from interp.support.workers import one_thread, working
+from interp.support.workers import keep_freed_memory, one_thread, working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[
@@ -161,6 +161,7 @@ def _fit_recorded(
     with working("importing torch"):
         from interp.choices.recorded import fit_cell
         from interp.model.checkpoints import save_checkpoint
+    keep_freed_memory()
     with one_thread():
         cell = fit_cell(episodes, kind, units=arguments.pop("width", 2), seed=seed, **arguments)
     cell.machine.name = name

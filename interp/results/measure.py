@@ -7,10 +7,10 @@ counts, **no** where all of it lies on the wrong side, **not applicable** where 
 about, and **undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
 
     >>> untrained = {"an untrained copy": Control(0.4)}
-    >>> held = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
-    >>> held.verdict, replace(held, controls={"an untrained copy": Control(0.97)}).verdict
+    >>> measure = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
+    >>> measure.verdict, replace(measure, controls={"an untrained copy": Control(0.97)}).verdict
     ('yes', 'undecided')
-    >>> replace(held, controls={"an untrained copy": Control(0.97)}).reason
+    >>> replace(measure, controls={"an untrained copy": Control(0.97)}).reason
     'an untrained copy comes too near (less than 3 times its odds)'
 
 What a word is NOT: corrected for the number of claims, or about any other model than the one that was measured.
@@ -18,7 +18,7 @@ What a word is NOT: corrected for the number of claims, or about any other model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import isnan, nan
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
+from interp.support.checks import require_real, shown
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
 from interp.support.foreign import plain
@@ -50,26 +51,41 @@ _BY_DESIGN = "by design"
 _REASONS = (SPANS, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
-_CLEAR = 3.0  # a number is clear of a control where its odds are three times those of the control
+_CLEAR = 3.0
+"""A number is clear of a control where its odds are so many times those of the control."""
 _ROUNDING = 1e-4
 """Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
-_MOST_WORDS = 20  # words of a first sentence, at most
-_MOST_DRAWN, _MOST_NUMBERS = 10, 6  # numbers of a table in a picture, and of a line
+_MOST_WORDS = 20
+"""Words of a first sentence, at most."""
+_MOST_DRAWN = 10
+"""Numbers of a table that a picture shows, at most."""
+_MOST_NUMBERS = 6
+"""Numbers of a table that a line shows, at most."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """The number of what should not show the claim; ``counts`` says whether a "yes" must be clear of it.
+    """The number of what should not show the claim.
 
-    ``number`` is NaN where the control was run and has no number, such as an untrained copy that overflows.
+    Attributes:
+        number: NaN where the control was run and has no number, such as an untrained copy that overflows.
+        counts: whether a "yes" must be clear of it.
     """
 
     number: float
     counts: bool = True
 
+    def __post_init__(self) -> None:
+        """Refuse what is no number, and a ``counts`` that is neither True nor False."""
+        require_real("the number of a control", self.number)
+        require(
+            isinstance(self.counts, bool),
+            f"counts of a control must be True or False, got {shown(self.counts)}",
+        )
+
 
 def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
-    """Whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR` times the control's.
+    """Return whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR` times as large.
 
     The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount are the amount. Near
     1 a difference of .05 cannot be reached and near 0 it is easy; three times the odds mean the same everywhere:
@@ -80,12 +96,19 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
     >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
     (True, False, False)
     """
-    mine, its = max(bound, 0.0), max(control, 0.0)
-    if is_share:
-        shares = (min(max(x, _ROUNDING), 1 - _ROUNDING) for x in (bound, control))
-        mine, its = (share / (1 - share) for share in shares)
-    near, far = (its, mine) if side == "above" else (mine, its)
-    return far > near and far >= _CLEAR * near
+    model_size = _odds(bound) if is_share else max(bound, 0.0)
+    control_size = _odds(control) if is_share else max(control, 0.0)
+    if side == "above":
+        larger, smaller = model_size, control_size
+    else:
+        larger, smaller = control_size, model_size
+    return larger > smaller and larger >= _CLEAR * smaller
+
+
+def _odds(share: float) -> float:
+    """Return x / (1 - x), of an x that is at least :data:`_ROUNDING` away from 0 and 1."""
+    inner = min(max(share, _ROUNDING), 1 - _ROUNDING)
+    return inner / (1 - inner)
 
 
 @dataclass(frozen=True)
@@ -99,7 +122,8 @@ class Measure:
         threshold: what the whole interval must lie ``side`` of for a "yes".
         no_threshold: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
         unit: what the number is, such as "R2" or "share of rounds".
-        is_share: whether the number is a share, 1 at most, rather than an amount (:func:`_is_clear`).
+        is_share: whether the number is a share rather than an amount (:func:`_is_clear`). Its threshold is 1 at most;
+            the number may be larger, where a machine moves further than it should.
         controls: name -> the same number of what should not show it.
         about: the part of the machine, or the place, that the number is of.
         condition: what must be given beside the model for the claim, such as "given the round number".
@@ -135,8 +159,56 @@ class Measure:
     note: str = ""
 
     def __post_init__(self) -> None:
-        whole = bool(self.lacking) or isnan(self.number.estimate) or not isnan(self.threshold)
-        require(whole, f"{self.key}: a number needs a threshold")
+        """Refuse a measure whose fields are of another kind or contradict each other."""
+        self._check_kinds()
+        has_number = not isnan(self.number.estimate)
+        if self.lacking or not has_number:
+            return
+        require(not isnan(self.threshold), f"{self.key}: a number needs a threshold")
+        require(
+            not self.is_share or self.threshold <= 1,
+            f"{self.key}: the threshold of a share is 1 at most, got {self.threshold:g}; give is_share=False for an "
+            "amount",
+        )
+        self._check_no_threshold()
+
+    def _check_kinds(self) -> None:
+        """Refuse fields that would fail, or mean something else, only when the measure is judged or printed."""
+        require(
+            isinstance(self.number, Interval),
+            f"{self.key}: number must be an Interval, got {shown(self.number)}",
+        )
+        require_real(f"{self.key}: threshold", self.threshold)
+        require(
+            self.side in get_args(Side),
+            f"{self.key}: side must be 'above' or 'below', got {shown(self.side)}",
+        )
+        for name in ("controls", "unless"):
+            value = getattr(self, name)
+            is_mapping = isinstance(value, Mapping)
+            require(is_mapping, f"{self.key}: {name} must be a mapping, got {shown(value)}")
+        for name, control in self.controls.items():
+            require(
+                isinstance(control, Control),
+                f"{self.key}: the control {name!r} must be a Control, got {shown(control)}",
+            )
+        for word in self.unless:
+            require_known(f"word in unless of {self.key!r}", word, VERDICTS)
+
+    def _check_no_threshold(self) -> None:
+        """Refuse a threshold of "no" beyond that of "yes": a number between them would be both."""
+        if self.no_threshold is None:
+            return
+        require_real(f"{self.key}: no_threshold", self.no_threshold)
+        if self.side == "above":
+            is_ordered, order = self.no_threshold <= self.threshold, "at most"
+        else:
+            is_ordered, order = self.no_threshold >= self.threshold, "at least"
+        require(
+            is_ordered,
+            f"{self.key}: no_threshold must be {order} the threshold, {self.threshold:g}, so that no number is both "
+            f"'yes' and 'no', got {self.no_threshold:g}",
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -150,22 +222,35 @@ class Measure:
 
     @property
     def _judged(self) -> tuple[Verdict, str]:
+        """The verdict and its reason."""
+        verdict, reason = self._judged_by_number
+        if verdict in self.unless:
+            return "undecided", self.unless[verdict]
+        if verdict == "no" and not self.by_design:
+            return "no", _BY_DESIGN
+        return verdict, reason
+
+    @property
+    def _judged_by_number(self) -> tuple[Verdict, str]:
+        """The verdict and its reason, without ``unless`` and ``by_design``."""
         low, high = self.number.low, self.number.high
-        no_threshold = self.threshold if self.no_threshold is None else self.no_threshold
-        word: Verdict = "undecided"
-        reason = SPANS
         if self.lacking:
-            word, reason = "not applicable", self.lacking
-        elif isnan(low) or isnan(high):
-            reason = NOTHING
-        elif low >= self.threshold if self.side == "above" else high <= self.threshold:
-            reason = self._doubt
-            word = "undecided" if reason else "yes"
-        elif high < no_threshold if self.side == "above" else low > no_threshold:
-            word, reason = "no", ""
-        if word in self.unless:
-            word, reason = "undecided", self.unless[word]
-        return word, reason if word != "no" or self.by_design else _BY_DESIGN
+            return "not applicable", self.lacking
+        if isnan(low) or isnan(high):
+            return "undecided", NOTHING
+        no_threshold = self.threshold if self.no_threshold is None else self.no_threshold
+        if self.side == "above":
+            is_beyond = low >= self.threshold
+            is_opposite = high < no_threshold
+        else:
+            is_beyond = high <= self.threshold
+            is_opposite = low > no_threshold
+        if is_beyond:
+            doubt = self._doubt
+            return ("undecided", doubt) if doubt else ("yes", "")
+        if is_opposite:
+            return "no", ""
+        return "undecided", SPANS
 
     @property
     def _doubt(self) -> str:
@@ -176,9 +261,9 @@ class Measure:
         counted = {name: control for name, control in self.controls.items() if control.counts}
         if not counted:
             return NOT_RUN if self.needs_control else ""
-        bound = self.number.low if self.side == "above" else self.number.high
+        near_end = self.number.low if self.side == "above" else self.number.high
         strongest = counted.get(self.strongest)
-        if strongest and not _is_clear(bound, strongest.number, self.side, self.is_share):
+        if strongest and not _is_clear(near_end, strongest.number, self.side, self.is_share):
             return f"{self.strongest} {TOO_NEAR} ({self._rule_of_clear})"
         for name, control in counted.items():
             if isnan(control.number):
@@ -189,31 +274,33 @@ class Measure:
     def _rule_of_clear(self) -> str:
         """How a number that is not clear of a control stands to it (:func:`_is_clear`)."""
         what = "its odds" if self.is_share else "its number"
-        return (
-            f"less than 3 times {what}" if self.side == "above" else f"more than a third of {what}"
-        )
+        if self.side == "above":
+            return f"less than 3 times {what}"
+        return f"more than a third of {what}"
 
     @property
     def strongest(self) -> str:
         """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
-        known = {name: of for name, of in self.controls.items() if not isnan(of.number)}
-        counted = {name: of for name, of in known.items() if of.counts} or known
-        return (max if self.side == "above" else min)(
-            counted, key=lambda name: counted[name].number, default=""
-        )
+        known = {name: c.number for name, c in self.controls.items() if not isnan(c.number)}
+        counted = {name: number for name, number in known.items() if self.controls[name].counts}
+        candidates = counted or known
+        nearest = max if self.side == "above" else min
+        return nearest(candidates, key=candidates.__getitem__, default="")
 
     @property
     def phrase(self) -> str:
         """What a sentence about the model says of it, with the condition; empty where it is neither "yes" nor "no"."""
-        said = {"yes": self.yes, "no": self.no}.get(self.verdict, "")
-        return (
-            f"{said} ({self.condition})"
-            if said and self.condition and self.verdict == "yes"
-            else said
-        )
+        verdict = self.verdict
+        if verdict == "no":
+            return self.no
+        if verdict != "yes":
+            return ""
+        if self.yes and self.condition:
+            return f"{self.yes} ({self.condition})"
+        return self.yes
 
     def row(self) -> dict[str, Any]:
-        """The measure as a row of a table: the columns that every table of measures has."""
+        """Return the measure as a row of a table: the columns that every table of measures has."""
         control = self.strongest
         return {
             "claim": self.claim,
@@ -232,58 +319,72 @@ class Measure:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: the row, with the key, every control, and all else that the measure was made of."""
+        """Return JSON values: the row, with the key, every control, and all other fields."""
         row = self.row()
-        controls = {
-            name: {"number": of.number, "counts": of.counts} for name, of in self.controls.items()
-        }
-        rest = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name not in row
-        }
-        return {"key": self.key, **row, **rest, "controls": controls, "unless": dict(self.unless)}
+        other_fields = {name: value for name, value in vars(self).items() if name not in row}
+        controls = {name: dict(vars(control)) for name, control in self.controls.items()}
+        mappings = {"controls": controls, "unless": dict(self.unless)}
+        return {"key": self.key, **row, **other_fields, **mappings}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Measure:
-        """The measure of which :meth:`to_dict` gave ``record``; a number that JSON has as null is NaN.
+        """Make the measure that :meth:`to_dict` wrote as ``record``; a number that is null in JSON is NaN.
 
-        >>> held = Measure("a", "A", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.2)}, unless={"no": "why"})
-        >>> Measure.from_dict(held.to_dict()) == held
+        >>> measure = Measure("a", "A", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.2)}, unless={"no": "why"})
+        >>> Measure.from_dict(measure.to_dict()) == measure
         True
         """
-
-        def known(value: float | None) -> float:
-            return nan if value is None else value
-
-        own = {field.name: record[field.name] for field in fields(cls)}
-        controls = {
-            name: Control(known(of["number"]), of["counts"])
-            for name, of in record["controls"].items()
+        values = {field.name: record[field.name] for field in fields(cls)}
+        values["number"] = Interval(
+            estimate=_number_of_json(record["number"]),
+            low=_number_of_json(record["low"]),
+            high=_number_of_json(record["high"]),
+        )
+        values["threshold"] = _number_of_json(record["threshold"])
+        values["rests_on"] = tuple(record["rests_on"])
+        values["controls"] = {
+            name: Control(_number_of_json(control["number"]), control["counts"])
+            for name, control in record["controls"].items()
         }
-        number = Interval(*(known(record[name]) for name in ("number", "low", "high")))
-        more = {"threshold": known(record["threshold"]), "rests_on": tuple(record["rests_on"])}
-        return cls(**own | {"number": number, "controls": controls, **more})
+        return cls(**values)
 
     def __str__(self) -> str:
-        about = f" ({self.about})" if self.about else ""
-        why = f", {self.reason}" if self.reason else f", {self.condition}" if self.condition else ""
-        text = f"{self.claim}{about}: {self.verdict}{why}."
+        text = self.claim
+        if self.about:
+            text += f" ({self.about})"
+        text += f": {self.verdict}"
+        remark = self.reason or self.condition
+        if remark:
+            text += f", {remark}"
         if isnan(self.number.estimate):
-            return text
-        least = "more than 0" if 0 < self.threshold < 1e-6 else f"at least {self.threshold:g}"
-        held = least if self.side == "above" else f"at most {self.threshold:g}"
-        control = (
-            f"; {self.strongest} {self.controls[self.strongest].number:.3g}"
-            if self.strongest
-            else ""
-        )
-        return f"{text} {self.unit} {self.number}, {held}{control}.".replace(".  ", ". ")
+            return f"{text}."
+        unit = f"{self.unit} " if self.unit else ""
+        text += f". {unit}{self.number}, {self._threshold_in_words}"
+        if self.strongest:
+            text += f"; {self.strongest} {self.controls[self.strongest].number:.3g}"
+        return f"{text}."
+
+    @property
+    def _threshold_in_words(self) -> str:
+        if self.side == "below":
+            return f"at most {self.threshold:g}"
+        if 0 < self.threshold < 1e-6:
+            return "more than 0"
+        return f"at least {self.threshold:g}"
+
+
+def _number_of_json(value: float | None) -> float:
+    return nan if value is None else value
 
 
 def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
-    """What is fixed of claims, a table each (of a TOML file), as a function that makes their measures.
+    """Return a function that makes measures of claims whose fixed fields stand in tables.
 
-    What it returns is called as ``claim(key, number, threshold, ..., **changes)``; what stands in braces in a text of
-    a table is filled from ``words``. Of a claim that does not apply (``lacking=``) only its sentence is fixed.
+    The function is called as ``claim(key, number, words, **changes)``; what stands in braces in a text of a table is
+    filled from ``words``. A claim that does not apply (``lacking=``) takes only its sentence from the table.
+
+    Args:
+        tables: by key, the fields of each claim; or a TOML file of such tables.
     """
     fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
@@ -293,28 +394,31 @@ def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Meas
         words: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> Measure:
-        own = {"claim": fixed[key]["claim"]} if "lacking" in changes else fixed[key]
-        known: dict[str, Any] = {
-            k: x.format(**words or {}) if isinstance(x, str) else x for k, x in own.items()
-        }
-        known["rests_on"] = tuple(known.get("rests_on", ()))
-        return Measure(**{"key": key, "number": number, **known, **changes})
+        table = fixed[key]
+        if "lacking" in changes:
+            table = {"claim": table["claim"]}
+        values: dict[str, Any] = {"key": key, "number": number}
+        for name, value in table.items():
+            values[name] = value.format(**words or {}) if isinstance(value, str) else value
+        values["rests_on"] = tuple(values.get("rests_on", ()))
+        return Measure(**values | changes)
 
     return claim
 
 
 def best_of(values: Iterable[float], side: Side = "above") -> Control:
-    """The control of several copies: the one that comes closest to the claim; NaN where none has a number.
+    """Return the control of several copies: the one that comes closest to the claim; NaN where none has a number.
 
     >>> best_of([0.2, float("nan"), 0.4]), best_of([0.2, 0.4], side="below")
     (Control(number=0.4, counts=True), Control(number=0.2, counts=True))
     """
     known = [float(value) for value in values if not isnan(value)]
-    return Control((max if side == "above" else min)(known, default=nan))
+    nearest = max if side == "above" else min
+    return Control(nearest(known, default=nan))
 
 
 def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
-    """The part that decides a claim that is true where all of its parts are: a "no" before an "undecided" one.
+    """Return the part that decides a claim that is true where all of its parts are: "no" before "undecided".
 
     Where all parts are "yes" the first stands for them. ``changes`` are fields of the whole, such as its claim; the
     part's own claim becomes what the measure is ``about``.
@@ -331,59 +435,94 @@ def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
 
 
 def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
-    """A row a measure; the columns are those of :meth:`Measure.row`."""
+    """Return a row for each measure; the columns are those of :meth:`Measure.row`."""
     import pandas as pd
 
-    return pd.DataFrame([one.row() for one in measures], columns=list(Measure("", "").row()))
+    columns = list(Measure("", "").row())
+    return pd.DataFrame([measure.row() for measure in measures], columns=columns)
 
 
 def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
-    """What measures say of the model ``name``, the most important first: what is true of it, what is not, what is open.
+    """Say what measures found about a model: what is true of it, what is not, what is open.
 
-    The first sentence has :data:`_MOST_WORDS` words at most, or one phrase; the second holds the phrases that are left.
-    A ``lead``, a sentence that sums up what is true, stands in the place of the first; what is not true follows.
+    The first sentence has :data:`_MOST_WORDS` words at most, or one phrase; the second one has the other phrases.
+
+    Args:
+        name: the model's.
+        measures: the most important first.
+        lead: a sentence that sums up what is true, in the place of the first one; what is not true follows.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
     >>> sentence("m", measures)
     'm adds, but does not add.'
     """
-    phrases = dict.fromkeys(
-        (m.verdict, m.phrase) for m in measures if m.phrase and not (lead and m.verdict == "yes")
-    )
+    phrases = []
+    for measure in measures:
+        is_in_lead = bool(lead) and measure.verdict == "yes"
+        phrase = (measure.verdict, measure.phrase)
+        if measure.phrase and not is_in_lead and phrase not in phrases:
+            phrases.append(phrase)
     first: list[tuple[Verdict, str]] = []
+    further: list[tuple[Verdict, str]] = []
     for phrase in phrases:
-        if not first or len(_clause(name, [*first, phrase]).split()) <= _MOST_WORDS:
-            first.append(phrase)
-    sentences = [
-        *[lead.removesuffix(".")] * bool(lead),
-        *[_clause("It" if lead else name, first)] * bool(first),
-    ]
-    if more := [phrase for phrase in phrases if phrase not in first]:
-        sentences.append(_clause("It also" if "yes" in dict(more) else "It", more))
-    if undecided := [one for one in measures if one.verdict == "undecided"]:
-        asked = next((one.yes.removeprefix("partly ") for one in undecided if one.yes), "")
-        are, such = ("are", "such as ") if len(undecided) > 1 else ("is", "")
-        told = f"{len(undecided)} of {len(measures)} claims {are} undecided{',' * bool(asked)}"
-        named = f" {such}whether it {asked}" if asked else ""
-        why = f": {undecided[0].reason}" if len({one.reason for one in undecided}) == 1 else ""
-        sentences.append(f"{told if len(measures) > 1 else 'It is undecided'}{named}{why}")
-    return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
+        n_words = len(_clause(name, [*first, phrase]).split())
+        is_short = not first or n_words <= _MOST_WORDS
+        (first if is_short else further).append(phrase)
+    sentences = []
+    if lead:
+        sentences.append(lead.removesuffix("."))
+    if first:
+        sentences.append(_clause("It" if lead else name, first))
+    if further:
+        has_yes = "yes" in dict(further)
+        sentences.append(_clause("It also" if has_yes else "It", further))
+    undecided = [measure for measure in measures if measure.verdict == "undecided"]
+    if undecided:
+        sentences.append(_sentence_of_undecided(undecided, len(measures)))
+    if not sentences:
+        return f"{name}: no claim applies."
+    return ". ".join(sentences) + "."
+
+
+def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
+    """Say how many claims are undecided, name one of them, and the reason where all have the same."""
+    examples = [measure.yes.removeprefix("partly ") for measure in undecided if measure.yes]
+    text = "It is undecided"
+    if n_measures > 1:
+        verb = "are" if len(undecided) > 1 else "is"
+        comma = "," if examples else ""
+        text = f"{len(undecided)} of {n_measures} claims {verb} undecided{comma}"
+    if examples:
+        such_as = "such as " if len(undecided) > 1 else ""
+        text += f" {such_as}whether it {examples[0]}"
+    reasons = {measure.reason for measure in undecided}
+    if len(reasons) == 1:
+        text += f": {undecided[0].reason}"
+    return text
 
 
 def _clause(name: str, phrases: Sequence[tuple[Verdict, str]]) -> str:
-    said = ([phrase for word, phrase in phrases if word == asked] for asked in ("yes", "no"))
-    joined = [listed(of) if " and " not in "".join(of) else ", and ".join(of) for of in said]
-    return f"{name} {', but '.join(filter(None, joined))}"
+    """Join phrases to one clause: those that are true, "but" those that are not."""
+    parts = []
+    for wanted in ("yes", "no"):
+        texts = [phrase for verdict, phrase in phrases if verdict == wanted]
+        if any(" and " in text for text in texts):
+            parts.append(", and ".join(texts))
+        elif texts:
+            parts.append(listed(texts))
+    return f"{name} {', but '.join(parts)}"
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    """Join words as a sentence lists them: "a, b and c"."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """What the first numbers of a table are called, and its rows that have them, the lowest first.
+    """Return what the first numbers of a table are called, and its rows that have them, the lowest first.
 
     The columns ``estimate``, ``low`` and ``high`` hold the number and its interval, ``name`` the words and the counts
     that stand before it in the row.
@@ -392,29 +531,33 @@ def numbered(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     >>> numbered(pd.DataFrame({"name": "R2", "site": ["z", "v"], "head": 1, "number": [0.9, 0.2]}))[1]["name"].tolist()
     ['v, head 1', 'z, head 1']
     """
-    what, numeric = "", list(map(str, frame.select_dtypes("number")))
+    what = ""
+    numeric = [str(name) for name in frame.select_dtypes("number")]
     if list(frame.columns[:1]) == ["name"] and len(frame):
         what = str(frame["name"].iloc[0])
         frame = frame[frame["name"] == what].drop(columns="name")
-    column = next(
-        (one for one in ("number", "estimate", "mean", *numeric) if one in frame), "number"
-    )
+    candidates = ["number", "estimate", "mean", *numeric]
+    column = next((name for name in candidates if name in frame), "number")
     what = what or column.replace("_", " ")
-    low, high = (
-        f"{column}_{end}" if f"{column}_{end}" in frame else end for end in ("low", "high")
-    )
-    frame = frame.reindex(columns=[*dict.fromkeys([*frame.columns, column, low, high])])
-    names = []
-    for row in frame.iloc[:, : list(frame.columns).index(column)].to_dict("records"):
-        words = [
-            f"{key} {value}" if isinstance(value, int) else value for key, value in row.items()
-        ]
-        names.append(
-            ", ".join(word.replace("_", " ") for word in words if isinstance(word, str) and word)
-            or what
-        )
+    low = f"{column}_low" if f"{column}_low" in frame else "low"
+    high = f"{column}_high" if f"{column}_high" in frame else "high"
+    columns = list(dict.fromkeys([*frame.columns, column, low, high]))
+    frame = frame.reindex(columns=columns)
+    before = frame.iloc[:, : columns.index(column)]
+    names = [_row_name(row) or what for row in before.to_dict("records")]
     known = frame.assign(name=names, estimate=frame[column], low=frame[low], high=frame[high])
     return what, known.sort_values("estimate", kind="stable", ignore_index=True)
+
+
+def _row_name(row: Mapping[Hashable, Any]) -> str:
+    """Name a row by its texts and counts."""
+    words = []
+    for key, value in row.items():
+        if isinstance(value, int):
+            words.append(f"{key} {value}")
+        elif isinstance(value, str) and value:
+            words.append(value)
+    return ", ".join(words).replace("_", " ")
 
 
 class Result:
@@ -425,33 +568,34 @@ class Result:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # a dataclass writes its own where a class holds none
+        # A dataclass writes a __repr__ of its own where the class itself has none.
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:
-        """The result as a tidy table."""
+        """Return the result as a tidy table."""
         raise NotImplementedError
 
     @cached_property  # and no property, which a dataclass could not hold a field of this name over
     def sentence(self) -> str:
-        """Where the lowest and the highest of its numbers are."""
+        """The lowest and the highest of its numbers."""
         what, rows = numbered(self.to_frame())
         known = rows.dropna(subset="estimate").to_dict("records")
-        ends = [
-            (Interval(row["estimate"], row["low"], row["high"]), row["name"])
-            for row in known[:1] + known[1:][-1:]
-        ]
-        named = [f"{number} ({name})" if name != what else str(number) for number, name in ends]
-        return f"{what}: {' to '.join(named) or 'none'}."
+        texts = []
+        for row in known[:1] + known[1:][-1:]:
+            number = str(Interval(row["estimate"], row["low"], row["high"]))
+            texts.append(number if row["name"] == what else f"{number} ({row['name']})")
+        return f"{what}: {' to '.join(texts) or 'none'}."
 
     def _draw(self, figures: Any) -> Any:
-        """The picture, by the functions of :mod:`interp.results.figures`."""
-        what, rows = numbered(self.to_frame())
-        few = f", the lowest {_MOST_DRAWN} of {len(rows)}" * (len(rows) > _MOST_DRAWN)
+        """Draw the picture with the functions of :mod:`interp.results.figures`."""
+        label, rows = numbered(self.to_frame())
+        if len(rows) > _MOST_DRAWN:
+            label += f", the lowest {_MOST_DRAWN} of {len(rows)}"
         drawn = rows.dropna(subset="estimate").head(_MOST_DRAWN)
-        return figures.intervals(drawn[["name", "estimate", "low", "high"]], xlabel=what + few)
+        return figures.intervals(drawn[["name", "estimate", "low", "high"]], xlabel=label)
 
     def plot(self) -> Any:
-        """The picture."""
+        """Draw the picture."""
         from interp.results import figures  # matplotlib is heavy
 
         return self._draw(figures)
@@ -483,27 +627,31 @@ class Scores(Result):
     beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def get(self, *key: Any) -> Interval:
-        """One number."""
-        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
-        asked = "/".join(map(str, key))
-        require_known("result", asked, named, limit=20)
-        return named[asked]
+        """Return the number of a key."""
+        by_name = {_joined(parts): value for parts, value in self.numbers.items()}
+        name = _joined(key)
+        require_known("result", name, by_name, limit=20)
+        return by_name[name]
 
     @property
     def sentence(self) -> str:
         """The first numbers."""
-        named = ["/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items()]
-        return f"Scores({', '.join(named[:_MOST_NUMBERS])})"
+        texts = [f"{_joined(key)}={value}" for key, value in self.numbers.items()]
+        return f"Scores({', '.join(texts[:_MOST_NUMBERS])})"
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per number."""
+        """Return one row per number."""
         import pandas as pd
 
-        rows = [
-            {**dict(zip(self.by, key, strict=True)), **vars(value), **self.beside.get(key, {})}
-            for key, value in self.numbers.items()
-        ]
+        rows = []
+        for key, value in self.numbers.items():
+            names = dict(zip(self.by, key, strict=True))
+            rows.append({**names, **vars(value), **self.beside.get(key, {})})
         return pd.DataFrame(rows)
+
+
+def _joined(key: Iterable[Any]) -> str:
+    return "/".join(map(str, key))
 
 
 class Measured(Result):
@@ -516,11 +664,10 @@ class Measured(Result):
     measures: tuple[Measure, ...]
 
     def __getitem__(self, key: str) -> Measure:
-        """The measure of a key, the first where several parts of the machine have one."""
-        require_known(
-            "measure", key, list(dict.fromkeys(one.key for one in self.measures)), limit=20
-        )
-        return next(one for one in self.measures if one.key == key)
+        """Return the measure of a key, the first where several parts of the machine have one."""
+        keys = [measure.key for measure in self.measures]
+        require_known("measure", key, keys, limit=20)
+        return self.measures[keys.index(key)]
 
     def __iter__(self) -> Iterator[Measure]:
         return iter(self.measures)
@@ -531,12 +678,13 @@ class Measured(Result):
         return sentence(self.model, self.measures)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a measure."""
+        """Return a row for each measure."""
         return to_frame(self.measures)
 
     def _draw(self, figures: Any) -> Any:
-        """The measures as intervals on one axis, each beside its threshold and its strongest control."""
+        """Draw the measures as intervals on one axis, each beside its threshold and its strongest control."""
         return figures.measured(self.measures)
 
     def __repr__(self) -> str:
-        return plain("\n".join([self.sentence, *(f"  {one}" for one in self.measures)]))
+        lines = [f"  {measure}" for measure in self.measures]
+        return plain("\n".join([self.sentence, *lines]))

@@ -21,25 +21,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.support.checks import array_of, checked, refuse_beyond_machine, shown
-from interp.support.errors import require
+from interp.support.checks import array_of, checked, refuse_beyond_machine, require_real, shown
+from interp.support.errors import InputError, require
 
 
 @dataclass(frozen=True)
 @checked
 class Interval:
-    """An estimate with its interval (95 % unless told otherwise): of the bootstrap here, of a
-    refit in interp.stats.refit."""
+    """An estimate with its interval (95 % unless said otherwise): of the bootstrap here, of a refit in
+    :mod:`interp.stats.refit`.
+
+    The bounds are in order, or NaN where there are none. The estimate may lie outside of them: percentiles of a
+    bootstrap need not hold a statistic that is biased in its resamples, such as a largest value.
+    """
 
     estimate: float
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        """Refuse what is no number, and bounds that are exchanged."""
+        require_real("estimate", self.estimate)
+        require_real("low", self.low)
+        require_real("high", self.high)
+        if self.low > self.high:
+            raise InputError(
+                f"an interval is Interval(estimate, low, high) with low <= high, got low {self.low:g} and "
+                f"high {self.high:g}"
+            )
+
     @classmethod
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
-        """The interval around ``estimate`` that holds the middle ``level`` of ``samples [resample]``.
+        """Make the interval around ``estimate`` that holds the middle ``level`` of ``samples``.
 
         Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
+
+        Args:
+            samples: ``[resample]``.
+            estimate: of the statistic itself.
+            level: the share of the samples between the bounds.
         """
         drawn = array_of("samples", samples)
         require(drawn.ndim == 1, f"samples must be [resample], got shape {drawn.shape}")
@@ -48,11 +68,11 @@ class Interval:
 
     @property
     def complement(self) -> Interval:
-        """1 less it: what is left of a share."""
+        """The interval of 1 minus the estimate: the other part of a share."""
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
-        """The three numbers as columns of a table: ``name``, ``name_low`` and ``name_high``."""
+        """Return the three numbers as columns of a table: ``name``, ``name_low`` and ``name_high``."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def __str__(self) -> str:
@@ -60,30 +80,38 @@ class Interval:
 
 
 NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
-"""Of what was not asked, or has no number."""
+"""The interval of what was not measured, or has no number."""
 
 
 def exact_share(hits: ArrayLike) -> Interval:
-    """The share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
+    """Return the share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
 
     >>> print(exact_share([True] * 11))
     1 [0.7151, 1]
     """
     from scipy.stats import binomtest
 
-    found = np.asarray(hits, dtype=bool)
-    require(found.ndim == 1, f"hits must be [one], got shape {found.shape}")
-    if not len(found):
+    is_hit = np.asarray(hits, dtype=bool)
+    require(is_hit.ndim == 1, f"hits must be [one], got shape {is_hit.shape}")
+    if not len(is_hit):
         return NO_NUMBER
-    bounds = binomtest(int(found.sum()), len(found)).proportion_ci()
-    return Interval(float(found.mean()), float(bounds.low), float(bounds.high))
+    n_hits = int(is_hit.sum())
+    bounds = binomtest(n_hits, len(is_hit)).proportion_ci()
+    return Interval(float(is_hit.mean()), float(bounds.low), float(bounds.high))
 
 
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper percentiles of many statistics, along ``axis``; samples that are not finite are left out."""
-    samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
+    """Return the lower and the upper percentile of many statistics.
+
+    Args:
+        samples: numbers with any axes; those that are not finite are left out.
+        level: the share of the samples between the two.
+        axis: of the resamples.
+    """
+    samples = np.asarray(samples, dtype=np.float64)
+    levels = [(1 - level) / 2, (1 + level) / 2]
     require(
         -samples.ndim <= axis < samples.ndim,
         f"axis {axis} is none of samples of shape {samples.shape}",
@@ -107,21 +135,28 @@ def resample_weights(
     plain_first: bool = False,
     participants: Any = None,
 ) -> NDArray[np.float64]:
-    """Bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
+    """Draw bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
 
-    With ``plain_first`` one more row before them weighs every episode alike: it gives the estimate itself. With
-    ``participants``, whose each episode is, these are drawn, each with all of its episodes.
+    Args:
+        n_episodes: the episodes that are drawn from.
+        n_resamples: rows.
+        seed: of the draw.
+        plain_first: put one more row first, in which all episodes have the same weight: it gives the estimate itself.
+        participants: of each episode; participants are then drawn, each with all of its episodes.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
-    whose = of_whom(participants, n_episodes)
-    if (n := int(whose.max()) + 1) < n_episodes:
-        drawn = resample_weights(n, n_resamples, seed, plain_first=plain_first)[:, whose]
-        return drawn / drawn.sum(1, keepdims=True)
-    refuse_beyond_machine(
-        f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes
-    )
-    draw = _drawn if n_resamples * n_episodes <= _MOST_KEPT else _drawn.__wrapped__
+    participant = of_whom(participants, n_episodes)
+    n_participants = int(participant.max()) + 1
+    if n_participants < n_episodes:
+        of_participants = resample_weights(
+            n_participants, n_resamples, seed, plain_first=plain_first
+        )
+        weights = of_participants[:, participant]
+        return weights / weights.sum(1, keepdims=True)
+    n_weights = n_resamples * n_episodes
+    refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_weights)
+    draw = _draw_and_keep if n_weights <= _MOST_KEPT else _draw_and_keep.__wrapped__
     return draw(n_episodes, n_resamples, seed, plain_first)
 
 
@@ -130,75 +165,87 @@ _MOST_KEPT = 2**18
 
 
 @lru_cache(maxsize=16)
-def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> NDArray[np.float64]:
-    counts = np.random.default_rng(seed).multinomial(
-        n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples
-    )
-    plain = np.full((int(plain_first), n_episodes), 1 / n_episodes)
-    weights = np.concatenate([plain, counts / n_episodes])
+def _draw_and_keep(
+    n_episodes: int, n_resamples: int, seed: int, plain_first: bool
+) -> NDArray[np.float64]:
+    even = np.full(n_episodes, 1 / n_episodes)
+    generator = np.random.default_rng(seed)
+    weights = generator.multinomial(n_episodes, even, size=n_resamples) / n_episodes
+    if plain_first:
+        weights = np.concatenate([even[None], weights])
     weights.flags.writeable = False
     return weights
 
 
 def of_whom(participants: Any, n_episodes: int, what: str = "participants") -> NDArray[np.int64]:
-    """The number of the participant of each episode, counted from 0 in the order in which they first come.
+    """Return the number of the participant of each episode, counted from 0 in the order in which they first come.
 
-    Where ``participants`` is None each episode stands for itself.
+    Args:
+        participants: a name or a whole number per episode; when None, each episode is a participant.
+        n_episodes: how many there must be.
+        what: what an error calls them.
 
     >>> of_whom(["bob", "ann", "bob"], 3), of_whom(None, 3)
     (array([0, 1, 0]), array([0, 1, 2]))
     """
     if participants is None:
         return np.arange(n_episodes)
-    given = participants.tolist() if hasattr(participants, "tolist") else participants
-    several = isinstance(given, list | tuple | range) and len(given) == n_episodes
-    named = several and all(isinstance(one, str) for one in given)
-    whole = several and all(
-        isinstance(one, int | float | np.number) and float(one).is_integer() for one in given
-    )
+    ids = participants.tolist() if hasattr(participants, "tolist") else participants
+    is_list = isinstance(ids, list | tuple | range) and len(ids) == n_episodes
+    are_names = is_list and all(isinstance(name, str) for name in ids)
+    are_numbers = is_list and all(map(_is_whole, ids))
     require(
-        named or whole,
+        are_names or are_numbers,
         f"{what} must be {n_episodes} names, or whole numbers, got {shown(participants)}",
     )
     require(
-        not named or "\0" not in "".join(given),
+        not are_names or "\0" not in "".join(ids),
         f"{what} are names without a NUL, got {shown(participants)}",
     )
-    _, first, whose = np.unique(given, return_index=True, return_inverse=True)
-    return first.argsort().argsort()[whose]
+    _, first_episode, sorted_number = np.unique(ids, return_index=True, return_inverse=True)
+    number_by_appearance = first_episode.argsort().argsort()
+    return number_by_appearance[sorted_number]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and float(value).is_integer()
 
 
 def of_each(values: ArrayLike, participants: Any) -> NDArray[np.float64]:
-    """The mean of ``values [episode, ...]`` of each participant; the values themselves where each has one.
+    """Return the mean of ``values [episode, ...]`` of each participant; the values themselves where each has one.
 
     >>> of_each([1.0, 5.0, 2.0], ["bob", "ann", "bob"]), of_each([1.0, 2.0], None)
     (array([1.5, 5. ]), array([1., 2.]))
     """
-    own = np.asarray(values, np.float64)
-    whose = of_whom(participants, len(own))
-    n = whose.max() + 1
-    return own if n == len(own) else np.stack([own[whose == i].mean(0) for i in range(n)])
+    of_episodes = np.asarray(values, np.float64)
+    participant = of_whom(participants, len(of_episodes))
+    n_participants = participant.max() + 1
+    if n_participants == len(of_episodes):
+        return of_episodes
+    return np.stack([of_episodes[participant == i].mean(0) for i in range(n_participants)])
 
 
 @checked
 def bootstrap_mean(
     values: ArrayLike, *, seed: int = 0, participants: Any = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``.
+    """Return the mean over episodes and the bounds of its interval: (mean, low, high), each ``[...]``.
 
-    The interval is over ``participants``, where it is known whose each episode is.
+    Args:
+        values: ``[episode, ...]``.
+        seed: of the resamples.
+        participants: of each episode (:func:`of_whom`): the interval is then over participants.
     """
     values = np.asarray(values, dtype=np.float64)
     require(values.ndim >= 1, "values are [episode, ...], got one number")
-    samples = np.tensordot(
-        resample_weights(len(values), seed=seed, participants=participants), values, axes=1
-    )
-    return np.asarray(values.mean(axis=0)), *percentile_bounds(samples)
+    weights = resample_weights(len(values), seed=seed, participants=participants)
+    low, high = percentile_bounds(np.tensordot(weights, values, axes=1))
+    return np.asarray(values.mean(axis=0)), low, high
 
 
 @checked
 def mean_interval(values: ArrayLike, *, seed: int = 0, participants: Any = None) -> Interval:
-    """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
+    """Return the mean of one number per episode (``values [episode]``), as :func:`bootstrap_mean` does."""
     require(
         np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}"
     )
@@ -215,25 +262,29 @@ def ratio_interval(
     weights: NDArray[np.float64] | None = None,
     participants: Any = None,
 ) -> Interval:
-    """A ratio of sums over episodes, such as hits over steps, from one numerator and denominator per episode.
+    """Return a ratio of sums over episodes, such as hits over steps.
 
-    ``weights`` (of :func:`resample_weights`) are drawn when None; give them to share one draw between many ratios.
     Resamples whose denominator is 0 have no ratio and are left out; where none is left, the bounds are NaN, and
-    without any step at all the estimate is, too.
+    without any step at all the estimate is NaN, too.
+
+    Args:
+        numerators: ``[episode]``.
+        denominators: ``[episode]``.
+        seed: of the resamples.
+        weights: of :func:`resample_weights`, to share one draw between many ratios; drawn when None.
+        participants: of each episode (:func:`of_whom`).
     """
-    shapes = np.shape(numerators), np.shape(denominators)
+    shape, other_shape = np.shape(numerators), np.shape(denominators)
     require(
-        shapes[0] == shapes[1] and np.ndim(numerators) == 1,
-        f"numerators and denominators are one number per episode each, got shapes {shapes[0]} and {shapes[1]}",
+        shape == other_shape and len(shape) == 1,
+        f"numerators and denominators are one number per episode each, got shapes {shape} and {other_shape}",
     )
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
-    if parts[:, 1].sum() == 0:
+    numerator, denominator = parts[:, 0].sum(), parts[:, 1].sum()
+    if denominator == 0:
         return NO_NUMBER
-    weights = (
-        resample_weights(len(parts), seed=seed, participants=participants)
-        if weights is None
-        else weights
-    )
+    if weights is None:
+        weights = resample_weights(len(parts), seed=seed, participants=participants)
     sums = weights @ parts
-    samples = sums[sums[:, 1] != 0]
-    return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum())
+    known = sums[sums[:, 1] != 0]
+    return Interval.of_samples(known[:, 0] / known[:, 1], numerator / denominator)

@@ -287,6 +287,15 @@ def number(
     return cast(float, _within(float, name, value, least, most))
 
 
+def require_real(name: str, value: object) -> None:
+    """Refuse what is no real number; NaN and infinity are numbers here, booleans and texts are not."""
+    if isinstance(value, bool) or not isinstance(value, _REAL):
+        raise InputError(f"{name} must be a number, got {shown(value)}")
+
+
+_REAL = (int, float, np.integer, np.floating)
+
+
 def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
     """``value`` as a ``kind`` between two bounds."""
     found = fitted(kind, value)
