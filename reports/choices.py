@@ -37,6 +37,7 @@ def write(
     units: int = 2,
     quick: bool = False,
     seed: int = 0,
+    episodes: BanditEpisodes | None = None,
     **columns: Any,
 ) -> tuple[Path, ChoicePart]:
     """Write the page on the choices in a table, ``out/NAME.html``; give its path and what was found.
@@ -45,9 +46,12 @@ def write(
         path, columns: of a table with a row a trial, and its columns, as :func:`interp.tasks.bandit.read` takes them.
         units: numbers that the cell, a GRU, carries; ``quick`` leaves the cell out.
         seed: of the bootstrap and of the cell.
+        episodes: what was read of the table, where that was done already.
     """
     page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
-    episodes, beside, machines = bandit.read(path, **columns), {}, {}
+    beside, machines = {}, {}
+    if episodes is None:
+        episodes = bandit.read(path, **columns)
     people, name = (
         len(np.unique(episodes.participants)),
         f"a GRU of {integer('units', units, 1)} units",
@@ -81,14 +85,19 @@ def _report(
         "Participants": len(np.unique(episodes.participants)),
         "Rounds that count": f"{counted:,} of {episodes.counted.size:,}, in {len(episodes)} episodes",
         "Arms": ", ".join(f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)),
-        "A reward of 1 is": episodes.scale,
+        "A reward of 1 is": f"{episodes.scale:g} of the table",
         "Mean reward": float(episodes.rewards[episodes.counted].mean()),
         "Parameters": in_words(dict(found.parameters) | dict(found.intervals)),
     }
     measures = [found.measure, *(one.measure for one in found.beside.values())]
     titled = [Measures(measures, f"{counts(measures)}."), Summary(facts)]
     families = [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")]
-    sections = [Section("What was found", titled), Section("Families", families)]
+    read = [Prose(sentence) for sentence in episodes.reading.sentences]
+    sections = [
+        Section("What was read", read),
+        Section("What was found", titled),
+        Section("Families", families),
+    ]
     if family and len(family.searched) and facts["Participants"] > 1:
         people = by_participant(family, episodes, episodes.choices)
         fitted = people[list(found.parameters)].items()
@@ -112,9 +121,9 @@ def _report(
             )
         ]
         bins = Table(portrait.to_frame(), "The bins", collapsed=True)
-        sections.insert(1, Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
+        sections.insert(2, Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
     named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
-    shell = [f"--{key}={value}" for key, value in columns.items() if value is not None]
+    shell = _shell_options(columns)
     python = _TEXTS["python"].format(path=str(path), columns="".join(f", {one}" for one in named))
     sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
@@ -130,3 +139,17 @@ def _report(
         found.sentence,
         hero,
     )
+
+
+def _shell_options(columns: dict[str, Any]) -> list[str]:
+    """The options of `interp choices` that name what was given in Python."""
+    words = []
+    for key, value in columns.items():
+        if value is None:
+            continue
+        option = f"--{key.replace('_', '-')}"
+        if isinstance(value, list | tuple):
+            words += [option, *map(str, value)]
+        else:
+            words.append(f"{option}={value}")
+    return words

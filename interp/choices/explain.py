@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from interp import tasks
 from interp.choices.fitting import Array, Distributions, checked_distributions, predictor, search
 from interp.choices.link import Link, fitted_link, lapse_interval, own_players, profile_ends
+from interp.choices.offers import among_offered, even_guess, offers_of, slots_of
 from interp.core.algorithm import Algorithm, Family, Searched, in_words
 from interp.core.machine import Machine
 from interp.llm.runs import LLMRun, episodes_of, grouped
@@ -300,7 +301,7 @@ def explain_choices(
         f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}",
     )
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
-    chosen = np.where(episodes.counted, chosen, np.nan)
+    chosen = np.where(episodes.scored, chosen, np.nan)
     known = chosen[~np.isnan(chosen)]
     require(
         known.size > 0 and bool((known == known.astype(int)).all() and (known >= 0).all()),
@@ -322,14 +323,17 @@ def explain_choices(
     # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
     scores = [_scored(game, family, kept.get(family.key)) for family in asked.values()]
-    alike = np.full_like(scores[0].q, 1 / scores[0].q.shape[-1])
+    alike = even_guess(scores[0].q, game.offers)
     scores += [_unfitted(game, "constant", "a guess, the same in every round", alike, True)]
     scores += _switched(game, scores[:-1], asked, grids[ranked[0].key][0])
     part = _decided(game, scores, asked)
     machines = {}
     for name, given in (beside or {}).items():
         trained, blank = (
-            None if p is None else checked_distributions(p, episodes)[rows] for p in given
+            None
+            if p is None
+            else among_offered(checked_distributions(p, episodes)[rows], game.offers)
+            for p in given
         )
         if trained is None:
             raise InputError(
@@ -346,7 +350,9 @@ class _Game:
         self.episodes, self.first_asked, self.seed = episodes, first_asked, seed
         asked = choices[:, first_asked:]
         self.known = ~np.isnan(asked)
-        self.choices = np.where(self.known, asked, 0).astype(np.int64)
+        arms = np.where(self.known, asked, 0).astype(np.int64)
+        self.offers = offers_of(episodes, first_asked)
+        self.choices = slots_of(arms, self.offers)
         self._members: dict[str, Distributions] = {}
         self._kept: dict[tuple[Any, ...], Array] = {}
         self._units = _units(episodes, self.known)
@@ -375,7 +381,8 @@ class _Game:
         if key in self._kept:
             return self._kept[key]
         member = self._members.setdefault(family.key, Distributions(family, [self.episodes]))
-        found = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
+        predicted = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
+        found = among_offered(predicted, self.offers)
         n, most = found.shape[-1], self.choices.max()
         require(most < n, f"choices must be outcomes 0 to {n - 1}, got {most}")
         if keep:

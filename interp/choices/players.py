@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         f"{family.name} has {len(searched)} parameters; participants are fitted by 1 to 3",
     )
     first = tasks.of(episodes).data.first_asked
-    known = (~np.isnan(chosen) & episodes.counted)[:, first:]
+    known = (~np.isnan(chosen) & episodes.scored)[:, first:]
     asked = np.where(known, chosen[:, first:], 0).astype(np.int64)[..., None]
     whose = np.arange(len(episodes)) if episodes.participants is None else episodes.participants
     people, rows = np.unique(whose, return_inverse=True)
@@ -380,7 +380,9 @@ def _portrait(bins: pd.DataFrame, arm: str) -> Any:
     ).flat
     hues = dict(
         zip(
-            dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False
+            dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)),
+            cycle(CYCLE),
+            strict=False,
         )
     )
     for axes, source in zip(panels, sources, strict=False):
@@ -430,7 +432,10 @@ def phase_portrait(
             np.array([0.0, 1.0]),
             [f"to {middle:g}", f"above {middle:g}"],
         )
-    counted, rows = episodes.counted[:, :-1] & episodes.counted[:, 1:], []
+    present = (
+        episodes.counted & episodes.offered[..., arm]
+    )  # an arm has a logit where it is on offer
+    counted, rows = present[:, :-1] & present[:, 1:], []
     for source, subject in sources.items():
         given = np.array(predictor(subject)(episodes), np.float64)
         if given.shape[:2] == episodes.counted.shape:

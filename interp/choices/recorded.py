@@ -30,6 +30,7 @@ from interp.support.checks import checked, integer
 from interp.support.errors import require, require_known
 from interp.training.goal import goal_of
 
+_NOT_OFFERED = -1e4  # the score of an outcome that is not on offer: its probability is 0
 _RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
 
 
@@ -93,16 +94,13 @@ def fit_cell(
     for out in (fold == one for one in range(n_folds)):
         cell = _fitted(blank.untrained(seed), episodes.select(~out), steps)
         with torch.no_grad():
-            held[out] = (
-                _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
-            )
+            scores = _scores(cell, episodes.select(out))
+            held[out] = scores.softmax(-1).double().numpy(force=True)
     lost = (
         -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12))
-        * episodes.counted
+        * episodes.scored
     )
-    nats, rounds = (
-        np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted)
-    )
+    nats, rounds = (np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.scored))
     each = pd.DataFrame(
         {"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds}
     )
@@ -116,10 +114,11 @@ def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachin
     targets = torch.from_numpy(goal_of(catalog.of(episodes)).targets(episodes)).float()
     machine.requires_grad_(True)
     optimizer = torch.optim.Adam(machine.module.parameters(), lr=_RATE)
+    scored = torch.from_numpy(episodes.scored)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        scores, counted = _scores(machine, episodes)
-        loss = -(scores.log_softmax(-1) * targets).sum(-1)[counted].mean()
+        scores = _scores(machine, episodes)
+        loss = -(scores.log_softmax(-1) * targets).sum(-1)[scored].mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(machine.module.parameters(), 1.0)
@@ -128,8 +127,10 @@ def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachin
     return machine
 
 
-def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
-    """Scores of all rounds ``[episode, round, outcome]`` and which of them count; the cell runs over whole episodes.
+def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
+    """Compute the scores of all rounds, ``[episode, round, outcome]``; the cell runs over whole episodes.
+
+    What is not on offer has the least score that there is.
 
     What a missing round leaves as it is, is the state: the rounds that took place stand first while the cell runs.
     """
@@ -146,4 +147,8 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
     before = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     at = counted.cumsum(1) - counted.int()  # how many rounds took place before this one
     carried = before.gather(1, at[..., None].expand(*shape, states.shape[-1]))
-    return module.read(torch.cat([carried, said.before(rows).unflatten(0, shape)], -1)), counted
+    scores: Tensor = module.read(torch.cat([carried, said.before(rows).unflatten(0, shape)], -1))
+    offered = getattr(episodes, "offered", None)
+    if offered is None:
+        return scores
+    return scores.masked_fill(~torch.from_numpy(offered), _NOT_OFFERED)

@@ -22,6 +22,7 @@ import logging
 import os
 import re
 import sys
+import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -329,9 +330,16 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
     made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
     if parameter.default is parameter.empty:
         made = typer.Argument(help=says)
+    kind = _one_kind(parameter.annotation)
     return parameter.replace(
-        name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made]
+        name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, made]
     )
+
+
+def _one_kind(annotation: Any) -> Any:
+    """What the shell takes for an annotation: several words where a list may be given, which may hold words."""
+    kinds = [typing.get_origin(kind) for kind in typing.get_args(annotation)]
+    return list[str] | None if len(kinds) > 2 and list in kinds else annotation
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:

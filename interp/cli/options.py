@@ -153,6 +153,9 @@ def use(
         return None
     task, algorithm = interp.tasks.get(model.layout.task), None
     people = read(task, recorded) if recorded else None
+    if people is not None and people.reading is not None:
+        say.line(people.reading.summary())
+        say.facts(read=people.reading.to_dict())
     if hypothesis:
         key, *pairs = hypothesis
         known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}

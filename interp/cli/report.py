@@ -27,7 +27,9 @@ def _choices(
     columns: Mapping[str, Any],
     file: Annotated[
         Path,
-        typer.Argument(help="A table with a header and a row a trial: CSV, tabs or semicolons."),
+        typer.Argument(
+            help="A table with a header and a row a trial: CSV, tabs, semicolons or JSON lines; plain or compressed."
+        ),
     ],
     units: Annotated[
         int, options.number("Numbers that the GRU carries which is held beside the families")
@@ -41,7 +43,11 @@ def _choices(
     """Which algorithm chooses what people, animals or models chose among arms, at which rates? Writes one page."""
     from reports.choices import write
 
-    page, found = write(file, out, units=units, quick=quick, seed=seed, **columns)
+    episodes = interp.tasks.bandit.read(file, **columns)
+    say.line(episodes.reading.summary())
+    say.facts(read=episodes.reading.to_dict())
+    how: dict[str, Any] = {"units": units, "quick": quick, "seed": seed, "episodes": episodes}
+    page, found = write(file, out, **how, **columns)
     say.line(found.sentence)
     say.line(found)
     for name, beside in found.beside.items():

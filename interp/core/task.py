@@ -186,12 +186,16 @@ class BaseEpisodes:
             round]``; None where all did. What the arrays hold there is valid, and changes no result.
         participants: whose each episode is, a name or a number for each: the groups of every interval and fold. None
             where every episode stands for itself.
+        reading: what was read, where they were read from a table (:class:`~interp.tasks.trials.TrialsRead`), else None.
     """
 
     round_arrays: ClassVar[tuple[str, ...]] = ()
+    optional_arrays: ClassVar[tuple[str, ...]] = ()
+    """Further arrays ``[episode, round, ...]``, of which each may be None."""
 
     missing: NDArray[Any] | None = None
     participants: Any = None
+    reading: Any = None
 
     def __post_init__(self) -> None:
         shape = len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
@@ -215,6 +219,17 @@ class BaseEpisodes:
     def counted(self) -> NDArray[np.bool_]:
         """Bool[episode, round]: which rounds took place."""
         return counted_rounds(self)
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Bool[episode, round]: the rounds whose outcome is predicted: those that took place."""
+        return self.counted
+
+    @property
+    def arrays_by_round(self) -> tuple[str, ...]:
+        """Names of the arrays ``[episode, round, ...]`` that there are."""
+        present = [name for name in self.optional_arrays if getattr(self, name) is not None]
+        return (*self.round_arrays, *present)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -274,7 +289,7 @@ class BaseEpisodes:
         ]
         moved = {
             name: getattr(self, name)[np.arange(len(self))[:, None], order]
-            for name in self.round_arrays
+            for name in self.arrays_by_round
         }
         return self._with_rounds(moved | {"missing": np.take_along_axis(~self.counted, order, 1)})
 
@@ -380,7 +395,7 @@ def exchange_history(
     arrays by name to episodes that hold these.
     """
     t = corrupted_round(episodes, round, history=True)
-    taken = {name: held(episodes, name) for name in names or episodes.round_arrays} | {
+    taken = {name: held(episodes, name) for name in names or episodes.arrays_by_round} | {
         "missing": ~episodes.counted
     }
     return episodes, remade(

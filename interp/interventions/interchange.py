@@ -349,7 +349,7 @@ class Claim:
         """What a model's task claims of it, which names places as texts: tasks stand below this room."""
         rows = catalog.of(model).analysis.claims(model)
         made = [
-            cls.carried(model, key, *how) if at is None else (cls.at(key, at, *how),)
+            cls.carried(model, key, *how[:1]) if at is None else (cls.at(key, at, *how),)
             for key, at, *how in rows
         ]
         return [claim for claims in made for claim in claims]

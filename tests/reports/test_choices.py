@@ -29,7 +29,7 @@ def table(tmp_path):
         for who in range(10)
         for t, (c, r) in enumerate(zip(played.choices[who], played.rewards[who], strict=True))
     ]
-    pd.DataFrame(rows, columns=["person", "trial", "choice", "outcome"]).to_csv(
+    pd.DataFrame(rows, columns=["who", "trial", "choice", "outcome"]).to_csv(
         tmp_path / "people.csv", index=False
     )
     return tmp_path / "people.csv"
@@ -39,7 +39,7 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
     ran = invoked(
         "choices",
         table,
-        *["--participant", "person", "--quick", "--json", "--out"],
+        *["--participant", "who", "--quick", "--json", "--out"],
         tmp_path / "pages",
     )
     assert ran.exit_code == 0, ran.output
@@ -51,7 +51,7 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         "Participants",
         "Phase portrait",
         "300 of 300, in 10 episodes",
-        "--participant=person",
+        "--participant=who",
     ):
         assert expected in page, expected
 
@@ -59,6 +59,5 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
     ran = invoked("choices", table, "--out", tmp_path)
     assert (
-        ran.exit_code == 2
-        and "participant=NAME, one of person, trial, choice, outcome" in ran.output
+        ran.exit_code == 2 and "participant=NAME, one of who, trial, choice, outcome" in ran.output
     )

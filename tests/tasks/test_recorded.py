@@ -308,13 +308,18 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
             {},
             "'round' must be a number, by which trials are ordered, got inf",
         ),
-        (experts.read, ("\n", ",\n,"), {}, "every row has more fields than the header has names"),
+        (
+            experts.read,
+            ("\n", ",\n,"),
+            {},
+            "has more fields than the header has names; give each column a name",
+        ),
         (experts.read, ("", ""), {"outcome": "expert_1"}, "'expert_1' cannot be the outcome, too"),
         (
             experts.read,
             ("bob,2", "bob,1"),
             {},
-            r"line 7 of .*table.csv': 'round' comes a second time; .*, got 1",
+            r"line 7 of .*table.csv': 'round' comes a second time in a session; .*, got 1",
         ),
         (
             mdp.read,

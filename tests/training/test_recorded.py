@@ -30,7 +30,7 @@ def test_a_cell_learns_what_other_participants_do(played):
     assert fitted.held_out.sum(-1) == pytest.approx(1, abs=1e-6)
     found = interp.rollout(fitted.machine, played).predictions.numpy()
     with torch.no_grad():
-        at_once = _scores(fitted.machine, played)[0].softmax(-1).numpy()
+        at_once = _scores(fitted.machine, played).softmax(-1).numpy()
     np.testing.assert_allclose(found, at_once, atol=1e-5)
 
 
@@ -51,7 +51,7 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
     missing = np.isin(np.arange(25), kept, invert=True) * np.ones((12, 1), bool)
     gone = bandit.BanditEpisodes(played.choices[:, kept], played.rewards[:, kept])
     cell = fit_cell(gone, n_folds=2, steps=1).machine
-    whole, without = (_scores(cell, each)[0] for each in (replace(played, missing=missing), gone))
+    whole, without = (_scores(cell, each) for each in (replace(played, missing=missing), gone))
     torch.testing.assert_close(whole[:, kept], without)
     found = interp.rollout(cell, replace(played, missing=missing)).predictions[:, kept]
     torch.testing.assert_close(found, without.softmax(-1).detach(), atol=1e-5, rtol=0)
@@ -100,7 +100,7 @@ def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, t
         (
             "train",
             ("experts", "--machine", "gru"),
-            "unknown column 'choice'. Valid: advice, block, outcome, participant",
+            "unknown column 'choice'. Valid: advice, order, outcome, participant, session",
         ),
         (
             "probe",

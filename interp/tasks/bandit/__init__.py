@@ -13,7 +13,8 @@ from pathlib import Path
 from interp.core.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.support.files import read_tables
 from interp.support.lazy import above, lazies, lazy
-from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, read, sample
+from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, sample
+from interp.tasks.bandit.reader import read
 
 __all__ = ["REGIMES", "TASK", "BanditEpisodes", "read", "sample"]
 

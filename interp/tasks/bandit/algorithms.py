@@ -4,9 +4,10 @@ Rescorla-Wagner, which is Q-learning without a next state, by its rate and inver
 
     P = softmax(beta V)      error = payoff - V_chosen      V_chosen <- V_chosen + rate error      (V = 0 at first)
 
-Its extensions have one rate for errors above 0 and another below, forget the arms that were not chosen, or repeat the
-last choice. Rivals: the choice kernel, a habit that no payoff moves; win-stay lose-shift; the counts of a Bayesian with
-a Beta(1, 1) prior, who adds a bonus for what is uncertain (UCB) or draws from the posterior (Thompson); a fixed bias.
+The softmax runs over the arms that are on offer in the round. Its extensions have one rate for errors above 0 and
+another below, forget the arms that were not chosen, or repeat the last choice. Rivals: the choice kernel, a habit
+that no payoff moves; win-stay lose-shift; the counts of a Bayesian with a Beta(1, 1) prior, who adds a bonus for
+what is uncertain (UCB) or draws from the posterior (Thompson); a fixed bias.
 
 A payoff above 0 is a win. A family with an inverse temperature, or with probabilities of its own, needs no further one.
 """
@@ -39,6 +40,7 @@ _made = maker(
     {
         "pulled": lambda episodes: np.eye(episodes.n_arms)[episodes.choices],
         "payoff": lambda episodes: episodes.rewards,
+        "offered": lambda episodes: episodes.offered.astype(np.float64),
     },
     # What was paid last is one number; the others are one for each arm.
     lambda episodes, key: np.zeros((len(episodes), episodes.n_arms)[: 1 + (key != "last_paid")]),
@@ -56,8 +58,14 @@ def _algorithm(
     """An algorithm of this task, which chooses by the softmax of its ``logits``."""
     for parameter, value in parameters.items():
         number(parameter, value)
-    softmax = {"arm_probabilities": lambda v: special.softmax(v["logits"], axis=-1)}
+    softmax = {"arm_probabilities": _choose_among_offered}
     return _made(key, name, {**equations, **softmax}, memory, **parameters)
+
+
+def _choose_among_offered(v: Values) -> _Array:
+    """The softmax of the logits over the arms that are on offer."""
+    possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
+    return np.asarray(special.softmax(possible, axis=-1))
 
 
 def _learner(
@@ -148,12 +156,13 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         number(name, value, 1e-6, 1 - 1e-6)
 
     def logits(v: Values) -> _Array:
-        last, n = v["last_pulled"], v["last_pulled"].shape[-1]
+        last = v["last_pulled"]
+        others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
         again = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
         return np.asarray(
             np.where(
                 last.sum(-1, keepdims=True) > 0,
-                np.log(last * again + (1 - last) * (1 - again) / (n - 1)),
+                np.log(last * again + (1 - last) * (1 - again) / others),
                 0.0,
             )
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,10 +24,9 @@ from interp.core.task import (
     in_one_round,
     length_of,
 )
-from interp.support.checks import checked, integer, refuse_beyond_machine
-from interp.support.errors import require, require_known
+from interp.support.checks import array_of, checked, integer, refuse_beyond_machine
+from interp.support.errors import InputError, require, require_known
 from interp.tasks.bandit.algorithms import rescorla_wagner
-from interp.tasks.tables import trials
 
 _Array = NDArray[Any]
 
@@ -49,10 +47,17 @@ class BanditEpisodes(BaseEpisodes):
         rewards: what it paid, ``[episode, round]``.
         n_arms: how many arms there are; where it is 0, as many as were chosen, and 2 at least.
         arms: what each arm is called in the data that it was read from; ``scale``: what 1 of a reward is there.
+        offers: the arms that could be chosen, in the order in which they were shown, ``[episode, round, slot]``; -1 in
+            an empty slot. None where every arm could be.
+        forced: True where the player could not choose, ``[episode, round]``: such a round is learned from and not
+            scored. None where it always could.
+        unpaid: True where a choice is known and its reward is not, ``[episode, round]``: such a round is ``missing``,
+            so that nothing is learned from it, and its choice is scored. None where there are none.
     """
 
     task: ClassVar[str] = "bandit"
     round_arrays: ClassVar[tuple[str, ...]] = ("choices", "rewards")
+    optional_arrays: ClassVar[tuple[str, ...]] = ("offers", "forced", "unpaid")
 
     choices: _Array
     rewards: _Array
@@ -61,6 +66,9 @@ class BanditEpisodes(BaseEpisodes):
     seed: int | None = None
     arms: tuple[str, ...] = ()
     scale: float = 1.0
+    offers: _Array | None = None
+    forced: _Array | None = None
+    unpaid: _Array | None = None
 
     def __post_init__(self) -> None:
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
@@ -76,8 +84,60 @@ class BanditEpisodes(BaseEpisodes):
         )
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
+        for name in ("forced", "unpaid"):
+            if getattr(self, name) is not None:
+                freeze(self, **{name: round_mask(name, getattr(self, name), choices.shape)})
+        if self.offers is not None:
+            freeze(self, offers=_checked_offers(self))
 
     n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
+
+    @property
+    def offered(self) -> NDArray[np.bool_]:
+        """Bool[episode, round, arm]: which arms could be chosen."""
+        if self.offers is None:
+            return np.ones((*self.choices.shape, self.n_arms), bool)
+        arms = np.arange(self.n_arms)
+        return np.asarray((self.offers[..., None] == arms).any(-2))
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Bool[episode, round]: which choices are predicted: those that are known and were free."""
+        known = self.counted if self.unpaid is None else self.counted | self.unpaid
+        return known if self.forced is None else known & ~self.forced
+
+
+def _checked_offers(episodes: BanditEpisodes) -> _Array:
+    """Refuse offers of another shape, of arms that there are not, or without the arm that was chosen."""
+    offers = episode_array(
+        "offers",
+        array_of("offers", episodes.offers),
+        "episode, round, slot",
+        -1,
+        episodes.n_arms - 1,
+        whole=True,
+    )
+    choices = episodes.choices
+    require(
+        offers.shape[:2] == choices.shape and offers.shape[2] > 1,
+        f"offers must be [episode, round, slot] = {(*choices.shape, 2)} or with more slots, got {offers.shape}",
+    )
+    known = episodes.counted if episodes.unpaid is None else episodes.counted | episodes.unpaid
+    absent = known & ~(offers == choices[..., None]).any(-1)
+    for e, t in np.argwhere(absent)[:1]:
+        raise InputError(
+            f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {offers[e, t].tolist()}"
+        )
+    return offers
+
+
+def round_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Check truth values ``[episode, round]``."""
+    mask = array_of(name, values)
+    fits = mask.shape == shape and mask.dtype == bool
+    got = f"{mask.dtype} of shape {mask.shape}"
+    require(fits, f"{name} must be truth values [episode, round] = {shape}, got {got}")
+    return mask
 
 
 @checked
@@ -146,43 +206,6 @@ def _chances(
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
     """Episodes of every regime, by its name: on them algorithms predict differently."""
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
-
-
-@checked
-def read(
-    path: str | Path,
-    participant: str | None = None,
-    choice: str | None = None,
-    reward: str | None = None,
-    block: str | None = None,
-    trial: str | None = None,
-    scale: float | None = None,
-) -> BanditEpisodes:
-    """Recorded choices from a table with a row a trial (commas, tabs or semicolons between its columns).
-
-    A row without a choice or a reward is a missed trial. Labels of choices become arms 0, 1, ... in sorted order, and
-    stand in ``arms`` of the result. Trials are in the order of ``trial``, or of the rows where no column says it.
-
-    Args:
-        participant: column that says whose trial a row is. Common names of these columns are found by themselves.
-        choice: column of what was chosen; a row without a choice is a missed trial.
-        reward: column of what it paid.
-        block: column of blocks, where a participant has several. Without it a participant has one episode.
-        trial: column by which trials are ordered.
-        scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
-    """
-    named = {
-        "participant": participant,
-        "choice": choice,
-        "reward": reward,
-        "block": block,
-        "trial": trial,
-    }
-    told, whose, labels, scale = trials(
-        path, ("choice", "reward"), named, {"choice": "choice"}, scale
-    )
-    rounds, arms = {"choices": told["choice"], "rewards": told["reward"]}, labels["choice"]
-    return BanditEpisodes.of(**rounds, participants=whose, n_arms=len(arms), scale=scale, arms=arms)
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:

@@ -7,7 +7,6 @@ regime.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.tables import places
+from interp.tasks.places import Model, Place
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
@@ -56,7 +55,41 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     )
 
 
-claims, aligned = places(Path(__file__).with_name("places.csv"))
+def claims(machine: Machine) -> tuple[Place, ...]:
+    """List where the variables of a round are claimed to be, and where they cannot be."""
+    model = Model(machine)
+    memory = model.memory
+    counts = model.carried("counts", memory)
+    if not model.has_layers:
+        return Place(memory), Place(counts, outcome="state")
+    places = [
+        Place(memory, ("latent@<z>",)),
+        *model.below(memory, "p?"),
+        Place(memory, ("embed@<w>",), control=True),
+        Place("votes", model.at_all("embed", "p_")),
+        Place("prediction", (model.final("p?"),)),
+        Place(counts, ("latent@<z>",), "state"),
+        Place("label", ("embed@y",), "state"),
+        *model.below("label", "w?", "state"),
+        Place("label", ("embed@p?",), "state", control=True),
+        Place("match", (model.final("w?"),), "state"),
+    ]
+    if model.replaces:
+        places.append(Place(model.written, (model.final("w?"),), "state"))
+    return tuple(places)
+
+
+def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    model = Model(machine)
+    if not model.has_layers:
+        return (model.memory, "latent"), ("votes", "latent")
+    return (
+        (model.memory, "embed@<z>"),
+        (model.memory, model.before_final("p?")),
+        ("prediction", model.final("p?")),
+        (model.memory, "embed@<w>"),
+    )
 
 
 def steering() -> Steering:

@@ -22,7 +22,6 @@ from interp.core.task import BaseEpisodes, episode_array, freeze, length_of
 from interp.support.checks import checked, integer, refuse_beyond_machine
 from interp.support.errors import InputError, require
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
-from interp.tasks.tables import trials
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
@@ -140,20 +139,34 @@ def sample(
 
 @checked
 def read(path: str | Path, **columns: Any) -> ExpertEpisodes:
-    """Recorded rounds from a table with a row a round, as of :func:`interp.tasks.bandit.read`.
+    """Read recorded rounds from a table with a row a round, as :func:`interp.tasks.bandit.read` does.
 
-    Columns are named by ``participant``, ``block``, ``trial``, ``outcome`` (the truth) and ``advice``, a list of those
-    of each expert, which by default are called advice_1, expert_1, ... The two labels that advice and outcome have
-    together become 0 and 1, in sorted order.
+    Columns are named by ``participant``, ``session``, ``order``, ``outcome`` (the truth) and ``advice``, a list of
+    those of each expert, which by default are called advice_1, expert_1, ... The two labels that advice and outcome
+    have together become 0 and 1, in sorted order. ``missed``, ``lookalikes``, ``encoding`` and
+    ``decimal`` are as there.
     """
-    kinds = {"advice": "label", "outcome": "label"}
-    told, whose, labels, _ = trials(path, tuple(kinds), columns, kinds, several="advice")
-    two, said = labels["label"], f"advice and outcome in {str(path)!r} have two labels together"
+    from interp.tasks.trials import open_trials, split_options
+
+    named, options = split_options(columns)
+    table = open_trials(path, ("advice", "outcome"), named, options, lists=("advice", "session"))
+    frames = [table.texts("advice"), table.texts("outcome")]
+    (advice, outcome), labels = table.code("label", frames)
     require(
-        len(two) == 2, f"{said}, got {', '.join(two)}; name their columns with advice= and outcome="
+        len(labels) == 2,
+        f"advice and outcome in {str(path)!r} have two labels together, got {', '.join(labels)}; "
+        "name their columns with advice= and outcome=",
     )
-    rounds = {"advice": told["advice"], "labels": told["outcome"]}
-    return ExpertEpisodes.of(**rounds, participants=whose, regime="recorded")
+    truth = outcome.iloc[:, 0]
+    counted = advice.notna().all(axis=1) & truth.notna()
+    sessions = table.played(table.sessions(), counted, "advice and outcome")
+    return ExpertEpisodes.of(
+        advice=table.by_session(sessions, advice),
+        labels=table.by_session(sessions, truth),
+        participants=[who for who, _ in sessions],
+        regime="recorded",
+        reading=table.said(sessions, counted),
+    )
 
 
 def _stream(seed: int, stage: int) -> np.random.Generator:

@@ -6,7 +6,6 @@ Every model is held against tabular Q-learning, a handwired one at its own learn
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,9 @@ from interp.core import task
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Corruption, RoundInputs, Steering, in_one_round
+from interp.tasks.places import Model, Place
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.tables import places
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
@@ -61,7 +60,47 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     )
 
 
-claims, aligned = places(Path(__file__).with_name("places.csv"))
+def claims(machine: Machine) -> tuple[Place, ...]:
+    """List where the variables of a round are claimed to be, and where they cannot be."""
+    model = Model(machine)
+    if not model.has_layers:
+        return Place("table"), Place("table", outcome="state")
+    next_state = model.at_all("embed", "s'")
+    places = [
+        Place("table", ("latent",)),
+    ]
+    for layer in model.layers:
+        places.append(Place("next_values", model.at_all(f"resid_post[{layer}]", "a_")))
+    places.append(Place("next_values", ("embed@<BOS>",), control=True))
+    places.append(Place("next_state", next_state))
+    if machine.layout.draws:
+        places.append(Place("noise", ("embed@n",)))
+    places += [
+        Place("choice", (model.final("Select"),)),
+        Place("table", ("latent",), "state"),
+        Place("state", ("embed@s",), "state"),
+        Place("reward", ("embed@r",), "state"),
+        Place("next_state", next_state, "state"),
+    ]
+    if model.replaces:
+        places.append(Place("action", ("embed@a",), "state"))
+    places.append(Place("reward", ("embed@<BOS>",), "state", control=True))
+    places.append(Place("change", (model.final("Update"),), "state"))
+    if model.replaces:
+        places.append(Place("next_column", (model.final("Update"),), "state"))
+    return tuple(places)
+
+
+def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    model = Model(machine)
+    if not model.has_layers:
+        return ("table", "latent"), ("next_state", "latent")
+    return (
+        ("next_values", model.before_final("Select")),
+        ("choice", model.final("Select")),
+        ("choice", "embed@<BOS>"),
+    )
 
 
 def steering() -> Steering:

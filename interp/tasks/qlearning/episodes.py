@@ -26,7 +26,6 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, inverse_labels
-from interp.tasks.tables import trials
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
@@ -274,24 +273,47 @@ class MDPEpisodes(BaseEpisodes):
 def read(
     path: str | Path,
     *,
-    scale: float | None = None,
     alpha: float = 0.1,
     gamma: float = 0.9,
     **columns: Any,
 ) -> MDPEpisodes:
-    """Recorded transitions from a table with a row a trial, as of :func:`interp.tasks.bandit.read`.
+    """Read recorded transitions from a table with a row a trial, as :func:`interp.tasks.bandit.read` does.
 
-    Columns are named by ``participant``, ``block``, ``trial``, ``state``, ``action``, ``reward`` and ``next_state``;
-    labels of states and of actions become 0, 1, ... in sorted order. ``alpha`` and ``gamma`` are those of the tables
-    that the transitions make, and rewards are divided by ``scale``, the largest magnitude if None.
+    Columns are named by ``participant``, ``session``, ``order``, ``state``, ``action``, ``reward`` and ``next_state``;
+    labels of states and of actions become 0, 1, ... in sorted order. ``missed``, ``scale``, ``lookalikes``,
+    ``most_arms`` (of states, too), ``encoding`` and ``decimal`` are as there.
+
+    Args:
+        path: of the table.
+        alpha, gamma: of the tables that the transitions make.
+        columns: names of columns, and how the table is read.
     """
-    kinds = {"state": "state", "next_state": "state", "action": "action"}
-    told, whose, labels, _ = trials(path, (*kinds, "reward"), columns, kinds, scale)
-    rounds = {name: told[name.removesuffix("s")] for name in _TRANSITIONS}
-    sizes = {f"n_{kind}s": len(names) for kind, names in labels.items()}
-    return MDPEpisodes.of(
-        **rounds, **sizes, participants=whose, regime="recorded", alpha=alpha, gamma=gamma
+    from interp.tasks.trials import open_trials, split_options
+
+    named, options = split_options(columns)
+    roles = ("state", "next_state", "action", "reward")
+    table = open_trials(path, roles, named, options, lists=("reward", "session"))
+    places = [table.texts("state"), table.texts("next_state")]
+    (state, next_state), states = table.code("state", places)
+    (action,), actions = table.code("action", [table.texts("action")])
+    acted = state.iloc[:, 0].notna() & action.iloc[:, 0].notna() & next_state.iloc[:, 0].notna()
+    rewards = table.rewards(acted)
+    counted = acted & rewards.notna()
+    scaled, scale = table.scaled(rewards.where(counted))
+    sessions = table.played(table.sessions(), counted, "state, next_state, action and reward")
+    episodes = MDPEpisodes.of(
+        states=table.by_session(sessions, state.iloc[:, 0]),
+        actions=table.by_session(sessions, action.iloc[:, 0]),
+        next_states=table.by_session(sessions, next_state.iloc[:, 0]),
+        rewards=table.by_session(sessions, scaled),
+        n_states=len(states),
+        n_actions=len(actions),
+        participants=[who for who, _ in sessions],
+        regime="recorded",
+        alpha=alpha,
+        gamma=gamma,
     )
+    return replace(episodes, reading=table.said(sessions, counted, scale))
 
 
 def _by_round(

@@ -7,7 +7,6 @@ on, a part of which lies on all nodes reached.
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from torch import Tensor
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
+from interp.tasks.places import Model, Place
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.tables import places
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
@@ -60,7 +59,36 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
 
-claims, aligned = places(Path(__file__).with_name("places.csv"))
+def claims(machine: Machine) -> tuple[Place, ...]:
+    """List where the variables of a round are claimed to be, and where they cannot be."""
+    model = Model(machine)
+    if not model.has_layers:
+        return Place("reached"), Place("reached", outcome="state")
+    places = [
+        Place("reached", ("latent@<z>",)),
+        Place("member", ("resid_post[0]@c_1", "resid_post[0]@c_2")),
+        Place("prediction", (model.final("p?"),)),
+        Place("reached", ("embed@<w>",), control=True),
+        Place("reached", ("latent@<z>",), "state"),
+        Place("root", ("embed@r",), "state"),
+        *model.below("frontier", "w?", "state"),
+        Place("root", ("embed@p?",), "state", control=True),
+    ]
+    if model.replaces:
+        places.append(Place("next_reached", (model.final("w?"),), "state"))
+    return tuple(places)
+
+
+def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
+    """List the variables and sites for learned subspaces; the last is a place that cannot hold the variable."""
+    model = Model(machine)
+    if not model.has_layers:
+        return ("reached", "latent"), ("candidates", "latent")
+    return (
+        ("reached", "embed@<z>"),
+        ("prediction", model.final("p?")),
+        ("reached", "embed@<w>"),
+    )
 
 
 def steering() -> Steering:

@@ -1,0 +1,310 @@
+"""Read a table from a file as people keep it: every cell as the text that stands there.
+
+CSV with commas, semicolons, tabs, bars or blanks between its columns, JSON lines, or a workbook of a spreadsheet; in
+UTF-8, UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Nothing is turned into a number here: "001" and
+"1" are two names.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interp.support.checks import file_path
+from interp.support.errors import InputError, require
+from interp.support.files import reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_BYTES = 256_000_000
+"""The most bytes that a table may have once it is unpacked."""
+
+_SEPARATORS = ("\t", ";", ",", "|")
+_OPENERS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+"""The first bytes of a compressed file -> what unpacks it."""
+_NOT_TEXT = {
+    b"PAR1": "Parquet",
+    b"\x89HDF": "HDF5 or MATLAB",
+    b"MATLAB": "MATLAB",
+    b"$FL2": "SPSS",
+    b"RDX": "R",
+    b"\x80": "pickled",
+    b"\xd0\xcf\x11\xe0": "an old Excel",
+}
+_MISSING = frozenset(
+    ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "-nan", "NULL", "null", "None", "<NA>"]
+)
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table whose cells are texts.
+
+    Attributes:
+        path: the file.
+        cells: a column for each name of the header, NaN where nothing is said; its index is the line in the file.
+        encoding: how the bytes were read.
+        decimal_comma: whether the separator of columns leaves the comma free to be a decimal one.
+    """
+
+    path: Path
+    cells: pd.DataFrame
+    encoding: str
+    decimal_comma: bool
+
+    @property
+    def file(self) -> str:
+        """The file's name in quotes, for sentences."""
+        return repr(str(self.path))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(map(str, self.cells.columns))
+
+
+def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
+    """Read a table of texts.
+
+    Args:
+        path: a file with a header and a row a trial.
+        encoding: of the text, such as "utf-8" or "latin-1"; found by itself when None.
+
+    Raises:
+        InputError: the file cannot be read as a table, in one sentence that says what to do.
+    """
+    path = Path(file_path(path))
+    with reading(path, "give a table with a header and a row a trial"):
+        content = _read_bytes(path)
+        if isinstance(content, zipfile.ZipFile):
+            return _read_workbook(path, content)
+        text, used = _decode(path, content, encoding)
+        lines = _numbered_lines(text)
+        require(
+            bool(lines), f"{str(path)!r} is empty; give a table with a header and a row a trial"
+        )
+        if lines[0][1].lstrip()[:1] in ("{", "["):
+            return TextTable(path, _clean(_parse_json(path, text)), used, decimal_comma=True)
+        cells, separator = _parse_columns(path, lines)
+        return TextTable(path, _clean(cells), used, decimal_comma=separator != ",")
+
+
+def _read_bytes(path: Path) -> bytes | zipfile.ZipFile:
+    """Read a file, unpacked where it is compressed; a workbook stays packed."""
+    with open(path, "rb") as stream:
+        start = stream.read(8)
+        stream.seek(0)
+        for first_bytes, kind in _NOT_TEXT.items():
+            require(
+                not start.startswith(first_bytes),
+                f"{str(path)!r} is {kind} data, no table of text; save it as CSV in UTF-8",
+            )
+        if start.startswith(b"PK"):
+            return _read_zip(path)
+        for first_bytes, unpack in _OPENERS.items():
+            if start.startswith(first_bytes):
+                with unpack(stream) as unpacked:
+                    return _read_bounded(path, unpacked)
+        return _read_bounded(path, stream)
+
+
+def _read_bounded(path: Path, stream: Any) -> bytes:
+    """Read a stream to its end, and refuse what is larger than :data:`MOST_BYTES` before it is unpacked further."""
+    content: bytes = stream.read(MOST_BYTES + 1)
+    require(
+        len(content) <= MOST_BYTES,
+        f"{str(path)!r} has more than {MOST_BYTES // 10**6} MB once unpacked, the most that is read; "
+        "save the columns that are needed, or fewer rows",
+    )
+    return content
+
+
+def _read_zip(path: Path) -> bytes | zipfile.ZipFile:
+    """Read the only file in an archive; give the archive itself where it is a workbook."""
+    archive = zipfile.ZipFile(path)
+    size = sum(member.file_size for member in archive.infolist())
+    require(
+        size <= MOST_BYTES,
+        f"{str(path)!r} has {size // 10**6} MB once unpacked, and at most {MOST_BYTES // 10**6} are read; "
+        "save the columns that are needed, or fewer rows",
+    )
+    files = [member for member in archive.infolist() if not member.is_dir()]
+    if any(member.filename == "[Content_Types].xml" for member in files):
+        return archive
+    listed = ", ".join(member.filename for member in files[:5]) or "nothing"
+    require(
+        len(files) == 1,
+        f"{str(path)!r} must hold one table, and it holds {listed}; unpack it and give the one that is meant",
+    )
+    with archive.open(files[0]) as stream:
+        return _read_bounded(path, stream)
+
+
+def _read_workbook(path: Path, archive: zipfile.ZipFile) -> TextTable:
+    """Read the first sheet of a workbook, where the library that does so is installed."""
+    import pandas as pd
+
+    archive.close()
+    try:
+        import openpyxl  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError:
+        raise InputError(
+            f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8, or install openpyxl"
+        ) from None
+    cells = pd.read_excel(path, dtype=str, header=None, na_filter=False)
+    names = [str(name) for name in cells.iloc[0]]
+    rows = cells.iloc[1:].set_axis(names, axis=1)
+    rows.index = pd.Index(range(2, len(rows) + 2))
+    return TextTable(path, _clean(rows), "a workbook", decimal_comma=True)
+
+
+def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
+    """Turn bytes into text: in the encoding that is named, else UTF-16 by its mark, else UTF-8, else Latin-1.
+
+    Returns:
+        The text and the name of its encoding.
+    """
+    if encoding is not None:
+        try:
+            return codecs.decode(content, encoding), encoding
+        except LookupError:
+            wrong = f"encoding {encoding!r} is not known; give utf-8, utf-16, latin-1 or another of Python's"
+            raise InputError(wrong) from None
+        except UnicodeDecodeError as error:
+            wrong = (
+                f"{str(path)!r} is not in {encoding} (byte {error.start}); give another encoding="
+            )
+            raise InputError(wrong) from None
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16"), "UTF-16"
+    head = content[:2000]
+    zeros = head.count(0)
+    if zeros > len(head) // 4:
+        name = "utf-16-le" if head[1:2] == b"\0" else "utf-16-be"
+        return content.decode(name), "UTF-16"
+    require(
+        zeros == 0,
+        f"{str(path)!r} holds bytes that are no text; save it as CSV in UTF-8, or give encoding=",
+    )
+    try:
+        return content.decode("utf-8-sig"), "UTF-8"
+    except UnicodeDecodeError:
+        return content.decode("latin-1"), "Latin-1"
+
+
+def _numbered_lines(text: str) -> list[tuple[int, str]]:
+    """List the lines that hold anything, each with its number, counted from 1."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _separator(header: str) -> str:
+    """Find what stands between the names of a header: the most frequent separator, else blanks."""
+    counts = {separator: header.count(separator) for separator in _SEPARATORS}
+    best = max(counts, key=lambda separator: counts[separator])
+    if counts[best]:
+        return best
+    return r"\s+" if len(header.split()) > 1 else ","
+
+
+def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> tuple[pd.DataFrame, str]:
+    """Split lines into columns.
+
+    Returns:
+        The cells by the names of the header, indexed by line, and the separator.
+    """
+    import pandas as pd
+
+    separator = _separator(lines[0][1])
+    text = "\n".join(line.strip(" ") for _, line in lines)
+    how: dict[str, Any] = {"sep": separator, "header": None, "dtype": str, "na_filter": False}
+    try:
+        cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **how)
+    except pd.errors.ParserError as error:
+        refuse_long_row(path, lines, separator)
+        said = " ".join(str(error).split())[:120]
+        wrong = f"{str(path)!r} is no table ({said}); give a table with a header and a row a trial"
+        raise InputError(wrong) from None
+    names = [str(name).strip() for name in cells.iloc[0]]
+    rows = cells.iloc[1:].set_axis(names, axis=1)
+    rows.index = pd.Index([number for number, _ in lines[1 : len(rows) + 1]], dtype=int)
+    return rows, separator
+
+
+def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:
+    """Refuse the first row that has more fields than the header has names."""
+    n_names = len(_split(lines[0][1], separator))
+    for number, line in lines[1:]:
+        require(
+            len(_split(line, separator)) <= n_names,
+            f"line {number} of {str(path)!r} has more fields than the header has names; "
+            "give each column a name",
+        )
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return line.split() if separator == r"\s+" else line.split(separator)
+
+
+def _parse_json(path: Path, text: str) -> pd.DataFrame:
+    """Read JSON objects, one a line or in one list; numbers stay as they are spelled."""
+    import pandas as pd
+
+    objects: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    how: dict[str, Any] = {"parse_float": str, "parse_int": str, "parse_constant": str}
+    try:
+        if text.lstrip().startswith("["):
+            objects = json.loads(text, **how)
+            numbers = list(range(1, len(objects) + 1))
+        else:
+            for number, line in _numbered_lines(text):
+                objects.append(json.loads(line, **how))
+                numbers.append(number)
+    except (ValueError, RecursionError) as error:
+        at = len(objects) + 1
+        wrong = f"{str(path)!r} must hold a JSON object in every line; that of number {at} is none"
+        raise InputError(f"{wrong} ({error})"[:300]) from None
+    fits = bool(objects) and all(isinstance(row, dict) for row in objects)
+    require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")
+    texts = [{str(name): _json_text(value) for name, value in row.items()} for row in objects]
+    return pd.DataFrame(texts, index=pd.Index(numbers), dtype=object).fillna("")
+
+
+def _json_text(value: Any) -> str:
+    """Write a value of JSON as a cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _clean(cells: pd.DataFrame) -> pd.DataFrame:
+    """Strip blanks around names and cells, mark empty cells as missing, drop unnamed columns without a cell."""
+    cells = cells.set_axis([str(name).strip() for name in cells.columns], axis=1)
+    stripped = cells.apply(lambda column: column.astype(object).map(_clean_cell))
+    unnamed = [not name for name in stripped.columns]
+    idle = stripped.isna().all() & np.array(unnamed)
+    return stripped.loc[:, ~idle.to_numpy()]
+
+
+def _clean_cell(cell: Any) -> Any:
+    text = str(cell).strip()
+    return np.nan if text in _MISSING else text

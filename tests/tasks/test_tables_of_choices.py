@@ -1,0 +1,451 @@
+"""Tables of choices as people keep them: what was on offer, what was missed, whose session, in which unit.
+
+Players of Rescorla-Wagner (rate .4, inverse temperature 4) write tables of eleven kinds. The likelihood of what was
+read is held against that of one loop, which knows nothing of the package; so is a fit where options change, and where
+trials are forced.
+"""
+
+import gzip
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize
+
+from interp.choices.explain import explain_choices
+from interp.support.errors import InputError
+from interp.tasks import bandit
+from interp.tasks.table_file import MOST_BYTES
+from tests.refusals import refuses
+
+RATE, BETA = 0.4, 4.0
+FAMILIES = [bandit.TASK.rivals()[key] for key in ("rescorla_wagner", "fixed_bias")]
+
+
+def play(n_people=10, n_trials=80, pairs=((0, 1),), forced=0.0, seed=0):
+    """Trials of players: whose, when, what was on offer, the arm, what it paid, whether it was forced."""
+    rng = np.random.default_rng(seed)
+    chances = np.array([0.8, 0.2, 0.7, 0.3])
+    rows = []
+    for person in range(n_people):
+        values = np.zeros(4)
+        for trial in range(n_trials):
+            left, right = rng.permutation(pairs[rng.integers(len(pairs))]).tolist()
+            if trial % 20 == 0:
+                chances = 1 - chances
+            is_forced = rng.random() < forced
+            gap = BETA * (values[right] - values[left])
+            takes_left = rng.random() < (0.5 if is_forced else 1 / (1 + np.exp(gap)))
+            arm = left if takes_left else right
+            reward = float(rng.random() < chances[arm])
+            values[arm] += RATE * (reward - values[arm])
+            rows.append((f"s{person:02}", trial + 1, left, right, arm, reward, int(is_forced)))
+    return pd.DataFrame(
+        rows, columns=["subject", "trial", "left", "right", "arm", "reward", "forced"]
+    )
+
+
+def nats(point, trials, sessions=("subject",), unit=1.0):
+    """Nats of all free choices by one loop; a missed trial (reward NaN) is skipped, a forced one is learned from."""
+    rate, beta = point
+    total = 0.0
+    for _, rows in trials.groupby(list(sessions), sort=False):
+        values = dict.fromkeys(range(4), 0.0)
+        for row in rows.itertuples():
+            if np.isnan(row.arm):
+                continue
+            alternative = row.left if row.arm == row.right else row.right
+            if not row.forced:
+                total += np.log1p(np.exp(beta * (values[alternative] - values[row.arm])))
+            if not np.isnan(row.reward):
+                values[row.arm] += rate * (row.reward / unit - values[row.arm])
+    return total
+
+
+def likeliest(trials, sessions=("subject",), unit=1.0):
+    """Rate and inverse temperature of the greatest likelihood, by scipy."""
+    start, bounds = [0.4, 4.0], [(0.01, 1.0), (0.1, 40.0)]
+    minimum = optimize.minimize(
+        nats, start, (trials, sessions, unit), method="L-BFGS-B", bounds=bounds
+    )
+    return minimum.x
+
+
+def lost(episodes, rate=RATE, beta=BETA):
+    """Nats of all scored choices, by the package's family at a point."""
+    algorithm = FAMILIES[0].make(rate=rate, inverse_temperature=beta)
+    chances = algorithm.distribution(algorithm.run(episodes))
+    chosen = np.take_along_axis(chances, episodes.choices[..., None], -1)[..., 0]
+    return -np.log(chosen)[episodes.scored].sum()
+
+
+def fitted(episodes):
+    """Rate and inverse temperature that the package fits."""
+    result = explain_choices(episodes, episodes.choices, families=FAMILIES)
+    assert result.closest == "rescorla_wagner"
+    return [result.parameters["rate"], result.parameters["inverse_temperature"]]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a table, and read it."""
+
+    def read(table, **how):
+        table.to_csv(tmp_path / "people.csv", index=False)
+        return bandit.read(tmp_path / "people.csv", **how)
+
+    return read
+
+
+SIDES = play(pairs=((0, 1), (2, 3)))
+
+
+def as_sides(trials):
+    """The table of an experiment with two of four stimuli a trial, whose response is a key."""
+    key = np.where(trials["arm"] == trials["left"], "left", "right")
+    return pd.DataFrame(
+        {
+            "subject": trials["subject"],
+            "arm_left": trials["left"] + 1,
+            "arm_right": trials["right"] + 1,
+            "type": np.where(trials["left"] < 2, 12, 34),
+            "response": key,
+            "reward": trials["reward"],
+        }
+    )
+
+
+def test_where_options_change_a_choice_is_of_what_was_on_offer(written):
+    episodes = written(as_sides(SIDES), options=["arm_left", "arm_right"])
+    assert episodes.arms == ("1", "2", "3", "4")
+    assert (episodes.choices.ravel() == SIDES["arm"]).all()
+    assert (episodes.offers.reshape(-1, 2) == SIDES[["left", "right"]].to_numpy()).all()
+    np.testing.assert_allclose(fitted(episodes), likeliest(SIDES), rtol=0.01)
+    assert (
+        "A choice names a side: left is arm_left, right is arm_right." in episodes.reading.summary()
+    )
+
+
+def test_a_family_gives_no_chance_to_what_was_not_on_offer(written):
+    episodes = written(as_sides(SIDES), options=["arm_left", "arm_right"])
+    algorithm = FAMILIES[0].make(rate=RATE, inverse_temperature=BETA)
+    chances = algorithm.distribution(algorithm.run(episodes))
+    np.testing.assert_allclose(chances.sum(-1), 1)
+    assert (chances[~episodes.offered] == 0).all()
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), SIDES))
+
+
+def test_pairs_say_what_was_on_offer(written):
+    table = as_sides(SIDES).assign(response=SIDES["arm"] + 1)
+    episodes = written(table.drop(columns=["arm_left", "arm_right"]), pairs="type")
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), SIDES))
+    assert "On offer, by 'type': " in episodes.reading.summary()
+    assert "34: 3 or 4" in episodes.reading.summary()
+
+
+def test_columns_that_look_like_an_offer_are_named_where_they_are_not_used(written):
+    summary = written(as_sides(SIDES)).reading.summary()
+    assert "'arm_left', 'arm_right' look like what was on offer" in summary
+    assert "--options arm_left arm_right" in summary
+
+
+@pytest.mark.parametrize(
+    ("sides", "labels"), [(["j", "f"], ("j", "f")), (None, (0, 1)), (None, ("L", "R"))]
+)
+def test_sides_are_known_by_name_by_number_or_as_they_are_given(written, sides, labels):
+    key = np.where(SIDES["arm"] == SIDES["left"], *labels)
+    table = as_sides(SIDES).assign(response=key)
+    episodes = written(table, options=["arm_left", "arm_right"], sides=sides)
+    assert (episodes.choices.ravel() == SIDES["arm"]).all()
+
+
+def test_sides_that_nobody_can_know_are_asked_for(written):
+    table = as_sides(SIDES).assign(response=np.where(SIDES["arm"] == SIDES["left"], "f", "j"))
+    refuses(
+        "'response' is none of the options .*give sides=",
+        written,
+        table,
+        options=["arm_left", "arm_right"],
+    )
+
+
+PLAIN = play()
+MISSED = PLAIN["trial"] % 9 == 4
+AFTER_MISSED = PLAIN.assign(arm=PLAIN["arm"].where(~MISSED), reward=PLAIN["reward"].where(~MISSED))
+
+
+def with_code(choice, reward):
+    """A table of keys 1 and 2 in which missed trials have a code."""
+    table = PLAIN[["subject", "trial"]].astype(object)
+    table["choice"] = (PLAIN["arm"] + 1).astype(object).where(~MISSED, choice)
+    table["reward"] = PLAIN["reward"].astype(object).where(~MISSED, reward)
+    return table
+
+
+CODES = [(-999, -999), (-1, -1), (9, 9), ("miss", "miss"), ("timeout", 0), (".", "."), (0, 0)]
+
+
+@pytest.mark.parametrize(("choice", "reward"), CODES, ids=[str(code[0]) for code in CODES])
+def test_a_code_of_missed_trials_is_asked_about_then_missed(written, choice, reward):
+    table = with_code(choice, reward)
+    refuses(rf"is '{choice}' .*code of a missed trial.*\(--missed {choice}\)", written, table)
+    episodes = written(table, missed=[choice])
+    assert episodes.arms == ("1", "2")
+    assert episodes.scale == 1
+    assert episodes.reading.missed == MISSED.sum()
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), AFTER_MISSED))
+
+
+def test_blank_cells_are_missed_trials(written):
+    episodes = written(with_code("", "NA"))
+    assert episodes.reading.missed == MISSED.sum()
+    assert int(episodes.counted.sum()) == (~MISSED).sum()
+
+
+def test_labels_that_only_look_like_codes_are_arms_where_the_user_says_so(written):
+    assert written(with_code(-1, 0), missed="none").arms == ("-1", "1", "2")
+
+
+def test_a_reward_that_looks_like_a_code_is_asked_about(written):
+    table = PLAIN[["subject", "arm"]].assign(reward=PLAIN["reward"].where(~MISSED, -999))
+    refuses("is -999 the code of a missed trial", written, table, choice="arm")
+
+
+SESSIONS = play(n_people=20)
+
+
+def in_sessions(trials, run, trial):
+    """Two players as two sessions of one person each."""
+    person = trials["subject"].str[1:].astype(int)
+    table = pd.DataFrame({"subject": person // 2, run: person % 2 + 1, trial: trials["trial"]})
+    return table.assign(key=trials["arm"], reward=trials["reward"])
+
+
+@pytest.mark.parametrize(
+    ("run", "trial"),
+    [("run", "trialNum"), ("block_num", "trial_index"), ("Session", "trial number")],
+)
+def test_sessions_and_order_are_known_by_their_usual_names(written, run, trial):
+    table = in_sessions(SESSIONS, run, trial).sample(frac=1, random_state=0)
+    episodes = written(table)
+    assert episodes.reading.columns["session"] == (run,)
+    assert episodes.reading.columns["order"] == (trial,)
+    assert (episodes.reading.participants, episodes.reading.sessions) == (10, 20)
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), SESSIONS))
+
+
+def test_columns_that_nobody_spells_so_are_named(written):
+    table = in_sessions(SESSIONS, "part", "n")
+    assert "'n' counts up and restarts within a participant" in written(table).reading.summary()
+    assert len(written(table, session="part", order="n")) == 20
+    refuses(
+        "comes a second time in a session; name the column of sessions, such as 'part'",
+        written,
+        table,
+        order="n",
+    )
+
+
+def test_a_label_of_a_session_that_returns_is_a_new_session(written):
+    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(
+        block=np.where((PLAIN["trial"] - 1) // 20 % 2, "B", "A")
+    )
+    episodes = written(table)
+    assert len(episodes) == 4 * 10
+    assert set(episodes.lengths) == {20}
+    assert (
+        "returns 20 times after another one; each time is a new session"
+        in episodes.reading.summary()
+    )
+
+
+def test_a_label_that_alternates_is_no_session(written):
+    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(block=PLAIN["trial"] % 2)
+    refuses("changes after 1 trials on average and returns", written, table)
+    assert len(written(table, session="none")) == 10
+
+
+def test_one_large_loss_does_not_move_the_unit(written):
+    table = PLAIN[["subject", "arm"]].assign(reward=PLAIN["reward"] * 100)
+    table.loc[79, "reward"] = -1150  # in the last trial of a player, who learns no more
+    episodes = written(table)
+    assert episodes.scale == 100
+    assert "A reward of 1 is 100 of reward." in episodes.reading.summary()
+    trials = PLAIN.assign(reward=table["reward"])
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), trials, unit=100.0))
+
+
+FORCED = play(n_trials=120, forced=0.3)
+
+
+def test_forced_trials_are_learned_from_and_not_scored(written):
+    table = FORCED[["subject", "arm", "reward", "forced"]]
+    episodes = written(table, forced="forced")
+    np.testing.assert_allclose(fitted(episodes), likeliest(FORCED), rtol=0.01)
+
+
+def test_gains_and_losses_are_summed(written):
+    table = PLAIN[["subject", "arm"]].assign(
+        gain=PLAIN["reward"] * 10, loss=np.where(PLAIN["reward"], 0, -5)
+    )
+    episodes = written(table, reward=["gain", "loss"])
+    assert set(np.unique(episodes.rewards * episodes.scale)) == {-5, 10}
+    turned = written(table.assign(loss=-table["loss"]))
+    assert set(np.unique(turned.rewards * turned.scale)) == {-5, 10}
+    assert "'loss' is subtracted from the reward" in turned.reading.summary()
+
+
+def test_a_choice_without_a_reward_keeps_the_choice(written):
+    unpaid = PLAIN["trial"] % 7 == 3
+    trials = PLAIN.assign(reward=PLAIN["reward"].where(~unpaid))
+    episodes = written(trials[["subject", "trial", "arm", "reward"]])
+    assert int(episodes.scored.sum()) == len(PLAIN)
+    assert lost(episodes) == pytest.approx(nats((RATE, BETA), trials))
+
+
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [(("001", "01"), "'001' and '01'"), (("1e5", "100000"), "'100000' and '1e5'")],
+)
+def test_names_are_texts_and_lookalikes_are_asked_about(written, names, alike):
+    table = PLAIN[["subject", "trial", "arm", "reward"]]
+    table = table.replace({"subject": {"s00": names[0], "s01": names[1]}})
+    refuses(f"{alike} look alike; give lookalikes=same", written, table)
+    assert written(table, lookalikes="different").reading.participants == 10
+
+
+def test_lookalike_labels_are_one_arm_where_the_user_says_so(written):
+    labels = np.where(PLAIN["arm"] == 0, np.where(PLAIN["trial"] % 2, "L", "l"), "r")
+    table = PLAIN[["subject", "reward"]].assign(choice=labels)
+    refuses("'L' and 'l' look alike", written, table)
+    assert len(written(table, lookalikes="same").arms) == 2
+
+
+def test_times_are_no_choices(written):
+    times = 0.3 + np.arange(len(PLAIN)) % 13 / 1000
+    table = PLAIN[["subject", "reward"]].assign(response=times, key=PLAIN["arm"])
+    assert written(table).reading.columns["choice"] == ("key",)
+    refuses("13 different numbers, as measurements do", written, table, choice="response")
+
+
+def test_many_arms_are_refused_unless_told(written):
+    table = PLAIN[["subject", "reward"]].assign(choice=[f"a{i % 25}" for i in range(len(PLAIN))])
+    refuses(r"holds 25 arms, more than 20; .*--most-arms 25", written, table)
+    assert len(written(table, most_arms=25).arms) == 25
+
+
+def test_an_id_of_rows_is_no_participant(written):
+    table = PLAIN[["arm", "reward"]].assign(id=range(len(PLAIN)))
+    refuses("differs in every row, so that each participant would have one trial", written, table)
+    assert len(written(table, participant="none")) == 1
+
+
+@pytest.mark.parametrize("cell", ["inf", "9" * 400])
+def test_a_reward_that_is_not_finite_is_refused_with_its_line(written, cell):
+    table = PLAIN[["subject", "arm", "reward"]].astype(object)
+    table.loc[3, "reward"] = cell
+    refuses("line 5 of .*: 'reward' must be a finite number, got", written, table)
+
+
+def test_two_sentences_state_what_was_read(written):
+    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(rt=0.5)
+    summary = written(table).reading.sentences
+    n = PLAIN["arm"].value_counts()
+    assert summary[0] == (
+        "Read from people.csv (UTF-8): participant from 'subject', choice from 'arm', reward from 'reward', "
+        "order from 'trial'; not used: rt."
+    )
+    assert (
+        summary[1]
+        == f"10 participants; 10 sessions; 800 trials; 0 missed; 2 arms: 0 ({n[0]}), 1 ({n[1]})."
+    )
+
+
+# Files.
+
+TEXT = "Sübject;choice;reward \nann;a;0,5\nann;b;1,5\nann;a;0,0\nann;b;1,5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("utf16.csv", TEXT.encode("utf-16")),
+        ("utf16le.csv", TEXT.encode("utf-16-le")),
+        ("latin.csv", TEXT.encode("latin-1")),
+        ("bom.csv", TEXT.encode("utf-8-sig")),
+        ("packed.csv.gz", gzip.compress(TEXT.encode())),
+        ("packed.csv", gzip.compress(TEXT.encode())),
+        ("tabs.txt", TEXT.replace(";", "\t").encode()),
+        ("blanks.txt", TEXT.replace(" ", "").replace(";", "  ").encode()),
+        ("windows.csv", TEXT.replace("\n", "\r\n").encode()),
+    ],
+)
+def test_files_are_read_as_they_are(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    episodes = bandit.read(tmp_path / name, participant="Sübject")
+    assert episodes.choices.tolist() == [[0, 1, 0, 1]]
+    assert (episodes.rewards * episodes.scale).tolist() == [[0.5, 1.5, 0.0, 1.5]]
+
+
+def test_json_lines_are_a_table(tmp_path):
+    rows = [{"subject": "01", "choice": "ab"[i % 2], "reward": i / 2} for i in range(4)]
+    (tmp_path / "people.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    episodes = bandit.read(tmp_path / "people.jsonl")
+    assert episodes.participants.tolist() == ["01"]
+    assert episodes.choices.tolist() == [[0, 1, 0, 1]]
+
+
+def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
+    with gzip.open(tmp_path / "bomb.csv.gz", "wb", compresslevel=1) as stream:
+        for _ in range(MOST_BYTES // 2**20 + 2):
+            stream.write(bytes(2**20))
+    refuses(
+        "more than 256 MB once unpacked, the most that is read",
+        bandit.read,
+        tmp_path / "bomb.csv.gz",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"subject,choice,reward\n", "has a header and no row below it"),
+        (b"PAR1\x00\x00", "is Parquet data, no table of text; save it as CSV in UTF-8"),
+        (b"a,b\nx\x00,y\n", "holds bytes that are no text"),
+        (
+            b"subject,choice,reward\nann,a,1\nann,b,1,7\n",
+            "line 3 of .* has more fields than the header has names",
+        ),
+        (
+            b'{"subject": 1}\n{"subject"',
+            "must hold a JSON object in every line; that of number 2 is none",
+        ),
+        (
+            b"subject;choice;reward\nann;a;1,150\nann;b;2,300\n",
+            r"holds 1,150: give decimal=, \(--decimal ,\)",
+        ),
+    ],
+    ids=["empty", "parquet", "binary", "long row", "json", "thousands"],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, content, message):
+    (tmp_path / "people.csv").write_bytes(content)
+    refuses(message, bandit.read, tmp_path / "people.csv")
+
+
+def test_an_encoding_is_named(tmp_path):
+    (tmp_path / "people.csv").write_bytes(TEXT.encode("latin-1"))
+    refuses(
+        "is not in utf-8 .*give another encoding=",
+        bandit.read,
+        tmp_path / "people.csv",
+        encoding="utf-8",
+    )
+    refuses("encoding 'utf-9' is not known", bandit.read, tmp_path / "people.csv", encoding="utf-9")
+
+
+def test_a_choice_outside_its_offer_is_refused():
+    with pytest.raises(
+        InputError, match=r"the choice 2 of episode 0, round 1, is none of its offers \[0, 1\]"
+    ):
+        bandit.BanditEpisodes([[0, 2]], [[1, 0]], n_arms=3, offers=[[[0, 1], [0, 1]]])
