@@ -11,8 +11,8 @@ The traps, how large they are, and how a discount is estimated: docs/method/play
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,13 +25,30 @@ from interp.results.measure import Scores
 from interp.stats.intervals import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.support.checks import checked, shown
 from interp.support.errors import require
-from interp.support.files import read_tables
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 
-QUANTITIES: dict[str, str] = read_tables(Path(__file__).with_suffix(".toml"))
+QUANTITIES: dict[str, str] = {
+    "untied": "agreement, untied steps",
+    "untied_gamma0": "... of the gamma = 0 table",
+    "untied_gain": "... gain over the gamma = 0 table",
+    "random_ties": "agreement, all steps, random ties",
+    "random_ties_ceiling": "... of a perfect learner",
+    "random_ties_gamma0": "... of the gamma = 0 table",
+    "disputed": "disputed steps: follows Q-learning",
+    "disputed_gamma0": "disputed steps: follows the gamma = 0 table",
+    "cross_entropy": "cross-entropy, random ties (nats)",
+    "cross_entropy_floor": "... of a perfect learner",
+    "cross_entropy_excess": "... above that floor",
+    "share_tied": "share of tied steps",
+    "share_disputed": "share of disputed steps",
+}
+"""What each quantity is, by its key."""
 _PHASES = ("all", "early", "middle", "late")
+_ROUNDING_OF_SHARES = 1e-6
+_ROUNDING_OF_SUMS = 1e-3
+"""By how much probabilities of a float32 model may leave [0, 1], and their sum 1."""
 _MINIMUM_PROBABILITY = 1e-12
 """Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
 
@@ -57,25 +74,24 @@ def agreement(
             that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
     """
     pairs = one_each("predictions", predictions, episodes)
-    batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
+    batches = [batch for _, batch in pairs]
+    counts = [_count(_policy(prediction, batch), batch, table) for prediction, batch in pairs]
+    n_episodes = sum(len(batch) for batch in batches)
+    weights = resample_weights(
+        n_episodes, n_resamples, seed, participants=participants_of(*batches)
+    )
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    weights = resample_weights(
-        sum(map(len, batches)), n_resamples, seed, participants=participants_of(*batches)
-    )
-    for quantity in (q for q in QUANTITIES if all(q in counts for counts in counted)):
+    for quantity, name in QUANTITIES.items():
+        if not all(quantity in of_batch for of_batch in counts):
+            continue  # cross-entropies need probabilities
         for phase in _PHASES:
-            sums: tuple[list[NDArray[np.float64]], ...] = ([], [])
-            for counts in counted:
-                for column, found in zip(sums, counts[quantity], strict=True):
-                    third = 3 * np.arange(found.shape[1]) // found.shape[1]
-                    here = phase == "all" or third == _PHASES.index(phase) - 1
-                    column.append(found[:, np.broadcast_to(here, third.shape)].sum(1))
-            hits, steps = map(np.concatenate, sums)
+            hits = np.concatenate([of_batch[quantity].hits_in(phase) for of_batch in counts])
+            steps = np.concatenate([of_batch[quantity].steps_in(phase) for of_batch in counts])
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
-            beside[quantity, phase] = {"name": QUANTITIES[quantity], "n_steps": int(steps.sum())}
-    made = drawn_from(batches, n_episodes=sum(map(len, batches)), table=table, bootstrap_seed=seed)
-    return Scores(("quantity", "phase"), numbers, made, beside)
+            beside[quantity, phase] = {"name": name, "n_steps": int(steps.sum())}
+    settings = drawn_from(batches, n_episodes=n_episodes, table=table, bootstrap_seed=seed)
+    return Scores(("quantity", "phase"), numbers, settings, beside)
 
 
 def agreement_by_round(
@@ -85,97 +101,128 @@ def agreement_by_round(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Agreement on untied steps round by round, of a policy and of the table that never bootstraps.
+    """Compute agreement on untied steps round by round, of a policy and of the table that never bootstraps.
 
-    Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``; no row
-    for a round in which every step is tied.
+    Returns:
+        Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``;
+        no row for a round in which every step is tied.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
-    weights, rows = (
-        resample_weights(len(episodes), seed=seed, participants=participants_of(episodes)),
-        [],
-    )
+    participants = participants_of(episodes)
+    weights = resample_weights(len(episodes), seed=seed, participants=participants)
+    rows = []
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
-        hits, steps = counts[quantity]
-        for t in np.flatnonzero(steps.sum(0)):
-            value = ratio_interval(hits[:, t], steps[:, t], weights=weights)
-            rows.append(
-                {"key": key, "round": int(t) + 1, **vars(value), "n_steps": int(steps[:, t].sum())}
-            )
+        hits = counts[quantity].hits
+        steps = counts[quantity].steps
+        for t in np.flatnonzero(steps.sum(axis=0)):
+            number = ratio_interval(hits[:, t], steps[:, t], weights=weights)
+            about = {"key": key, "round": int(t) + 1}
+            rows.append({**about, **vars(number), "n_steps": int(steps[:, t].sum())})
     return pd.DataFrame(rows)
 
 
-_Policy = tuple[NDArray[np.float64], NDArray[np.float64] | None]
-"""Choices and, where they are known, probabilities: each ``[episode, round, action]``."""
+@dataclass(frozen=True)
+class _Policy:
+    """What was chosen, one-hot, and where it is known with which probabilities: ``[episode, round, action]``."""
+
+    choices: NDArray[np.float64]
+    probabilities: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Hits and the steps in which a hit could be, each ``[episode, round]``."""
+
+    hits: NDArray[np.float64]
+    steps: NDArray[np.float64]
+
+    def hits_in(self, phase: str) -> NDArray[np.float64]:
+        """Return the hits of each episode in a phase."""
+        return np.asarray(self.hits[:, self._rounds_of(phase)].sum(axis=1))
+
+    def steps_in(self, phase: str) -> NDArray[np.float64]:
+        """Return the steps of each episode in a phase."""
+        return np.asarray(self.steps[:, self._rounds_of(phase)].sum(axis=1))
+
+    def _rounds_of(self, phase: str) -> NDArray[np.bool_]:
+        """Return which rounds are in a phase: all, or a third."""
+        n_rounds = self.steps.shape[1]
+        if phase == "all":
+            return np.ones(n_rounds, dtype=bool)
+        third = 3 * np.arange(n_rounds) // n_rounds
+        return np.asarray(third == _PHASES.index(phase) - 1)
 
 
 def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
+    """Check what was predicted for a batch, choices or probabilities, and return both."""
     array = np.asarray(predictions)
-    shape, n_actions = batch.states.shape, batch.n_actions
+    shape = batch.states.shape
+    n_actions = batch.n_actions
     if array.shape == shape and array.dtype.kind in "iu":
-        return np.eye(n_actions)[
-            episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)
-        ], None
+        actions = episode_array("choices", array, "episode, round", 0, n_actions - 1, whole=True)
+        return _Policy(np.eye(n_actions)[actions])
+    wanted = (*shape, n_actions)
     require(
-        array.shape == (*shape, n_actions) and array.dtype.kind == "f",
-        f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
+        array.shape == wanted and array.dtype.kind == "f",
+        f"predictions must be probabilities [episode, round, action] = {wanted} or integer choices "
         f"{shape}, got {array.dtype} of shape {array.shape}",
     )
-    array = np.where(
-        batch.counted[..., None], array.astype(np.float64), 1 / n_actions
-    )  # the others may be anything
-    valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
+    counted = batch.counted[..., None]
+    array = np.where(counted, array.astype(np.float64), 1 / n_actions)  # the rest may be anything
+    are_shares = bool((array >= -_ROUNDING_OF_SHARES).all())
+    sums_missed = np.abs(array.sum(axis=-1) - 1)
     require(
-        valid,
+        are_shares and bool((sums_missed < _ROUNDING_OF_SUMS).all()),
         "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first",
     )
-    return np.eye(n_actions)[array.argmax(-1)], array
+    return _Policy(np.eye(n_actions)[array.argmax(axis=-1)], array)
 
 
-_Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
-
-
-def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
-    """Hits and steps, each ``[episode, round]``, of every quantity."""
-    choices, probabilities = policy
-    sets = [_greedy(each, table) for each in (batch, batch.relearned(gamma=0.0))]
-    target, of_gamma0 = (
-        tied / tied.sum(-1, keepdims=True) for tied in sets
-    )  # uniform over the greedy actions
+def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Mapping[str, _Count]:
+    """Count hits and steps of every quantity."""
+    greedy = _greedy(batch, table)
+    greedy_gamma0 = _greedy(batch.relearned(gamma=0.0), table)
+    n_greedy = greedy.sum(axis=-1)
+    target = greedy / n_greedy[..., None]  # uniform over the greedy actions
+    target_gamma0 = greedy_gamma0 / greedy_gamma0.sum(axis=-1, keepdims=True)
     every = np.ones(batch.states.shape)
-    n_greedy = (target > 0).sum(-1)
-    untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
-    disputed: NDArray[np.float64] = np.asarray(
-        ~((target > 0) & (of_gamma0 > 0)).any(-1), np.float64
-    )
-    chosen, gamma0 = (choices * target).sum(-1), (of_gamma0 * target).sum(-1)
-    counts: _Counts = {
-        "untied": (chosen * untied, untied),
-        "untied_gamma0": (gamma0 * untied, untied),
-        "untied_gain": ((chosen - gamma0) * untied, untied),
-        "random_ties": (chosen, every),
-        "random_ties_ceiling": ((target * target).sum(-1), every),
-        "random_ties_gamma0": (gamma0, every),
-        "disputed": ((choices * (target > 0)).sum(-1) * disputed, disputed),
-        "disputed_gamma0": ((choices * (of_gamma0 > 0)).sum(-1) * disputed, disputed),
-        "cross_entropy_floor": (np.log(n_greedy), every),
-        "share_tied": (1 - untied, every),
-        "share_disputed": (disputed, every),
+    untied = (n_greedy == 1).astype(np.float64)
+    share_an_action = (greedy & greedy_gamma0).any(axis=-1)
+    disputed = (~share_an_action).astype(np.float64)
+    chosen = (policy.choices * target).sum(axis=-1)
+    chosen_gamma0 = (target_gamma0 * target).sum(axis=-1)
+    is_greedy = (policy.choices * greedy).sum(axis=-1)
+    is_greedy_gamma0 = (policy.choices * greedy_gamma0).sum(axis=-1)
+    floor = np.log(n_greedy)
+    counts = {
+        "untied": _Count(chosen * untied, untied),
+        "untied_gamma0": _Count(chosen_gamma0 * untied, untied),
+        "untied_gain": _Count((chosen - chosen_gamma0) * untied, untied),
+        "random_ties": _Count(chosen, every),
+        "random_ties_ceiling": _Count((target * target).sum(axis=-1), every),
+        "random_ties_gamma0": _Count(chosen_gamma0, every),
+        "disputed": _Count(is_greedy * disputed, disputed),
+        "disputed_gamma0": _Count(is_greedy_gamma0 * disputed, disputed),
+        "cross_entropy_floor": _Count(floor, every),
+        "share_tied": _Count(1 - untied, every),
+        "share_disputed": _Count(disputed, every),
     }
-    if probabilities is not None:
-        paid = -(target * np.log(np.maximum(probabilities, _MINIMUM_PROBABILITY))).sum(-1)
-        counts["cross_entropy"] = (paid, every)
-        counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
+    if policy.probabilities is not None:
+        logs = np.log(np.maximum(policy.probabilities, _MINIMUM_PROBABILITY))
+        paid = -(target * logs).sum(axis=-1)
+        counts["cross_entropy"] = _Count(paid, every)
+        counts["cross_entropy_excess"] = _Count(paid - floor, every)
+    counted = batch.counted
     return {
-        key: (hits * batch.counted, steps * batch.counted) for key, (hits, steps) in counts.items()
+        quantity: _Count(count.hits * counted, count.steps * counted)
+        for quantity, count in counts.items()
     }
 
 
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
-    """The greedy actions at the state reached, ``[episode, round, action]``."""
-    return bellman.greedy_sets(
-        batch.next_values_after if table == "after" else batch.next_values_before
-    )
+    """Return the greedy actions at the state reached, ``[episode, round, action]``."""
+    values = batch.next_values_after if table == "after" else batch.next_values_before
+    return bellman.greedy_sets(values)
 
 
 # Which discount do the choices follow?
@@ -191,53 +238,53 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     seed: int = 0,
 ) -> Scores:
-    """Agreement of choices ``[episode, round]``, one array per batch, with the tables of each discount.
+    """Compute the agreement of choices ``[episode, round]``, one array per batch, with the tables of each discount.
 
     ``best`` beside every number is the discount that choices follow best: the middle of those that tie, with an
     interval over all of them.
     """
-    for c, b in one_each("choices", choices, batches):
+    for chosen, batch in one_each("choices", choices, batches):
         require(
-            _policy(c, b)[1] is None,
-            f"choices must be whole numbers [episode, round], got {shown(c)}",
+            _policy(chosen, batch).probabilities is None,
+            f"choices must be whole numbers [episode, round], got {shown(chosen)}",
         )
-    columns = []  # per episode, the expected number of rounds where a greedy action of its tables is the one chosen
-    for gamma in _GAMMAS:
-        sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]
-        shares = [
-            bellman.entries_at(tied, c) / tied.sum(-1)
-            for c, tied in zip(choices, sets, strict=True)
-        ]
-        columns.append(
-            np.concatenate(
-                [(share * b.counted).sum(1) for share, b in zip(shares, batches, strict=True)]
-            )
-        )
-    hits = np.stack(columns, 1)
-    rounds = np.concatenate([b.counted.sum(1, dtype=np.float64) for b in batches])
+    hits = np.stack([_greedy_rounds(choices, batches, gamma, table) for gamma in _GAMMAS], axis=1)
+    rounds = np.concatenate([batch.counted.sum(axis=1, dtype=np.float64) for batch in batches])
     weights = resample_weights(len(hits), seed=seed, participants=participants_of(*batches))
-    curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
+    curve = hits.sum(axis=0) / rounds.sum()
+    samples = (weights @ hits) / (weights @ rounds)[:, None]
     low, high = percentile_bounds(samples)
-    ranked = np.array(_GAMMAS)
 
-    def followed(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The smallest and the largest of the discounts that each row of ``curves`` agrees with best."""
-        tied = bellman.greedy_sets(curves)
-        return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]
-
-    lowest, highest = followed(samples)
-    first, last = followed(curve[None])
-    bounds = percentile_bounds(lowest)[0], percentile_bounds(highest)[1]
-    best = dict(
-        zip(
-            ("best", "best_low", "best_high"),
-            map(float, ((first[0] + last[0]) / 2, *bounds)),
-            strict=True,
-        )
-    )
-    numbers = {
-        (g,): Interval(*map(float, row))
-        for g, row in zip(_GAMMAS, zip(curve, low, high, strict=True), strict=True)
+    smallest, largest = _best_discounts(curve[None])
+    smallest_samples, largest_samples = _best_discounts(samples)
+    best = {
+        "best": float((smallest[0] + largest[0]) / 2),
+        "best_low": float(percentile_bounds(smallest_samples)[0]),
+        "best_high": float(percentile_bounds(largest_samples)[1]),
     }
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    for i, gamma in enumerate(_GAMMAS):
+        numbers[gamma,] = Interval(float(curve[i]), float(low[i]), float(high[i]))
     settings = provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
     return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))
+
+
+def _greedy_rounds(
+    choices: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], gamma: float, table: str
+) -> NDArray[np.float64]:
+    """Return, per episode, in how many rounds a greedy action of the tables of ``gamma`` is expected to be chosen."""
+    per_batch = []
+    for chosen, batch in zip(choices, batches, strict=True):
+        greedy = _greedy(batch.relearned(gamma=gamma), table)
+        shares = bellman.entries_at(greedy, chosen) / greedy.sum(axis=-1)
+        per_batch.append((shares * batch.counted).sum(axis=1))
+    return np.concatenate(per_batch)
+
+
+def _best_discounts(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and the largest of the discounts with which each row of ``curves`` agrees best."""
+    discounts = np.array(_GAMMAS)
+    tied = bellman.greedy_sets(curves)
+    smallest = discounts[tied.argmax(axis=1)]
+    largest = discounts[::-1][tied[:, ::-1].argmax(axis=1)]
+    return smallest, largest

@@ -11,6 +11,7 @@ The regression, its instruments and what an untrained model gave: docs/method/pl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,80 +40,128 @@ _Array = NDArray[np.float64]
 R2 = ("R2 of the table", "held-out episodes")
 """How the share of the table's variance that is decoded is named beside the rates and their methods."""
 
+_MOST_ILL_CONDITIONED = 1e12
+_MOST_ILL_CONDITIONED_EPISODE = 1e6
+"""Condition numbers from which moments determine no rates: of all episodes together, and of one."""
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Moments of a regression of changes D on causes X with instruments Z, an episode a row.
+
+    ``xx`` and ``zx`` are ``[episode, cause, cause]``, ``xd`` and ``zd`` ``[episode, cause]``.
+    """
+
+    xx: _Array
+    xd: _Array
+    zx: _Array
+    zd: _Array
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Moments]) -> _Moments:
+        """Join the episodes of several batches."""
+        return cls(
+            xx=np.concatenate([part.xx for part in parts]),
+            xd=np.concatenate([part.xd for part in parts]),
+            zx=np.concatenate([part.zx for part in parts]),
+            zd=np.concatenate([part.zd for part in parts]),
+        )
+
 
 def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     """Regress the decoded change of Q(s_t, a_t) on its two causes: "alpha" and "gamma" by both methods.
 
-    ``tables`` are decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch. Changes that determine
-    no rates, of a table that is constant or of rewards that are all zero, are refused.
+    Args:
+        tables: decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch.
+        episodes: one batch, or several of different sizes.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: changes that determine no rates, of a constant table or of rewards that are all zero.
     """
     pairs = one_each("tables", tables, episodes)
-    moments = [_moments(t, batch) for t, batch in pairs]
-    xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
-    weights = resample_weights(
-        len(xx), seed=seed, participants=participants_of(*(batch for _, batch in pairs))
-    )
-    by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
-    numbers = {
-        (rate, method): found[i]
-        for i, rate in enumerate(("alpha", "gamma"))
-        for method, found in by_method.items()
-    }
-    made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
-    n_steps = {"n_steps": sum(int(batch.counted.sum()) for _, batch in pairs)}
-    return Scores(("rate", "method"), numbers, made, dict.fromkeys(numbers, n_steps))
+    batches = [batch for _, batch in pairs]
+    moments = _Moments.joined([_moments(table, batch) for table, batch in pairs])
+    n_episodes = len(moments.xx)
+    weights = resample_weights(n_episodes, seed=seed, participants=participants_of(*batches))
+    by_instruments = _rates(moments.zx, moments.zd, weights)
+    by_least_squares = _rates(moments.xx, moments.xd, weights)
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    for i, rate in enumerate(("alpha", "gamma")):
+        numbers[rate, "instruments"] = by_instruments[i]
+        numbers[rate, "least squares"] = by_least_squares[i]
+    settings = drawn_from(batches, n_episodes=n_episodes, bootstrap_seed=seed)
+    n_steps = sum(int(batch.counted.sum()) for batch in batches)
+    beside = {key: {"n_steps": n_steps} for key in numbers}
+    return Scores(("rate", "method"), numbers, settings, beside)
 
 
 def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
-    """The same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
+    """Run the same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
 
-    Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
+    Returns:
+        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
     """
-    _, _, zx, zy = _moments(tables, episodes)
-    slopes = np.full((len(zx), 2), np.nan)
-    usable = np.linalg.cond(zx) < 1e6
-    slopes[usable] = np.linalg.solve(zx[usable], zy[usable][..., None])[..., 0]
+    moments = _moments(tables, episodes)
+    slopes = np.full((len(moments.zx), 2), np.nan)
+    usable = np.linalg.cond(moments.zx) < _MOST_ILL_CONDITIONED_EPISODE
+    solved = np.linalg.solve(moments.zx[usable], moments.zd[usable][..., None])
+    slopes[usable] = solved[..., 0]
+    alpha = slopes[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        gamma = slopes[:, 1] / slopes[:, 0]
-    return pd.DataFrame({"episode": np.arange(len(zx)), "alpha": slopes[:, 0], "gamma": gamma})
+        gamma = slopes[:, 1] / alpha
+    return pd.DataFrame({"episode": np.arange(len(slopes)), "alpha": alpha, "gamma": gamma})
 
 
 def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:
+    """Return Q(s_t, a_t) of a table for each round."""
     return bellman.entries_at(bellman.rows_at(tables, batch.states), batch.actions)
 
 
-def _moments(decoded: Any, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, _Array]:
-    """Per episode: X'X, X'D, Z'X and Z'D, with X the decoded causes and Z their instruments."""
+def _causes(tables: _Array, batch: MDPEpisodes) -> _Array:
+    """Return r - Q(s, a) and max_a Q(s', a) of each round that counts, ``[episode, round, 2]``."""
+    surprise = batch.rewards - _visited(tables, batch)
+    next_value = bellman.rows_at(tables, batch.next_states).max(axis=-1)
+    return np.stack([surprise, next_value], axis=-1) * batch.counted[..., None]
+
+
+def _moments(decoded: Any, batch: MDPEpisodes) -> _Moments:
+    """Compute the moments of decoded tables; the instruments are the causes by the true tables."""
     tables = episode_array("tables", decoded, "episode, round + 1, state, action")
-    wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {tables.shape}"
-    require(tables.shape == batch.q_tables.shape, wanted)
-    causes, instruments = (  # r - Q(s, a) and max_a Q(s', a), [episode, round, 2]
-        np.stack(
-            [batch.rewards - _visited(of, batch), bellman.rows_at(of, batch.next_states).max(-1)],
-            -1,
-        )
-        * batch.counted[..., None]
-        for of in (tables[:, :-1], batch.q_tables[:, :-1])
+    wanted = batch.q_tables.shape
+    require(
+        tables.shape == wanted,
+        f"tables must be [episode, round + 1, state, action] = {wanted}, got {tables.shape}",
     )
-    change = _visited(tables[:, 1:], batch) - _visited(tables[:, :-1], batch)
-    xx, zx = (np.einsum("bti,btj->bij", left, causes) for left in (causes, instruments))
-    xy, zy = (np.einsum("bti,bt->bi", left, change) for left in (causes, instruments))
-    return xx, xy, zx, zy
+    before = tables[:, :-1]
+    after = tables[:, 1:]
+    causes = _causes(before, batch)
+    instruments = _causes(batch.q_tables[:, :-1], batch)
+    change = _visited(after, batch) - _visited(before, batch)
+    return _Moments(
+        xx=np.einsum("bti,btj->bij", causes, causes),
+        xd=np.einsum("bti,bt->bi", causes, change),
+        zx=np.einsum("bti,btj->bij", instruments, causes),
+        zd=np.einsum("bti,bt->bi", instruments, change),
+    )
 
 
 def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval]:
-    """alpha and gamma, from per-episode moments of the slopes (alpha, alpha gamma)."""
-    total = left.sum(0)
-    constant = "the decoded changes determine no rates: a cause is constant at zero; use more rounds with rewards"
-    require(bool(np.linalg.cond(total) < 1e12), constant)
-    slopes = np.linalg.solve(total, right.sum(0))
+    """Return alpha and gamma from per-episode moments of the slopes (alpha, alpha gamma)."""
+    total = left.sum(axis=0)
+    require(
+        bool(np.linalg.cond(total) < _MOST_ILL_CONDITIONED),
+        "the decoded changes determine no rates: a cause is constant at zero; use more rounds with rewards",
+    )
+    alpha, alpha_gamma = np.linalg.solve(total, right.sum(axis=0))
     systems = np.tensordot(weights, left, axes=1)
-    usable = np.linalg.cond(systems) < 1e12
-    samples = np.linalg.solve(systems[usable], (weights[usable] @ right)[..., None])[..., 0]
+    usable = np.linalg.cond(systems) < _MOST_ILL_CONDITIONED
+    solved = np.linalg.solve(systems[usable], (weights[usable] @ right)[..., None])
+    alphas = solved[:, 0, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = samples[:, 1] / samples[:, 0]
-        ratio = slopes[1] / slopes[0]
-    return Interval.of_samples(samples[:, 0], slopes[0]), Interval.of_samples(ratios, ratio)
+        gammas = solved[:, 1, 0] / alphas
+        gamma = alpha_gamma / alpha
+    return Interval.of_samples(alphas, alpha), Interval.of_samples(gammas, gamma)
 
 
 # What a model's latents hold.
@@ -122,85 +171,107 @@ def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Inte
 def decode(
     model: Machine, episodes: MDPEpisodes, *, seed: int = 0, run: Rollout | None = None
 ) -> Float[np.ndarray, "episode steps state action"]:
-    """The tables that a model carries before each round and after the last: exact, or decoded on held-out episodes.
+    """Return the tables that a model carries before each round and after the last: exact, or decoded out of fold.
 
     Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
     """
-    latents = (
-        rollout(model, episodes) if run is None else require_own(run, model, episodes)
-    ).latents
+    run = rollout(model, episodes) if run is None else require_own(run, model, episodes)
+    latents = run.latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
-    held: dict[str, Any] = {"seed": seed, "participants": participants_of(episodes)}
-    if len(model.channels) > 1 or latents.shape[-2] != model.layout.fit(episodes).n_latents:
-        # Nothing says which part of what it carries holds which column.
-        return cross_fitted(latents, episodes.q_tables, **held).numpy(force=True)
+    folds: dict[str, Any] = {"seed": seed, "participants": participants_of(episodes)}
+    n_slots = model.layout.fit(episodes).n_latents
+    has_slots = len(model.channels) == 1 and latents.shape[-2] == n_slots
+    if not has_slots:
+        decoded = cross_fitted(latents, episodes.q_tables, **folds)
+        return decoded.numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
-    return model.layout.state(cross_fitted(latents, columns, per_latent=True, **held)).numpy(
-        force=True
-    )
+    decoded = cross_fitted(latents, columns, per_latent=True, **folds)
+    return model.layout.state(decoded).numpy(force=True)
 
 
 @checked
 def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed: int = 3) -> Scores:
-    """Effective alpha and gamma of what a model's latents hold, with intervals over episodes, and three controls.
+    """Compute effective alpha and gamma of what a model's latents hold, with intervals and three controls.
 
-    By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model"), rate and method;
-    R2 is the share of the table's variance that is decoded on held-out episodes.
+    Args:
+        model: any machine of Q-learning.
+        n_episodes: over the representative sizes.
+        n_rounds: of each episode.
+        seed: of episodes, folds and bootstrap.
 
-    ``n_episodes`` are over the representative sizes.
+    Returns:
+        By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model"), rate and
+        method; R2 is the share of the table's variance that is decoded on held-out episodes.
     """
     sizes = representative_sizes(model)
-    each = -(-n_episodes // len(sizes))
+    per_size = -(-n_episodes // len(sizes))
     batches = [
-        sampling.sample(each, n_rounds, s, a, seed=seed + i) for i, (s, a) in enumerate(sizes)
+        sampling.sample(per_size, n_rounds, n_states, n_actions, seed=seed + i)
+        for i, (n_states, n_actions) in enumerate(sizes)
     ]
     tables = {"model": [decode(model, batch, seed=seed) for batch in batches]}
-    if not model.is_handwired:
-        blank = untrained(model, seed)
-        runs = [rollout(blank, batch) for batch in batches]
-        if all(
-            run.latents.isfinite().all() for run in runs
-        ):  # linear heads can overflow, which is no control
-            pairs = zip(batches, runs, strict=True)
-            tables["untrained model"] = [decode(blank, b, seed=seed, run=run) for b, run in pairs]
-    rates = {
+    fresh = None if model.is_handwired else _decode_untrained(model, batches, seed)
+    if fresh is not None:
+        tables["untrained model"] = fresh
+    short = [batch.relearned(gamma=0.0) for batch in batches]
+    scores = {
         source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()
     }
-    rates["true table"] = effective_rates([batch.q_tables for batch in batches], batches, seed=seed)
-    short = [batch.relearned(gamma=0.0) for batch in batches]
-    rates["gamma = 0 table"] = effective_rates(
-        [batch.q_tables for batch in short], short, seed=seed
+    scores["true table"] = effective_rates(_true_tables(batches), batches, seed=seed)
+    scores["gamma = 0 table"] = effective_rates(_true_tables(short), short, seed=seed)
+
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for source, of_source in scores.items():
+        for key, number in of_source.numbers.items():
+            numbers[source, *key] = number
+            beside[source, *key] = {**of_source.beside[key], "commit": "own"}
+    for source, decoded in tables.items():
+        numbers[source, *R2] = _r2(decoded, batches, seed)
+        beside[source, *R2] = {"commit": "own"}
+    settings = provenance(
+        model,
+        commit="own",
+        regime="grid",
+        sizes=sizes,
+        n_episodes=n_episodes,
+        n_rounds=n_rounds,
+        seed=seed,
     )
-    drawn = {
-        "commit": "own",
-        "regime": "grid",
-        "sizes": sizes,
-        "n_episodes": n_episodes,
-        "n_rounds": n_rounds,
-    }
-    numbers = {
-        (source, *key): value
-        for source, found in rates.items()
-        for key, value in found.numbers.items()
-    }
-    beside = {
-        (source, *key): found.beside[key]
-        for source, found in rates.items()
-        for key in found.numbers
-    }
-    numbers |= {(source, *R2): _r2(decoded, batches, seed) for source, decoded in tables.items()}
-    beside = {key: {**beside.get(key, {}), "commit": "own"} for key in numbers}
-    return Scores(
-        ("source", "rate", "method"), numbers, provenance(model, **drawn, seed=seed), beside
-    )
+    return Scores(("source", "rate", "method"), numbers, settings, beside)
+
+
+def _true_tables(batches: Sequence[MDPEpisodes]) -> list[np.ndarray]:
+    """Return the Q-tables of the episodes themselves."""
+    return [batch.q_tables for batch in batches]
+
+
+def _decode_untrained(
+    model: Machine, batches: Sequence[MDPEpisodes], seed: int
+) -> list[np.ndarray] | None:
+    """Decode tables from an untrained copy; None where its latents overflow, as linear heads may."""
+    fresh = untrained(model, seed)
+    runs = [rollout(fresh, batch) for batch in batches]
+    if not all(bool(run.latents.isfinite().all()) for run in runs):
+        return None
+    return [
+        decode(fresh, batch, seed=seed, run=run) for batch, run in zip(batches, runs, strict=True)
+    ]
 
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:
-    """Share of the variance about each size's mean table entry, pooled."""
-    pairs = [(decoded, batch.q_tables) for decoded, batch in zip(tables, batches, strict=True)]
-    missed = np.concatenate([((decoded - true) ** 2).sum((1, 2, 3)) for decoded, true in pairs])
-    total = np.concatenate([((true - true.mean()) ** 2).sum((1, 2, 3)) for _, true in pairs])
-    return ratio_interval(
-        missed, total, seed=seed, participants=participants_of(*batches)
-    ).complement
+    """Return the share of the variance about each size's mean table entry, pooled."""
+    missed = []
+    total = []
+    for decoded, batch in zip(tables, batches, strict=True):
+        true = batch.q_tables
+        missed.append(((decoded - true) ** 2).sum(axis=(1, 2, 3)))
+        total.append(((true - true.mean()) ** 2).sum(axis=(1, 2, 3)))
+    unexplained = ratio_interval(
+        np.concatenate(missed),
+        np.concatenate(total),
+        seed=seed,
+        participants=participants_of(*batches),
+    )
+    return unexplained.complement

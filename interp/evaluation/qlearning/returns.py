@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interp.core.algorithm import participants_of, refuse_missing
 from interp.core.machine import Machine
@@ -29,43 +30,64 @@ from interp.support.errors import require
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
-from interp.tasks.qlearning.episodes import Batches, as_batches, drawn_from
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, drawn_from
 from interp.tasks.qlearning.layout import representative_sizes
-from interp.tasks.qlearning.mdps import EVALUATION
+from interp.tasks.qlearning.mdps import EVALUATION, MDPs
+
+_ROUNDING = 1e-9
+"""Share of the optimal returns below which a gain over a random policy is rounding."""
 
 
 @checked
 def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> Scores:
-    """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
+    """Compute where rewards lie between a random and an optimal policy: "score", a ratio of sums.
 
     "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
-    starts, over their first ``n_rounds``, all when 0. ``episodes`` are one batch, or several of different sizes. MDPs
-    where every policy earns the same are refused.
+    starts.
+
+    Args:
+        episodes: one batch, or several of different sizes.
+        n_rounds: the first rounds, over which rewards are summed; all when 0.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: MDPs in which every policy earns the same.
     """
     batches = as_batches(episodes)
     refuse_missing("the normalised score", *batches)
-    rows = []
-    for batch in batches:
-        at, mdps, n = (
-            (np.arange(len(batch)), 0, batch.states[:, 0]),
-            batch.known_mdps,
-            n_rounds or batch.n_rounds,
-        )
-        optimum, by_chance = finite_horizon(mdps, n).values[at], random_values(mdps, n)[at]
-        rows.append((batch.rewards[:, :n].sum(1), by_chance, optimum))
-    earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
-    alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
-    require(bool((optimal - random).sum() > 1e-9 * (1 + np.abs(optimal).sum())), alike)
-    columns = {"earned": earned, "random": random, "optimal": optimal}
-    whose = participants_of(*batches)
-    intervals = {
-        k: mean_interval(column, seed=seed, participants=whose) for k, column in columns.items()
-    }
-    made = drawn_from(batches, n_episodes=len(earned))
-    score = ratio_interval(earned - random, optimal - random, seed=seed, participants=whose)
-    return Scores(
-        ("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made
+    earned = np.concatenate([_sums(batch.rewards[:, : n_rounds or None]) for batch in batches])
+    references = [_expected_returns(batch, n_rounds or batch.n_rounds) for batch in batches]
+    random = np.concatenate([by_chance for by_chance, _ in references])
+    optimal = np.concatenate([optimum for _, optimum in references])
+    could_gain = float((optimal - random).sum())
+    require(
+        could_gain > _ROUNDING * (1 + float(np.abs(optimal).sum())),
+        "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice",
     )
+    bootstrap: dict[str, Any] = {"seed": seed, "participants": participants_of(*batches)}
+    numbers = {
+        ("score",): ratio_interval(earned - random, optimal - random, **bootstrap),
+        ("earned",): mean_interval(earned, **bootstrap),
+        ("random",): mean_interval(random, **bootstrap),
+        ("optimal",): mean_interval(optimal, **bootstrap),
+    }
+    return Scores(("quantity",), numbers, drawn_from(batches, n_episodes=len(earned)))
+
+
+def _sums(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each episode earned."""
+    return np.asarray(rewards.sum(axis=1))
+
+
+def _expected_returns(
+    batch: MDPEpisodes, n_rounds: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what a random and an optimal policy earn from each episode's start, exactly."""
+    mdps = batch.known_mdps
+    starts = (np.arange(len(batch)), 0, batch.states[:, 0])
+    by_chance = random_values(mdps, n_rounds)[starts]
+    optimum = finite_horizon(mdps, n_rounds).values[starts]
+    return by_chance, optimum
 
 
 # What a model earns when it acts.
@@ -100,45 +122,62 @@ def evaluate(
         bool(horizons) and min(horizons) >= 1,
         f"horizons must be numbers of rounds >= 1, got {list(horizons)}",
     )
-    sizes, longest = representative_sizes(model), max(horizons)
-    each, explored = -(-n_episodes // len(sizes)), tabular.AGENTS["epsilon-greedy"].epsilon
+    sizes = representative_sizes(model)
+    longest = max(horizons)
+    per_size = -(-n_episodes // len(sizes))
     scores: dict[tuple[Any, ...], Interval] = {}
     rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
         mdps = [
-            sampling.sample_mdps(each, s, a, seed=seed + i, regime=regime)
-            for i, (s, a) in enumerate(sizes)
+            sampling.sample_mdps(per_size, n_states, n_actions, seed=seed + i, regime=regime)
+            for i, (n_states, n_actions) in enumerate(sizes)
         ]
-        played = {
-            key: [
-                play(model, batch, longest, seed + i, epsilon=epsilon)[0]
-                for i, batch in enumerate(mdps)
-            ]
-            for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
-        }
-        for key in _AGENTS:
-            played[key] = [
-                tabular.run(tabular.AGENTS[key], batch, longest, seed + i)
-                for i, batch in enumerate(mdps)
-            ]
-        for key, batches in played.items():
+        for key, batches in _played_by_all(model, mdps, longest, seed).items():
             for horizon in horizons:
-                found = normalised_score(batches, n_rounds=horizon, seed=seed).numbers
-                scores |= {
-                    (regime, key, horizon, *quantity): value for quantity, value in found.items()
-                }
+                normalised = normalised_score(batches, n_rounds=horizon, seed=seed)
+                for (quantity,), number in normalised.numbers.items():
+                    scores[regime, key, horizon, quantity] = number
             for start in range(0, longest, _WINDOW):
-                rewards = [
-                    row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]
-                ]
-                sums, lengths = [row.sum() for row in rewards], [float(len(row)) for row in rewards]
-                rates[regime, key, start] = ratio_interval(sums, lengths, seed=seed)
+                rates[regime, key, start] = _reward_rate(batches, start, seed)
     settings = provenance(
         model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed
     )
-    columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
-    own = {"commit": "own"}, {"commit": ""}
     return {
-        name: Scores(("regime", "key", *by), of, settings, {at: own[at[1] in _AGENTS] for at in of})
-        for name, (of, by) in columns.items()
+        "returns": _scores(("regime", "key", "horizon", "quantity"), scores, settings),
+        "reward_rates": _scores(("regime", "key", "start"), rates, settings),
     }
+
+
+def _played_by_all(
+    model: Machine, mdps: Sequence[MDPs], n_rounds: int, seed: int
+) -> dict[str, list[MDPEpisodes]]:
+    """Let the model, with and without exploration, and tabular agents play the same MDPs."""
+    exploration = {MODEL: 0.0, EXPLORING: tabular.AGENTS["epsilon-greedy"].epsilon}
+    played: dict[str, list[MDPEpisodes]] = {}
+    for key, epsilon in exploration.items():
+        played[key] = [
+            play(model, batch, n_rounds, seed + i, epsilon=epsilon)[0]
+            for i, batch in enumerate(mdps)
+        ]
+    for key in _AGENTS:
+        agent = tabular.AGENTS[key]
+        played[key] = [
+            tabular.run(agent, batch, n_rounds, seed + i) for i, batch in enumerate(mdps)
+        ]
+    return played
+
+
+def _reward_rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
+    """Return the mean reward a round in the window that begins at ``start``."""
+    windows = [batch.rewards[:, start : start + _WINDOW] for batch in batches]
+    sums = np.concatenate([_sums(window) for window in windows])
+    lengths = np.concatenate([np.full(len(window), window.shape[1]) for window in windows])
+    return ratio_interval(sums, lengths.astype(np.float64), seed=seed)
+
+
+def _scores(
+    by: tuple[str, ...], numbers: dict[tuple[Any, ...], Interval], settings: dict[str, Any]
+) -> Scores:
+    """Make scores that say of each player whether it committed its own choice, as only models do."""
+    beside = {key: {"commit": "" if key[1] in _AGENTS else "own"} for key in numbers}
+    return Scores(by, numbers, settings, beside)
