@@ -11,7 +11,6 @@ NOT evidence of how a model does it: Bayes-like predictions need no log-weights 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -56,43 +55,49 @@ _BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:
-    """The regimes that a model was trained on, without those that switch among others; "uniform" if handwired."""
-    trained = list(dict.fromkeys(model.origin.get("training", {}).get("regimes") or ["uniform"]))
-    return [
-        name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None
-    ] or trained[:1]
+    """Return the regimes a model was trained on, but for those that switch among others; "uniform" if handwired."""
+    trained = model.origin.get("training", {}).get("regimes") or ["uniform"]
+    regimes = list(dict.fromkeys(trained))
+    steady = [name for name in regimes if not _switches(name)]
+    return steady or regimes[:1]
+
+
+def _switches(regime: str) -> bool:
+    """Return whether the best expert of a regime changes within an episode."""
+    return regime in REGIMES and REGIMES[regime].switch_every is not None
 
 
 def _best_eta(episodes: ExpertEpisodes) -> float:
-    """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
-    made = [
-        np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes))
-        for eta in _ETAS
-    ]
-    return _ETAS[int(np.argmin(made))]
+    """Return the rate with which weighted majority makes the fewest mistakes on these very episodes."""
+    mistakes = []
+    for eta in _ETAS:
+        predictions = weighted_majority(episodes, eta=eta).predictions
+        mistakes.append(np.nansum(regret.mistakes(predictions, episodes)))
+    return _ETAS[int(np.argmin(mistakes))]
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
-    """P(y = 1) of every round, batch by batch."""
-    batches = [
-        episodes.select(slice(start, start + _BATCH)) for start in range(0, len(episodes), _BATCH)
-    ]
-    return np.concatenate([predictions_of(rollout(model, batch)) for batch in batches])
+    """Return P(y = 1) of every round, computed batch by batch."""
+    predictions = []
+    for start in range(0, len(episodes), _BATCH):
+        batch = episodes.select(slice(start, start + _BATCH))
+        predictions.append(predictions_of(rollout(model, batch)))
+    return np.concatenate(predictions)
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
-    """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1)."""
+    """Compute the KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1)."""
     p, q = reference, predictions
     return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
 
 
 def fitting_regimes(model: Machine) -> list[str]:
-    """The regimes that have a meaning for the model's number of experts."""
+    """Return the regimes that have a meaning for the model's number of experts."""
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts_of(model)]
 
 
 def n_experts_of(model: Machine) -> int:
-    """The number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves."""
+    """Return the number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves."""
     layout = model.layout
     if not isinstance(layout, ExpertRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of expert advice")
@@ -121,67 +126,84 @@ def evaluate(
         seed: of the episodes and the bootstrap; training used other streams.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
-    records = [
-        get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)
-    ]
+    chosen = fitting_regimes(model) if regimes is None else regimes
+    records = [get_regime(regime) for regime in chosen]
     require(len(records) > 0, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
-    trained = " or ".join(map(repr, prior))
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        eta = _best_eta(episodes)
-        own = {
-            "weighted_majority_best": (
-                f"weighted majority, best eta {eta:.2g}",
-                partial(weighted_majority, eta=eta),
-            ),
-            "bayes_training": (f"Bayes predictor, prior of {trained}", partial(bayes, prior=prior)),
-        }
-        known = {
-            key: own.get(key) or (PREDICTORS[key].name, PREDICTORS[key].run) for key in BASELINES
-        }
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
-        runs |= {key: (name, run(episodes)) for key, (name, run) in known.items()}
-        bound = runs["bayes"][1]
-        named = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
-        beyond: dict[str, Any] = {
-            "reference": bound.predictions,
-            "reference_name": named,
-            "seed": seed,
-        }
+        runs |= _baseline_runs(episodes, prior)
+        _, reference = runs["bayes"]
+        reference_name = "bayes"
+        if reference.approximation:
+            reference_name += f", ignoring {reference.approximation}"
         for key, (name, run) in runs.items():
             scored = regret.score(
-                run.predictions, episodes, name=name, decision=run.decision, **beyond
+                run.predictions,
+                episodes,
+                name=name,
+                decision=run.decision,
+                reference=reference.predictions,
+                reference_name=reference_name,
+                seed=seed,
             )
-            numbers |= {
-                (record.name, key, *metric): value for metric, value in scored.numbers.items()
-            }
-            beside |= {
-                (record.name, key, *metric): values for metric, values in scored.beside.items()
-            }
-            over = regret.regret(run.predictions, episodes, run.decision)
-            columns = dict(
-                zip(("regret", "low", "high"), bootstrap_mean(over, seed=seed), strict=True)
-            )
-            curve = pd.DataFrame(
-                {"name": name, "round": np.arange(1, n_rounds + 1), **columns, "std": over.std(0)}
-            )
-            curves.append(curve.assign(regime=record.name, key=key))
-        apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
+            for (metric,), number in scored.numbers.items():
+                numbers[record.name, key, metric] = number
+                beside[record.name, key, metric] = scored.beside[metric,]
+            curve = _regret_curve(run, episodes, seed)
+            curves.append(curve.assign(regime=record.name, key=key, name=name))
+        _, own = runs[MODEL]
+        apart = divergence(reference.predictions, own.predictions).mean(axis=1)
         if np.isfinite(apart).all():
-            at = (record.name, MODEL, "divergence")
-            numbers[at], beside[at] = (
-                mean_interval(apart, seed=seed),
-                beside[record.name, MODEL, "excess_log_loss"],
-            )
-    sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}
-    rate = horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0
-    settings = provenance(model, training_prior=prior, **sizes, horizon_eta=rate, seed=seed)
+            numbers[record.name, MODEL, "divergence"] = mean_interval(apart, seed=seed)
+            about = beside[record.name, MODEL, "excess_log_loss"]
+            beside[record.name, MODEL, "divergence"] = about
+    settings = provenance(
+        model,
+        training_prior=prior,
+        n_episodes=n_episodes,
+        n_rounds=n_rounds,
+        n_experts=n_experts,
+        horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0,
+        seed=seed,
+    )
     scores = Scores(("regime", "key", "metric"), numbers, settings, beside)
-    return {"regimes": scores, "regret_curves": pd.concat(curves, ignore_index=True)}
+    table = pd.concat(curves, ignore_index=True)
+    return {"regimes": scores, "regret_curves": table[_CURVE_COLUMNS]}
+
+
+_CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "key"]
+
+
+def _baseline_runs(
+    episodes: ExpertEpisodes, prior: Sequence[str]
+) -> dict[str, tuple[str, ExpertRun]]:
+    """Run every baseline over the episodes: key -> (name, run)."""
+    runs: dict[str, tuple[str, ExpertRun]] = {}
+    for key in BASELINES:
+        if key == "weighted_majority_best":
+            eta = _best_eta(episodes)
+            name = f"weighted majority, best eta {eta:.2g}"
+            runs[key] = name, weighted_majority(episodes, eta=eta)
+        elif key == "bayes_training":
+            trained = " or ".join(map(repr, prior))
+            runs[key] = f"Bayes predictor, prior of {trained}", bayes(episodes, prior=prior)
+        else:
+            runs[key] = PREDICTORS[key].name, PREDICTORS[key].run(episodes)
+    return runs
+
+
+def _regret_curve(run: ExpertRun, episodes: ExpertEpisodes, seed: int) -> pd.DataFrame:
+    """Return regret round by round, with its interval and standard deviation over episodes."""
+    over_rounds = regret.regret(run.predictions, episodes, run.decision)
+    mean, low, high = bootstrap_mean(over_rounds, seed=seed)
+    rounds = np.arange(1, over_rounds.shape[1] + 1)
+    columns = {"round": rounds, "regret": mean, "low": low, "high": high}
+    return pd.DataFrame({**columns, "std": over_rounds.std(axis=0)})
 
 
 # Episodes longer than training's.
@@ -207,41 +229,39 @@ def over_lengths(
     was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows (start,
     stop) beyond ``n_rounds`` are cut or left out.
     """
-    n_experts, regime = n_experts_of(model), "uniform"
-    kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
+    n_experts = n_experts_of(model)
+    regime = "uniform"
+    cut_windows = [(start, min(stop, n_rounds)) for start, stop in windows]
+    kept_windows = [(start, stop) for start, stop in cut_windows if start < stop]
     require(
-        len(kept) > 0,
+        len(kept_windows) > 0,
         f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)",
     )
     episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)
     best = bayes(episodes).predictions
+    eta = horizon_eta(n_experts, n_rounds)
     predictions = {
         MODEL: predict(model, episodes),
         "bayes": best,
-        "weighted_majority_horizon": weighted_majority(
-            episodes, eta=horizon_eta(n_experts, n_rounds)
-        ).predictions,
+        "weighted_majority_horizon": weighted_majority(episodes, eta=eta).predictions,
     }
-    if (prior := training_prior(model)) != [regime]:
+    prior = training_prior(model)
+    if prior != [regime]:
         predictions["bayes_training"] = bayes(episodes, prior).predictions
-    intervals: dict[tuple[Any, ...], Interval] = {}
-    for key, p in predictions.items():
-        right, behind = 1 - regret.mistakes(p, episodes), regret.regret(p, episodes)
-        excess = regret.excess_log_loss(p, best, episodes)
-        for start, stop in kept:
-            here = slice(start, stop)
-            intervals[key, "accuracy", start, stop] = mean_interval(
-                right[:, here].mean(1), seed=seed
-            )
-            for metric, values in {
-                "excess_log_loss": excess,
-                "divergence": divergence(best, p),
-            }.items():
-                if np.isfinite(values).all():
-                    intervals[key, metric, start, stop] = mean_interval(
-                        values[:, here].mean(1), seed=seed
-                    )
-            intervals[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    for key, predicted in predictions.items():
+        behind = regret.regret(predicted, episodes)
+        per_round = {
+            "accuracy": 1 - regret.mistakes(predicted, episodes),
+            "excess_log_loss": regret.excess_log_loss(predicted, best, episodes),
+            "divergence": divergence(best, predicted),
+        }
+        finite = {name: values for name, values in per_round.items() if np.isfinite(values).all()}
+        for start, stop in kept_windows:
+            for metric, values in finite.items():
+                in_window = values[:, start:stop].mean(axis=1)
+                numbers[key, metric, start, stop] = mean_interval(in_window, seed=seed)
+            numbers[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
     settings = provenance(
         model,
         regime=regime,
@@ -250,4 +270,4 @@ def over_lengths(
         n_experts=n_experts,
         seed=seed,
     )
-    return Scores(("key", "metric", "start", "stop"), intervals, settings)
+    return Scores(("key", "metric", "start", "stop"), numbers, settings)

@@ -51,13 +51,11 @@ _CONTROLS = {
 
 
 def _sizes(model: Machine) -> list[tuple[int, int]]:
-    """Every (n_states, n_actions) that a model serves and that holds a choice."""
-    (low_s, high_s), (low_a, high_a) = served(model)
-    return [
-        (s, a)
-        for s, a in product(range(low_s, high_s + 1), range(low_a, high_a + 1))
-        if s > 1 and a > 1
-    ]
+    """Return every (n_states, n_actions) that a model serves and that holds a choice."""
+    (least_states, most_states), (least_actions, most_actions) = served(model)
+    states = range(max(least_states, 2), most_states + 1)
+    actions = range(max(least_actions, 2), most_actions + 1)
+    return list(product(states, actions))
 
 
 @checked
@@ -68,7 +66,7 @@ def sample(
     n_rounds: tuple[int, int] = (10, 50),
     seed: int = 1,
 ) -> list[MDPEpisodes]:
-    """Fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range.
+    """Sample fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range.
 
     A model that reads each round's draw is told to choose greedily.
     """
@@ -80,19 +78,22 @@ def sample(
     sizes = _sizes(model)
     rng = np.random.default_rng([seed, 0])
     lengths = rng.permutation(np.linspace(low, high, len(sizes)).round().astype(int))
-    batches = [
-        sampling.sample(
-            -(-n_episodes // len(sizes)), int(length), s, a, regime=regime, seed=int(stream)
+    seeds = rng.integers(2**31, size=len(sizes))
+    per_size = -(-n_episodes // len(sizes))
+    batches = []
+    for i, (n_states, n_actions) in enumerate(sizes):
+        batch = sampling.sample(
+            per_size, int(lengths[i]), n_states, n_actions, regime=regime, seed=int(seeds[i])
         )
-        for (s, a), length, stream in zip(
-            sizes, lengths, rng.integers(2**31, size=len(sizes)), strict=True
-        )
-    ]
-    return [replace(batch, noise=np.zeros_like(batch.states)) for batch in batches]
+        batches.append(replace(batch, noise=np.zeros_like(batch.states)))
+    return batches
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
-    """The table to compare with: a handwired model chooses before it updates; a learned one was taught "after"."""
+    """Return the table to compare with.
+
+    A handwired model chooses before it updates; a learned one was taught "after".
+    """
     return "before" if model.is_handwired else "after"
 
 
@@ -106,43 +107,56 @@ def evaluate(
     commit: str = "own",
     seed: int = 1,
 ) -> Scores:
-    """Agreement of a model and of three controls with tabular Q-learning, regime by regime.
+    """Compute agreement of a model and of three controls with tabular Q-learning, regime by regime.
 
     ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target".
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
+    table = reference_table(model)
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    table = reference_table(model)
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
-        runs, rng = (
-            [rollout(model, batch, commit=commit) for batch in batches],
-            np.random.default_rng([seed, 1]),
-        )
-        forgetful = [
-            rollout(model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run)
-            for batch, run in zip(batches, runs, strict=True)
-        ]
-        predictions: dict[str, list[np.ndarray]] = {
-            MODEL: [predictions_of(run) for run in runs],
-            "cut": [predictions_of(run) for run in forgetful],
-            "repeat_last": [batch.actions for batch in batches],
-            "chance": [
-                rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches
-            ],
-        }
-        for key, choices in predictions.items():
-            found = agreement(choices, batches, table=table, seed=seed)
-            own = {
+        for key, choices in _predictions(model, batches, commit, seed).items():
+            scores = agreement(choices, batches, table=table, seed=seed)
+            is_model = key in (MODEL, "cut")
+            about = {
                 "predictor": _CONTROLS.get(key, model.name),
-                "commit": commit if key in (MODEL, "cut") else "",
+                "commit": commit if is_model else "",
             }
-            numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
-            beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
-    how = {"commit": commit, "table": table, "n_episodes": n_episodes, "n_rounds": list(n_rounds)}
-    settings = provenance(model, **how, sizes=_sizes(model), seed=seed)
+            for at, number in scores.numbers.items():
+                numbers[regime, key, *at] = number
+                beside[regime, key, *at] = {**scores.beside[at], **about}
+    settings = provenance(
+        model,
+        commit=commit,
+        table=table,
+        n_episodes=n_episodes,
+        n_rounds=list(n_rounds),
+        sizes=_sizes(model),
+        seed=seed,
+    )
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
+
+
+def _predictions(
+    model: Machine, batches: Sequence[MDPEpisodes], commit: str, seed: int
+) -> dict[str, list[np.ndarray]]:
+    """Return what the model, the model without latents, and two rules choose in each batch."""
+    rng = np.random.default_rng([seed, 1])
+    predictions: dict[str, list[np.ndarray]] = {
+        key: [] for key in (MODEL, "cut", "repeat_last", "chance")
+    }
+    for batch in batches:
+        run = rollout(model, batch, commit=commit)
+        without_latents = rollout(
+            model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run
+        )
+        predictions[MODEL].append(predictions_of(run))
+        predictions["cut"].append(predictions_of(without_latents))
+        predictions["repeat_last"].append(batch.actions)
+        predictions["chance"].append(rng.integers(batch.n_actions, size=batch.actions.shape))
+    return predictions
 
 
 # Every table of a model: what ``interp evaluate`` writes.
@@ -165,7 +179,7 @@ _SUMMARISED = (
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
-    """Scores of a regime, read or played, or a table."""
+    """Measure a part: scores of a regime, read or played, or a table."""
     if part.startswith(_PLAYED):
         return returns.evaluate(
             model, [part.removeprefix(_PLAYED)], n_episodes=n_episodes // 2, seed=seed + 2
@@ -183,43 +197,46 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
 
 
 def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
-    """The discount that a model's choices on the training grid follow."""
+    """Return the discount that a model's choices on the training grid follow."""
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
     return followed_discount(choices, batches, table=reference_table(model), seed=seed)
 
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """All tables of a model of Q-learning, by name."""
+    """Return all tables of a model of Q-learning, by name."""
     agreed = pd.concat([measured[regime].to_frame() for regime in _EVALUATED], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
-    tables = {
-        k: pd.concat([part[k].to_frame() for part in played], ignore_index=True) for k in played[0]
-    }
-    # By regime: agreement with its controls, and the normalised return over the longest horizon by agent.
-    of_model, earned = (
-        agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")],
-        tables["returns"],
+    earned, reward_rates = (
+        pd.concat([part[name].to_frame() for part in played], ignore_index=True)
+        for name in ("returns", "reward_rates")
     )
-    table = of_model.pivot(index="regime", columns="quantity", values="estimate").loc[
-        of_model["regime"].unique()
-    ]
-    table = table[[*_SUMMARISED, "cross_entropy_excess"]]
-    longest = earned[
-        (earned["quantity"] == "score") & (earned["horizon"] == earned["horizon"].max())
-    ]
-    for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
-        table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]
-    return {
-        "summary": table.assign(commit="own")
-        .rename_axis(index="regime", columns=None)
-        .reset_index(),
+    tables = {
+        "summary": _summary(agreed, earned),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "effective_rates": measured[_RATES],
-        **tables,
-        **({"attention_chain": measured[_CHAIN]} if _CHAIN in measured else {}),
+        "returns": earned,
+        "reward_rates": reward_rates,
     }
+    if _CHAIN in measured:
+        tables["attention_chain"] = measured[_CHAIN]
+    return tables
+
+
+def _summary(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
+    """Return agreement with its controls, and the normalised return over the longest horizon, by regime."""
+    of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
+    regimes = of_model["regime"].unique()
+    by_quantity = of_model.pivot(index="regime", columns="quantity", values="estimate")
+    table = by_quantity.loc[regimes, [*_SUMMARISED, "cross_entropy_excess"]]
+    is_longest = earned["horizon"] == earned["horizon"].max()
+    longest = earned[is_longest & (earned["quantity"] == "score")]
+    for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
+        of_player = longest[longest["key"] == key]
+        table[f"return, {key}"] = of_player.set_index("regime")["estimate"]
+    table["commit"] = "own"
+    return table.rename_axis(index="regime", columns=None).reset_index()
 
 
 # The few numbers that say what a model is worth: the rows of its card.
@@ -228,68 +245,98 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
+    """Return the rows of a card: agreement, the discount that is followed, rates, returns."""
+    return [
+        *_agreement_rows(model, n_episodes, seed),
+        *_rate_rows(model, n_episodes, seed),
+        *_return_rows(model, n_episodes, seed),
+    ]
+
+
+def _agreement_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
+    """Return the rows on agreement in the grid, and on the discount that choices follow."""
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
-    whole = {
-        at[2]: found for at, found in scored.numbers.items() if at[1] == MODEL and at[3] == "all"
-    }
-    value = {quantity: found.estimate for quantity, found in whole.items()}
-    ties = f"perfect learner {value['random_ties_ceiling']:.4f}, gamma = 0 table {value['random_ties_gamma0']:.4f}"
-    disputed = (
-        f"follows the gamma = 0 table in {value['disputed_gamma0']:.3f}; a uniform choice "
-        f"{scored.get('grid', 'chance', 'disputed', 'all').estimate:.3f}; "
-        f"{scored.beside['grid', MODEL, 'disputed', 'all']['n_steps']} steps"
-    )
-    floor = f"floor {value['cross_entropy_floor']:.4f}"
-    claims = [
+
+    def number(quantity: str, key: str = MODEL) -> Interval:
+        return scored.get("grid", key, quantity, "all")
+
+    def value(quantity: str, key: str = MODEL) -> float:
+        return number(quantity, key).estimate
+
+    ceiling = value("random_ties_ceiling")
+    n_disputed = scored.beside["grid", MODEL, "disputed", "all"]["n_steps"]
+    best, *_ = _followed(model, n_episodes, seed).beside.values()
+    followed = Interval(best["best"], best["best_low"], best["best_high"])
+    return [
         row(
             "grid: agreement, untied steps",
-            whole["untied"],
-            f"gamma = 0 table {value['untied_gamma0']:.4f}",
+            number("untied"),
+            f"gamma = 0 table {value('untied_gamma0'):.4f}",
         ),
-        row("grid: agreement, all steps, random ties", whole["random_ties"], ties),
-        row("grid: agreement where the tables disagree", whole["disputed"], disputed),
-        row("grid: cross-entropy above its floor (nats)", whole["cross_entropy_excess"], floor),
-    ]
-    best, *_ = _followed(model, n_episodes, seed).beside.values()
-    claims.append(
         row(
-            "grid: discount that its choices follow best",
-            Interval(*best.values()),
-            "the data's is .9",
-        )
-    )
-    read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
-    alone = "exact read-out" if model.is_handwired else "an untrained model overflows"
-    read_out = {
-        f"effective {rate} of the table in its latents": (rate, "instruments")
-        for rate in ("alpha", "gamma")
+            "grid: agreement, all steps, random ties",
+            number("random_ties"),
+            f"perfect learner {ceiling:.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}",
+        ),
+        row(
+            "grid: agreement where the tables disagree",
+            number("disputed"),
+            f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
+            f"{value('disputed', 'chance'):.3f}; {n_disputed} steps",
+        ),
+        row(
+            "grid: cross-entropy above its floor (nats)",
+            number("cross_entropy_excess"),
+            f"floor {value('cross_entropy_floor'):.4f}",
+        ),
+        row("grid: discount that its choices follow best", followed, "the data's is .9"),
+    ]
+
+
+def _rate_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
+    """Return the rows on what a decoded table does, beside an untrained copy's."""
+    scores = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
+    keys = {
+        "effective alpha of the table in its latents": ("alpha", "instruments"),
+        "effective gamma of the table in its latents": ("gamma", "instruments"),
+        "R2 of the Q-table decoded from its latents": rates.R2,
     }
-    for what, key in {**read_out, "R2 of the Q-table decoded from its latents": rates.R2}.items():
-        blank = read.numbers.get(("untrained model", *key))
-        beside = alone if blank is None else f"untrained model {blank.estimate:.3f}"
-        claims.append(row(what, read.get(MODEL, *key), beside))
-    few, horizons = max(6, n_episodes // 8), returns.HORIZONS
+    without_copy = "exact read-out" if model.is_handwired else "an untrained model overflows"
+    rows = []
+    for what, key in keys.items():
+        fresh = scores.numbers.get(("untrained model", *key))
+        beside = without_copy if fresh is None else f"untrained model {fresh.estimate:.3f}"
+        rows.append(row(what, scores.get(MODEL, *key), beside))
+    return rows
+
+
+def _return_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
+    """Return the rows on what it earns, by its choices alone and exploring."""
+    horizons = returns.HORIZONS
     played = returns.evaluate(
-        model, _HEADLINE_PLAYED, n_episodes=few, horizons=horizons, seed=seed
+        model, _HEADLINE_PLAYED, n_episodes=max(6, n_episodes // 8), horizons=horizons, seed=seed
     )["returns"]
+    rows = []
     for regime, horizon in product(_HEADLINE_PLAYED, horizons):
         score = {key: played.get(regime, key, horizon, "score") for key in returns.PLAYERS}
         what = f"{regime}: normalised return over {horizon} rounds"
-        beside = f"greedy {score['greedy'].estimate:.3f}, random {score['random'].estimate:.3f}"
-        claims.append(row(what, score[MODEL], beside))
-        tied = f"breaking ties at random {score['random-ties'].estimate:.3f}"
-        beside = f"epsilon-greedy {score['epsilon-greedy'].estimate:.3f}, {tied}"
-        claims.append(row(f"{what}, exploring", score[returns.EXPLORING], beside))
-    return claims
+        greedy, random = score["greedy"].estimate, score["random"].estimate
+        rows.append(row(what, score[MODEL], f"greedy {greedy:.3f}, random {random:.3f}"))
+        exploring, tied = score["epsilon-greedy"].estimate, score["random-ties"].estimate
+        beside = f"epsilon-greedy {exploring:.3f}, breaking ties at random {tied:.3f}"
+        rows.append(row(f"{what}, exploring", score[returns.EXPLORING], beside))
+    return rows
 
 
 def plan() -> EvaluationPlan:
-    """What ``interp evaluate`` measures of a model of Q-learning; tables are decoded by five folds of three sizes."""
-    always = [*_EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED)]
-    return EvaluationPlan(
-        lambda model: [*always, *([_CHAIN] if serves(model, 4, 2) else [])],
-        _measure,
-        _tables,
-        _headline,
-        min_episodes=30,
-    )
+    """Return what ``interp evaluate`` measures; tables are decoded by five folds of three sizes."""
+    return EvaluationPlan(_parts, _measure, _tables, _headline, min_episodes=30)
+
+
+def _parts(model: Machine) -> list[str]:
+    """Return the names of what is measured: regimes read, rates, regimes played, and the chain where it fits."""
+    played = [f"{_PLAYED}{regime}" for regime in returns.PLAYED]
+    parts = [*_EVALUATED, _DISCOUNT, _RATES, *played]
+    if serves(model, 4, 2):
+        parts.append(_CHAIN)
+    return parts

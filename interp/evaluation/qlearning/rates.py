@@ -253,7 +253,8 @@ def _decode_untrained(
     """Decode tables from an untrained copy; None where its latents overflow, as linear heads may."""
     fresh = untrained(model, seed)
     runs = [rollout(fresh, batch) for batch in batches]
-    if not all(bool(run.latents.isfinite().all()) for run in runs):
+    overflows = any(not run.latents.isfinite().all() for run in runs)
+    if overflows:
         return None
     return [
         decode(fresh, batch, seed=seed, run=run) for batch, run in zip(batches, runs, strict=True)
