@@ -179,9 +179,7 @@ def evaluate(
 _CURVE_COLUMNS = ["name", "round", "regret", "low", "high", "std", "regime", "key"]
 
 
-def _baseline_runs(
-    episodes: ExpertEpisodes, prior: Sequence[str]
-) -> dict[str, tuple[str, ExpertRun]]:
+def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tuple[str, ExpertRun]]:
     """Run every baseline over the episodes: key -> (name, run)."""
     runs: dict[str, tuple[str, ExpertRun]] = {}
     for key in BASELINES:

@@ -133,8 +133,8 @@ class _Policy:
 class _Count:
     """Hits and the steps in which a hit could be, each ``[episode, round]``."""
 
-    hits: NDArray[np.float64]
-    steps: NDArray[np.float64]
+    hits: Any
+    steps: Any
 
     def hits_in(self, phase: str) -> NDArray[np.float64]:
         """Return the hits of each episode in a phase."""
