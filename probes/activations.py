@@ -156,7 +156,7 @@ def read(
             after, before = after[:, :, 0], before[:, :, 0]
         else:
             said = {
-                "verdict": found.name,
+                "word": found.name,
                 "name": run.settings.get("model"),
                 "carried": f"{run.latents.shape[2]} rows",
             }
