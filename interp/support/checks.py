@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -53,14 +53,17 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
 
 
-# What an annotation says of a value: whether it fits, and what is wanted, in words.
+# Annotations: whether a value fits one, and what one asks for, in words. beartype judges what is left over here: it
+# looks at one random element of a list, takes True for an integer, and converts nothing.
 
 NO = object()
-"""What :func:`fitted` gives for a value of another kind."""
+"""What :func:`fitted` returns for a value of another kind."""
 FREE = (Any, object, inspect.Parameter.empty)
 """Annotations that take anything."""
 _UNIONS = (typing.Union, types.UnionType)
 _LISTS = (tuple, list, Sequence, Iterable, Collection)
+_MOST_INTEGER = 2**63
+"""Integers from here on are no numbers to NumPy."""
 
 
 class _Numbers:
@@ -68,18 +71,18 @@ class _Numbers:
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
-    names = defaultdict(lambda: Any, {**vars(builtins), **known, "ArrayLike": _Numbers})
+    """Resolve an annotation in the names ``known`` to its module; one that cannot be resolved takes anything."""
+    namespace = {**vars(builtins), **known, "ArrayLike": _Numbers}
+    names = defaultdict(lambda: Any, namespace)
+    annotated = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return typing.get_type_hints(
-            types.SimpleNamespace(__annotations__={"it": annotation}), names, names
-        )["it"]
+        return typing.get_type_hints(annotated, names, names)["it"]
     except (TypeError, AttributeError):
         return Any
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
-    """``value`` as ``kind``, or :data:`NO`."""
+    """Return ``value`` as ``kind``, or :data:`NO`; numbers must be ``finite`` where it says so."""
     return _judge(kind)(value, finite)
 
 
@@ -88,47 +91,74 @@ _Judge = Callable[[Any, bool], Any]
 
 @cache
 def _judge(kind: Any) -> _Judge:
-    """What turns a value into ``kind`` or :data:`NO`, worked out once."""
+    """Return the function that turns a value into ``kind`` or :data:`NO`; it is made once for each kind."""
     if kind in FREE:
         return lambda value, finite: value
     if kind in _SCALARS:
         return _SCALARS[kind]
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
     if origin is Literal:
-        return lambda value, finite: value if isinstance(value, Hashable) and value in parts else NO
+        return _judge_of_choices(typing.get_args(kind))
     if origin in _UNIONS:
-        judges = [_judge(part) for part in parts]
-        return lambda value, finite: next(
-            (v for judge in judges if (v := judge(value, finite)) is not NO), NO
-        )
+        return _judge_of_union(typing.get_args(kind))
     if origin in _LISTS:
-        elements = [_judge(part) for part in parts if part is not ...]
-        return lambda value, finite: _list(origin, elements, parts[-1] is not ..., value, finite)
+        return _judge_of_list(origin, typing.get_args(kind))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        keys, values = map(_judge, parts)
-        return lambda value, finite: (
-            _mapping(keys, values, value, finite) if isinstance(value, origin) else NO
-        )
-    kind = origin if origin in (np.ndarray, Callable) else kind
+        return _judge_of_mapping(origin, typing.get_args(kind))
+    if origin in (np.ndarray, Callable):
+        return _judge_of_class(origin)
     if type(kind) in (type, ABCMeta):
-        return lambda value, finite: value if isinstance(value, kind) else NO
+        return _judge_of_class(kind)
+    return _judge_of_beartype(kind)
+
+
+def _judge_of_choices(choices: tuple[Any, ...]) -> _Judge:
+    def judge(value: Any, finite: bool) -> Any:
+        return value if isinstance(value, Hashable) and value in choices else NO
+
+    return judge
+
+
+def _judge_of_union(kinds: tuple[Any, ...]) -> _Judge:
+    judges = [_judge(kind) for kind in kinds]
+
+    def judge(value: Any, finite: bool) -> Any:
+        for judge_of_kind in judges:
+            fitting = judge_of_kind(value, finite)
+            if fitting is not NO:
+                return fitting
+        return NO
+
+    return judge
+
+
+def _judge_of_class(kind: Any) -> _Judge:
+    return lambda value, finite: value if isinstance(value, kind) else NO
+
+
+def _judge_of_beartype(kind: Any) -> _Judge:
+    """Judge arrays with named axes, protocols and whatever else an annotation can say."""
     from beartype.door import is_bearable
     from jaxtyping import Float, Num, jaxtyped
 
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         kind = Num[kind.array_type, kind.dim_str]
 
-    def bearable(value: Any, finite: bool) -> Any:
-        with jaxtyped(
-            "context"
-        ):  # names of axes are this value's own, whatever is checked around it
+    def judge(value: Any, finite: bool) -> Any:
+        with jaxtyped("context"):  # names of axes are this value's alone
             return value if is_bearable(value, kind) else NO
 
-    return bearable
+    return judge
 
 
-def _real(value: Any, finite: bool) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+def _as_integer(value: Any, finite: bool) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return NO
+    return int(value)
+
+
+def _as_real(value: Any, finite: bool) -> Any:
+    if isinstance(value, bool) or not isinstance(value, _REAL):
         return NO
     try:
         number = float(value)
@@ -136,89 +166,131 @@ def _real(value: Any, finite: bool) -> Any:
         return NO
     if finite and not isfinite(number):
         return NO
-    # An integer beyond 64 bits is no number to NumPy.
-    return value if isinstance(value, float | int) and abs(value) < 2**63 else number
+    is_python_number = isinstance(value, float | int) and abs(value) < _MOST_INTEGER
+    return value if is_python_number else number
 
 
-def _numbers(value: Any, finite: bool) -> Any:
+def _as_truth_value(value: Any, finite: bool) -> Any:
+    return bool(value) if isinstance(value, bool | np.bool_) else NO
+
+
+def _as_numbers(value: Any, finite: bool) -> Any:
     try:
         return value if np.asarray(value).dtype.kind in "biuf" else NO
     except (TypeError, ValueError, RuntimeError):
         return NO
 
 
-_SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
-    int: lambda value, finite: (
-        NO if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value)
-    ),
-    float: _real,
-    bool: lambda value, finite: bool(value) if isinstance(value, bool | np.bool_) else NO,
-    _Numbers: _numbers,
+_REAL = (int, float, np.integer, np.floating)
+_SCALARS: dict[Any, _Judge] = {
+    int: _as_integer,
+    float: _as_real,
+    bool: _as_truth_value,
+    _Numbers: _as_numbers,
 }
 
 
-def _list(origin: Any, judges: list[_Judge], fixed: bool, value: Any, finite: bool) -> Any:
-    """A sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list.
+def _judge_of_list(origin: Any, parts: tuple[Any, ...]) -> _Judge:
+    """Judge a sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list."""
+    judges = [_judge(part) for part in parts if part is not ...]
+    is_fixed_tuple = origin is tuple and parts[-1] is not ...
 
-    A ``fixed`` tuple has as many elements as judges; others have one judge for all elements.
-    """
-    if type(value) is not tuple:
-        if (
-            getattr(value, "ndim", None) == 1
-            and hasattr(value, "tolist")
-            and not getattr(value, "is_meta", False)
-        ):
-            value = value.tolist()
-        if isinstance(value, range) and origin is not tuple:
-            return value if judges[0](0, True) is not NO else NO
-        if isinstance(value, str | bytes) or hasattr(value, "ndim"):
+    def judge(value: Any, finite: bool) -> Any:
+        if type(value) is not tuple:
+            value = _listed(value)
+            if isinstance(value, range) and origin is not tuple:
+                return value if judges[0](0, True) is not NO else NO
+            if isinstance(value, str | bytes) or hasattr(value, "ndim"):
+                return NO
+            if not isinstance(value, Sequence | set | frozenset):
+                return _unread_iterable(origin, judges[0], value)
+        element_judges = judges if is_fixed_tuple else judges[:1] * len(value)
+        if len(element_judges) != len(value):
             return NO
-        if not isinstance(value, Sequence | set | frozenset):
-            elements = value if isinstance(value, Mapping) else ()  # an iterator would be used up
-            fits = all(judges[0](one, True) is not NO for one in elements)
-            return (
-                value
-                if fits and origin in (Iterable, Collection) and isinstance(value, origin)
-                else NO
-            )
-    each = judges if origin is tuple and fixed else judges[:1] * len(value)
-    found = [judge(one, finite) for judge, one in zip(each, value, strict=False)]
-    if len(each) != len(value) or any(one is NO for one in found):
-        return NO
-    if origin is not tuple and all(new is old for new, old in zip(found, value, strict=True)):
-        return value
-    return tuple(found) if origin is tuple or isinstance(value, tuple) else found
+        pairs = zip(element_judges, value, strict=True)
+        elements = [judge_of_element(element, finite) for judge_of_element, element in pairs]
+        if any(element is NO for element in elements):
+            return NO
+        is_same = all(new is old for new, old in zip(elements, value, strict=True))
+        if origin is not tuple and is_same:
+            return value
+        becomes_tuple = origin is tuple or isinstance(value, tuple)
+        return tuple(elements) if becomes_tuple else elements
+
+    return judge
 
 
-def _mapping(keys: _Judge, values: _Judge, value: Mapping[Any, Any], finite: bool) -> Any:
-    found = {keys(key, finite): values(one, finite) for key, one in value.items()}
-    if NO in found or any(one is NO for one in found.values()):
+def _listed(value: Any) -> Any:
+    """Return a one-dimensional array as a list, and anything else as it is."""
+    is_row = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
+    has_numbers = not getattr(value, "is_meta", False)
+    return value.tolist() if is_row and has_numbers else value
+
+
+def _unread_iterable(origin: Any, judge: _Judge, value: Any) -> Any:
+    """Judge what can be iterated over and is no sequence; an iterator would be used up, so only keys are looked at."""
+    if origin not in (Iterable, Collection) or not isinstance(value, origin):
         return NO
-    return value if all(found.get(key) is one for key, one in value.items()) else found
+    keys = value if isinstance(value, Mapping) else ()
+    fits = all(judge(key, True) is not NO for key in keys)
+    return value if fits else NO
+
+
+def _judge_of_mapping(origin: Any, parts: tuple[Any, ...]) -> _Judge:
+    judge_key, judge_value = map(_judge, parts)
+
+    def judge(value: Any, finite: bool) -> Any:
+        if not isinstance(value, origin):
+            return NO
+        fitting = {}
+        is_same = True
+        for key, item in value.items():
+            new_key, new_item = judge_key(key, finite), judge_value(item, finite)
+            if new_key is NO or new_item is NO:
+                return NO
+            is_same = is_same and new_key == key and new_item is item
+            fitting[new_key] = new_item
+        return value if is_same else fitting
+
+    return judge
 
 
 def described(kind: Any) -> str:
-    """A kind in words, for the sentence of an error."""
+    """Return a kind in words, for the sentence of an error."""
     if kind in _WORDS:
         return _WORDS[kind]
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        words = _described_by_parts(origin, typing.get_args(kind))
+        if words:
+            return words
+    if hasattr(kind, "dim_str"):
+        axes = ", ".join(kind.dim_str.split())
+        return f"{_article(kind.array_type.__name__)} [{axes}]"
+    if _is_of_episodes(kind):
+        return f"episodes of {kind.task!r}"
+    name = getattr(origin or kind, "__name__", str(kind))
+    return _NAMED.get(name, _article(name))
+
+
+def _described_by_parts(origin: Any, parts: tuple[Any, ...]) -> str:
+    """Return a kind that is made of others in words; empty where its own name says enough."""
     if origin in _UNIONS:
         *words, last = dict.fromkeys(described(part) for part in parts)
         return f"{', '.join(words)} or {last}" if words else last
     if origin is Literal:
         return " or ".join(repr(part) for part in parts)
-    if hasattr(kind, "dim_str"):
-        return f"{_article(kind.array_type.__name__)} [{', '.join(kind.dim_str.split())}]"
     if origin is tuple and parts[-1] is not ...:
         return f"{len(parts)} values ({', '.join(described(part) for part in parts)})"
     if origin in _LISTS:
         return f"a list of which each is {described(parts[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a mapping"
-    if isinstance(getattr(kind, "task", None), str) and hasattr(kind, "n_rounds"):
-        return f"episodes of {kind.task!r}"
-    name = getattr(origin or kind, "__name__", str(kind))
-    return _NAMED.get(name, _article(name))
+    return ""
+
+
+def _is_of_episodes(value: Any) -> bool:
+    return isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds")
 
 
 _WORDS = {
@@ -243,11 +315,9 @@ class _Short(reprlib.Repr):
 
     def repr_instance(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", ())
-        return (
-            f"{type(x).__name__} of shape {tuple(shape)}"
-            if shape
-            else super().repr_instance(x, level)
-        )
+        if not shape:
+            return super().repr_instance(x, level)
+        return f"{type(x).__name__} of shape {tuple(shape)}"
 
 
 _SHORT = _Short()
@@ -255,35 +325,47 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: Any) -> str:
-    """A value in a few words: a number as it is, an array by its shape, anything else shortened.
+    """Return a value in a few words: a number as it is, an array by its shape, anything else shortened.
 
     >>> shown(np.zeros((2, 3))), shown(float("nan")), shown({"q": np.zeros(4)})
     ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
     """
     if getattr(value, "shape", ()):
         return f"{_article(type(value).__name__)} of shape {tuple(value.shape)}"
-    if isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds"):
+    if _is_of_episodes(value):
         return f"episodes of {value.task!r}"
     text = _SHORT.repr(value.item() if isinstance(value, np.generic) else value)
-    return (
-        text
-        if isinstance(value, str | int | float | type(None))
-        else f"{text} ({type(value).__name__})"
-    )
+    if isinstance(value, str | int | float | type(None)):
+        return text
+    return f"{text} ({type(value).__name__})"
 
 
 # What functions check themselves, and the two decorators.
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not."""
+    """Return ``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not.
+
+    Args:
+        name: what an error calls it.
+        value: what was passed.
+        least: the smallest that is taken; any when None.
+        most: the largest that is taken; any when None.
+    """
     return cast(int, _within(int, name, value, least, most))
 
 
 def number(
     name: str, value: object, least: float | None = None, most: float | None = None
 ) -> float:
-    """``value`` as a finite number of Python; booleans and texts are none."""
+    """Return ``value`` as a finite number of Python; booleans and texts are none.
+
+    Args:
+        name: what an error calls it.
+        value: what was passed.
+        least: the smallest that is taken; any when None.
+        most: the largest that is taken; any when None.
+    """
     return cast(float, _within(float, name, value, least, most))
 
 
@@ -293,34 +375,34 @@ def require_real(name: str, value: object) -> None:
         raise InputError(f"{name} must be a number, got {shown(value)}")
 
 
-_REAL = (int, float, np.integer, np.floating)
-
-
 def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
-    """``value`` as a ``kind`` between two bounds."""
-    found = fitted(kind, value)
-    if found is not NO and (least is None or found >= least) and (most is None or found <= most):
-        return found
+    """Return ``value`` as a ``kind`` between two bounds."""
+    fitting = fitted(kind, value)
+    if fitting is not NO:
+        is_large = least is None or fitting >= least
+        is_small = most is None or fitting <= most
+        if is_large and is_small:
+            return fitting
     form = "g" if kind is float else ""
-    bounds = [
-        f"{sign} {bound:{form}}"
-        for sign, bound in ((">=", least), ("<=", most))
-        if bound is not None
-    ]
-    raise InputError(
-        f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip()
-        + f", got {shown(value)}"
-    )
+    bounds = []
+    if least is not None:
+        bounds.append(f">= {least:{form}}")
+    if most is not None:
+        bounds.append(f"<= {most:{form}}")
+    rule = f"{described(kind)} {' and '.join(bounds)}".rstrip()
+    raise InputError(f"{name} must be {rule}, got {shown(value)}")
 
 
 def seed_of(value: object, name: str = "seed") -> int:
-    """``value`` as a seed: an integer from 0 to 2**63 - 1."""
-    given = integer(name, value, 0)
-    return given if given <= _MOST_SEED else integer(name, value, 0, _MOST_SEED)
+    """Return ``value`` as a seed: an integer from 0 to 2**63 - 1."""
+    seed = integer(name, value, 0)
+    if seed > _MOST_SEED:
+        integer(name, value, 0, _MOST_SEED)
+    return seed
 
 
 def folder_name(name: str, value: object) -> str:
-    """``value`` as the name of one folder, so that what is written under it stays in the output folder."""
+    """Return ``value`` as the name of one folder, so that what is written under it stays in the output folder."""
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(
         fits,
@@ -330,19 +412,20 @@ def folder_name(name: str, value: object) -> str:
 
 
 def file_path(value: Any, what: str = "path") -> str:
-    """``value`` as a path: a text or a path, which is not empty."""
-    fits = isinstance(value, str | os.PathLike) and "\0" not in str(value) and bool(str(value))
+    """Return ``value`` as a path: a text or a path, which is not empty."""
+    is_path = isinstance(value, str | os.PathLike)
+    fits = is_path and str(value) != "" and "\0" not in str(value)
     require(fits, f"{what} must be a path, got {shown(value)}")
-    short = all(len(os.fsencode(name)) < 256 for name in Path(value).parts)
+    longest = max((len(os.fsencode(name)) for name in Path(value).parts), default=0)
     require(
-        short,
+        longest < 256,
         f"{what} has a name of more than 255 bytes, which no system keeps, got {shown(value)}",
     )
     return os.fspath(value)
 
 
 def device_called(name: Any) -> Any:
-    """The device of torch called ``name``, or ``name`` where it is one."""
+    """Return the device of torch called ``name``, or ``name`` itself where it is a device."""
     import torch
 
     try:
@@ -357,16 +440,15 @@ def device_called(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
-    """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects."""
+    """Return numbers as an array: lists, arrays, tensors of any precision (without gradients) and pandas objects.
+
+    Args:
+        what: what an error calls them.
+        values: what was passed.
+        finite: refuse NaN and infinity.
+    """
     try:
-        if hasattr(values, "detach"):
-            values = values.detach().cpu()
-            values = (
-                values.float()
-                if values.is_floating_point() and values.element_size() < 4
-                else values
-            ).numpy()
-        array: NDArray[Any] = np.asarray(values)
+        array: NDArray[Any] = np.asarray(_without_torch(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{what} must be numbers in a rectangular array, got {shown(values)}"
@@ -375,41 +457,50 @@ def array_of(what: str, values: Any, finite: bool = False) -> NDArray[Any]:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            seen = array.flat[0] if array.size else None
-            raise InputError(f"{what} must be numbers, got values such as {shown(seen)}") from error
-    if (
-        array.dtype.kind not in "biuf"
-    ):  # not by `require`: most calls are small, and the name of a dtype takes long
+            first = array.flat[0] if array.size else None
+            raise InputError(
+                f"{what} must be numbers, got values such as {shown(first)}"
+            ) from error
+    # Not by `require`: most calls are small, and the name of a dtype takes long.
+    if array.dtype.kind not in "biuf":
         kind = "real numbers" if array.dtype.kind == "c" else "numbers"
         raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
-    require(
-        not finite or bool(np.isfinite(array).all()), f"{what} must be finite, got NaN or infinity"
-    )
+    if finite:
+        is_finite = bool(np.isfinite(array).all())
+        require(is_finite, f"{what} must be finite, got NaN or infinity")
     return array.astype(np.float64) if array.dtype == np.float16 else array
 
 
+def _without_torch(values: Any) -> Any:
+    """Return a tensor as an array, and anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    is_half_precision = tensor.is_floating_point() and tensor.element_size() < 4
+    return tensor.float().numpy() if is_half_precision else tensor.numpy()
+
+
 def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
-    """``values`` as a list, which must not be empty."""
-    found = list(values)
-    require(bool(found), f"{name} is empty; give {what}")
-    return found
+    """Return ``values`` as a list, which must not be empty; ``what`` says what to give instead."""
+    items = list(values)
+    require(bool(items), f"{name} is empty; give {what}")
+    return items
 
 
 def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
-    """Records by key, in order; no two may share a key, a name or a short name."""
+    """Return records by key, in order; no two may share a key, a name or a short name."""
     by_key: dict[str, Any] = {}
-    taken: dict[str, str] = {}
+    owners: dict[tuple[str, str], str] = {}
     for record in records:
         for field_name in ("key", "name", "short_name"):
             value = getattr(record, field_name, None)
-            if value is not None:
-                new = (
-                    taken.setdefault(f"{field_name} {value}", record.key) == record.key
-                    and record.key not in by_key
-                )
-                require(
-                    new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"
-                )
+            if value is None:
+                continue
+            owner = owners.setdefault((field_name, str(value)), record.key)
+            is_new = owner == record.key and record.key not in by_key
+            require(
+                is_new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another"
+            )
         by_key[record.key] = record
     return by_key
 
@@ -417,8 +508,8 @@ def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
 def require_columns(what: str, frame: Any, *names: str) -> None:
     """Refuse a table that lacks columns."""
     missing = [name for name in names if name not in frame.columns]
-    held = ", ".join(map(str, frame.columns)) or "none"
-    require(not missing, f"{what} needs the columns {', '.join(names)}; it has {held}")
+    present = ", ".join(map(str, frame.columns)) or "none"
+    require(not missing, f"{what} needs the columns {', '.join(names)}; it has {present}")
 
 
 MOST_GB = 10.0
@@ -436,10 +527,10 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
 
 def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     """Refuse what this machine's memory cannot hold."""
-    held, whose = _memory()
+    available, owner = _memory()
     require(
-        n_bytes <= held,
-        f"{what} would take about {n_bytes / 1e9:.3g} GB, and {whose} {held / 1e9:.3g} GB; take fewer or smaller",
+        n_bytes <= available,
+        f"{what} would take about {n_bytes / 1e9:.3g} GB, and {owner} {available / 1e9:.3g} GB; take fewer or smaller",
     )
 
 
@@ -458,13 +549,14 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     interp.support.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 \
 microseconds each, the least that any takes; give at most 10000000
     """
-    each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
-    most = round(_MOST_SECONDS / each)
-    require(
-        count <= most,
-        f"{name}={count} would take at least {count * each / 3600:.4g} hours, at {each * 1e6:.0f} microseconds each, "
-        f"the least that any takes; give at most {most}",
-    )
+    seconds_each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
+    most = round(_MOST_SECONDS / seconds_each)
+    if count > most:
+        hours = count * seconds_each / 3600
+        raise InputError(
+            f"{name}={count} would take at least {hours:.4g} hours, at {seconds_each * 1e6:.0f} microseconds each, "
+            f"the least that any takes; give at most {most}"
+        )
 
 
 _MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops a run is not heeded
@@ -480,11 +572,11 @@ def refuse_slow(what: str, seconds: float) -> None:
 
 
 def _memory() -> tuple[float, str]:
-    """The bytes that this process may take, and whose bound that is: the machine's, the shell's or the container's."""
+    """Return the bytes that this process may take, and whose bound that is: the machine's, the shell's, ..."""
     try:
         machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):  # the system does not say
-        machine = float("inf")
+        machine = inf
     bounds = [(machine, "this machine has"), (_container_bytes(), "its container (cgroup) has")]
     try:
         import resource
@@ -499,89 +591,98 @@ def _memory() -> tuple[float, str]:
 
 @cache
 def _container_bytes(root: str = "/") -> float:
-    """The least memory of the control groups that hold this process; without end where there are none."""
+    """Return the least memory of the control groups that hold this process; infinity where there are none."""
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return float("inf")
-    found = [float("inf")]
-    for _, kinds, group in (line.split(":", 2) for line in lines if line.count(":") >= 2):
-        if kinds and "memory" not in kinds.split(","):
+        return inf
+    least = inf
+    for line in lines:
+        if line.count(":") < 2:
             continue
-        home = Path(root, "sys/fs/cgroup", "memory" if kinds else "")
-        inner = home / group.lstrip("/")
-        for place in [one for one in (inner, *inner.parents) if one.is_relative_to(home)]:
-            with suppress(
-                OSError, ValueError
-            ):  # none here (a container may not show the group's own path), or "max"
-                found.append(
-                    float(
-                        (place / ("memory.limit_in_bytes" if kinds else "memory.max")).read_text()
-                    )
-                )
-    return min(found)
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            least = min(least, _group_bytes(Path(root, "sys/fs/cgroup"), group, "memory.max"))
+        elif "memory" in controllers.split(","):
+            home = Path(root, "sys/fs/cgroup/memory")
+            least = min(least, _group_bytes(home, group, "memory.limit_in_bytes"))
+    return least
+
+
+def _group_bytes(home: Path, group: str, file_name: str) -> float:
+    """Return the least limit of a control group and of those around it, up to ``home``."""
+    least = inf
+    inner = home / group.lstrip("/")
+    for place in (inner, *inner.parents):
+        if not place.is_relative_to(home):
+            break
+        # A container may not show the group's own path, and a group without a limit says "max".
+        with suppress(OSError, ValueError):
+            least = min(least, float((place / file_name).read_text()))
+    return least
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """While it is open, or as a decorator: numbers as anywhere, though a caller be in inference mode or autocast."""
+    """Compute as usual, although a caller may be in inference mode or autocast; a context manager or a decorator."""
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
-        if hasattr(torch, "inference_mode"):  # it may not be there yet
-            if (
-                torch.is_inference_mode_enabled()
-            ):  # leaving it turns gradients on, which a caller's no_grad forbids
+        if hasattr(torch, "inference_mode"):  # torch may not be imported, or not yet whole
+            # Leaving inference mode turns gradients on, which a caller's no_grad forbids.
+            if torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(False))
-            for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
-                stack.enter_context(torch.autocast(device, enabled=False))
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 
 def checked(function: _F) -> _F:
-    """``function`` with its arguments checked against its annotations, its seeds against :func:`seed_of`, run plainly.
+    """Check the arguments of a function against its annotations, its seeds against :func:`seed_of`; run it plainly.
 
-    Of a class every public method is checked so; a function under the name of a field is that field's default.
+    Every public method of a class is checked so; a function under the name of a field is that field's default.
     """
     if isinstance(function, type):
-        for name, held in list(vars(function).items()):
-            method = getattr(held, "__func__", held)
-            if (
-                inspect.isfunction(method)
-                and not name.startswith("_")
-                and name not in function.__annotations__
-            ):
-                setattr(
-                    function,
-                    name,
-                    checked(method) if method is held else type(held)(checked(method)),
-                )
+        _check_methods(function)
         return cast(_F, function)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if _INSIDE.get():
             return function(*args, **kwargs)
-        outside = _INSIDE.set(True)
+        token = _INSIDE.set(True)
         try:
-            signature, wanted = _parameters(function)
+            signature, kinds = _parameters(function)
             with theirs(f"{function.__qualname__}: {{error}}", of=TypeError):
-                given = signature.bind(*args, **kwargs)
-            for name, kind in wanted.items():
-                if name in given.arguments:
-                    given.arguments[name] = fit(name, given.arguments[name], *kind)
+                bound = signature.bind(*args, **kwargs)
+            for name, (kind, default) in kinds.items():
+                if name in bound.arguments:
+                    bound.arguments[name] = fit(name, bound.arguments[name], kind, default)
             with plainly():
-                return function(*given.args, **given.kwargs)
+                return function(*bound.args, **bound.kwargs)
         finally:
-            _INSIDE.reset(outside)
+            _INSIDE.reset(token)
 
     run.checked = True  # type: ignore[attr-defined]
     return cast(_F, run)
 
 
-def checked_fields(cls: type[_T]) -> type[_T]:
-    """A class, to stand below ``@dataclass``, whose fields are checked whenever one is made (:func:`check_fields`).
+def _check_methods(cls: type) -> None:
+    """Replace every public method of a class, a class's or a static one, too, by one that is :func:`checked`."""
+    for name, attribute in list(vars(cls).items()):
+        function = getattr(attribute, "__func__", attribute)
+        is_public = not name.startswith("_") and name not in cls.__annotations__
+        if not inspect.isfunction(function) or not is_public:
+            continue
+        method = checked(function)
+        wrapped = method if function is attribute else type(attribute)(method)
+        setattr(cls, name, wrapped)
 
-    Its public methods are :func:`checked`, too.
+
+def checked_fields(cls: type[_T]) -> type[_T]:
+    """Check the fields of a class whenever an instance is made (:func:`check_fields`), and its methods' arguments.
+
+    Stands below ``@dataclass``.
     """
     then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
@@ -595,66 +696,81 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    for name, (kind, default) in _parameters(type(record))[1].items():  # type: ignore[arg-type]
+    _, kinds = _parameters(type(record))  # type: ignore[arg-type]
+    for name, (kind, default) in kinds.items():
         value = getattr(record, name)
-        if not (
-            value is default or type(value) is kind is str
-        ):  # fits make records by the hundred thousand
+        # Fits make records by the hundred thousand: what needs no look gets none.
+        is_plain_text = kind is str and type(value) is str
+        if value is not default and not is_plain_text:
             object.__setattr__(record, name, fit(name, value, kind, default))
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
-    """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
+    """Return ``value`` where it is of ``kind``, with NumPy's numbers as Python's.
 
-    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`_REPEATS` must be done in time. The
-    ``default`` always fits, and where it is not finite, numbers need not be.
+    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`_REPEATS` must be done in time.
+
+    Args:
+        name: the argument's or the field's.
+        value: what was passed.
+        kind: its annotation, resolved.
+        default: always fits; where it is not finite, numbers need not be.
     """
     if value is default:
         return value
-    given = fitted(kind, value, finite=not (isinstance(default, float) and not isfinite(default)))
-    if given is NO:
-        hint = ""
-        if isinstance(value, str) and getattr(kind, "__name__", "") in (
-            "HookedLatentTransformer",
-            "Machine",
-        ):
-            hint = f"; load it first: interp.load({value!r})"
-        raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
+    takes_infinity = isinstance(default, float) and not isfinite(default)
+    fitting = fitted(kind, value, finite=not takes_infinity)
+    if fitting is NO:
+        raise InputError(
+            f"{name} must be {described(kind)}, got {shown(value)}{_hint_of(kind, value)}"
+        )
     if name == "level":
-        require(
-            isinstance(given, int | float) and 0 < given <= 1,
-            f"level is between 0 and 1, got {shown(given)}",
-        )
-    if type(given) is int:  # no boolean
-        if name == "seed" or name.endswith("_seed"):
-            seed_of(given, name)
-        require(
-            -(2**63) <= given < 2**63,
-            f"{name} must be an integer of at most 64 bits, got {shown(value)}",
-        )
-        integer(name, given, _TABLES["least"].get(name))
-        require(
-            name != "n_jobs" or given != 0,
-            "n_jobs must be the number of workers, or -1 for one per core, got 0",
-        )
-        if name in _REPEATS:
-            refuse_endless(name, given)
-    return given
+        is_share = isinstance(fitting, int | float) and 0 < fitting <= 1
+        require(is_share, f"level is between 0 and 1, got {shown(fitting)}")
+    if type(fitting) is int:  # no boolean
+        _check_integer(name, fitting)
+    return fitting
+
+
+def _hint_of(kind: Any, value: Any) -> str:
+    """Return what to do about a name that stands in the place of a model; empty elsewhere."""
+    wants_model = getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine")
+    if not wants_model or not isinstance(value, str):
+        return ""
+    return f"; load it first: interp.load({value!r})"
+
+
+def _check_integer(name: str, value: int) -> None:
+    """Refuse an integer that is out of the range of what its name stands for."""
+    if name == "seed" or name.endswith("_seed"):
+        seed_of(value, name)
+    require(
+        -_MOST_INTEGER <= value < _MOST_INTEGER,
+        f"{name} must be an integer of at most 64 bits, got {shown(value)}",
+    )
+    integer(name, value, _TABLES["least"].get(name))
+    require(
+        name != "n_jobs" or value != 0,
+        "n_jobs must be the number of workers, or -1 for one per core, got 0",
+    )
+    if name in _REPEATS:
+        refuse_endless(name, value)
 
 
 @cache
 def _parameters(
     function: Callable[..., Any],
 ) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
-    """The signature of a function or dataclass, and what each parameter that is checked must be, with its default."""
+    """Return the signature of a function or dataclass, and the kind and default of each parameter to be checked."""
     signature = inspect.signature(function)
-    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(
-        sys.modules[function.__module__]
-    )
-    single = [
-        one
-        for one in signature.parameters.values()
-        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    kinds = {one.name: (kind_of(one.annotation, known), one.default) for one in single}
-    return signature, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}
+    known = getattr(inspect.unwrap(function), "__globals__", None)
+    if known is None:
+        known = vars(sys.modules[function.__module__])
+    kinds = {}
+    for parameter in signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kind = kind_of(parameter.annotation, known)
+        if kind not in FREE:
+            kinds[parameter.name] = (kind, parameter.default)
+    return signature, kinds

@@ -11,22 +11,28 @@ from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Bad input, told in one sentence that names the value and the valid values."""
+    """Bad input, described in one sentence that names the value and the valid values."""
 
 
 def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) -> InputError:
-    """The error for a name that does not exist, with the nearest valid names first.
+    """Return the error for a name that does not exist, with the nearest valid names first.
+
+    Args:
+        kind: what the name would name.
+        name: what was passed.
+        valid: the names that exist.
+        limit: how many of them the error lists.
 
     >>> str(unknown_name("regime", "unifrom", ["uniform", "flat", "drift"]))
     "unknown regime 'unifrom'; did you mean 'uniform'? Valid: drift, flat, uniform"
     """
-    names = sorted(dict.fromkeys(valid))
+    names = sorted(set(valid))
     near = difflib.get_close_matches(str(name), names, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-    shown = ", ".join(names[:limit]) + (
-        f", ... ({len(names)} in all)" if len(names) > limit else ""
-    )
-    return InputError(f"unknown {kind} {name!r}{hint} Valid: {shown or 'none'}")
+    listed = ", ".join(names[:limit]) or "none"
+    if len(names) > limit:
+        listed += f", ... ({len(names)} in all)"
+    return InputError(f"unknown {kind} {name!r}{hint} Valid: {listed}")
 
 
 def require_known(kind: str, name: object, valid: Collection[str], limit: int = 8) -> None:
@@ -45,10 +51,12 @@ def require(condition: bool, message: str) -> None:
 def theirs(
     what: str, of_dtypes: Callable[[], str] = str, of: type | tuple[type, ...] = ()
 ) -> Iterator[None]:
-    """While it is open, or as a decorator: whatever a function of the user's raises is told as its own.
+    """Raise what a function of the user's raises as an :class:`InputError`; a context manager or a decorator.
 
-    What ``of_dtypes`` gives is added where the error is about these. Of some errors alone, ``of``, ``what`` is a whole
-    sentence, in which ``{error}`` stands for what they say.
+    Args:
+        what: the name of what was called. With ``of`` a whole sentence, in which ``{error}`` is the error's text.
+        of_dtypes: returns what to add where the error is about dtypes.
+        of: the errors that are meant; all when empty.
 
     >>> theirs("read=")(lambda: 1 / 0)()
     Traceback (most recent call last):
@@ -63,9 +71,9 @@ def theirs(
     except Exception as error:
         if isinstance(error, InputError) or (of and not isinstance(error, of)):
             raise
-        said = (
-            what.replace("{error}", str(error))
-            if of
-            else f"{what} raised {type(error).__name__}: {error}"
-        )
-        raise InputError(said + of_dtypes() * ("dtype" in said)) from error
+        message = f"{what} raised {type(error).__name__}: {error}"
+        if of:
+            message = what.replace("{error}", str(error))
+        if "dtype" in message:
+            message += of_dtypes()
+        raise InputError(message) from error

@@ -66,7 +66,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def file_to_write(path: str | Path) -> Path:
-    """``path``, where nothing is yet or a regular file: nothing else that exists is replaced."""
+    """Return ``path``, where nothing is yet or a regular file: nothing else that exists is replaced."""
     path = Path(file_path(path))
     with writing(path):
         try:
@@ -88,19 +88,23 @@ def file_to_write(path: str | Path) -> Path:
 def folder_to_write(
     folder: str | Path, what: str = "the output folder", made: bool = False
 ) -> Path:
-    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again.
+    """Return ``folder`` after a trial: a file is written to it, or to the nearest folder above, and removed again.
 
-    To be asked before long work; where it is to be ``made``, it exists afterwards.
+    To be called before long work.
+
+    Args:
+        folder: where results will be written.
+        what: what an error calls it.
+        made: make the folder if need be.
     """
     folder = Path(file_path(folder, what))
     with writing(folder, "to "):
         if made:
             folder.mkdir(parents=True, exist_ok=True)
-        existing = next(
-            (place for place in (folder, *folder.parents) if place.exists() or place.is_symlink()),
-            folder,
-        )
-        with tempfile.TemporaryFile(dir=existing) as stream:
+        places = [folder, *folder.parents]
+        existing = [place for place in places if place.exists() or place.is_symlink()]
+        nearest = existing[0] if existing else folder
+        with tempfile.TemporaryFile(dir=nearest) as stream:
             stream.write(b"\0")
     return folder
 
@@ -111,7 +115,7 @@ writable = partial(folder_to_write, made=True)
 
 @contextmanager
 def writing(path: str | Path, to: str = "") -> Iterator[None]:
-    """While ``path`` is written, errors of the system become a sentence that names it; ``to`` is "to " for a folder."""
+    """Raise the system's errors while ``path`` is written as a sentence that names it; ``to`` is "to " for a folder."""
     try:
         yield
     except OSError as error:
@@ -134,10 +138,11 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 def reading(
     path: str | Path, what: str = "it was cut short or changed; fetch or make it again"
 ) -> Iterator[None]:
-    """While ``path`` is read, whatever its contents break becomes a sentence that names it and says ``what`` to do."""
-    plain = not os.path.exists(path) or os.path.isfile(path) or os.path.isdir(path)
+    """Raise errors while ``path`` is read as a sentence that names it and says ``what`` to do."""
+    is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
     require(
-        plain, f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file"
+        not is_special,
+        f"cannot read {str(path)!r}: it is a pipe or a device; save what it gives to a file",
     )
     try:
         yield
@@ -146,14 +151,14 @@ def reading(
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
     except Exception as error:
-        said = " ".join(str(error).split())[:120]
+        text = " ".join(str(error).split())[:120]
         raise InputError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {said}); {what}"
+            f"{str(path)!r} is damaged ({type(error).__name__}: {text}); {what}"
         ) from error
 
 
 def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
-    """The object in a JSON file, which must have the fields that are ``needed``."""
+    """Read the object in a JSON file, which must have the fields that are ``needed``."""
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
@@ -165,18 +170,18 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a table (a CSV file) that ships beside the code, by its columns."""
+    """Read the rows of a table (a CSV file) that ships beside the code, by its columns."""
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file that ships beside the code, by name."""
+    """Read the tables of a TOML file that ships beside the code, by name."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
-    """SHA-256 of what JSON says, and of ``parts`` after it: what was edited has another."""
+    """Return the SHA-256 of a value as JSON, and of ``parts`` after it: what was edited has another."""
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for part in parts:
         sha.update(part)
@@ -184,22 +189,29 @@ def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
-    for found in path.parent.glob(".*~*") if path.parent not in _CLEARED else ():
-        match = _TEMPORARY.match(found.name)
-        if match and match[1] == _MACHINE:
-            try:
-                os.kill(int(match[2]), 0)
-            except ProcessLookupError:
-                shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(
-                    missing_ok=True
-                )
-            except OSError:  # it lives, and is somebody else's
-                continue
-    _CLEARED.add(path.parent)
-    return (
-        path.parent / f".{path.name}.~{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
-    )
+    """Return a new name beside ``path``, for what will be renamed to it; remove what killed processes left there."""
+    if path.parent not in _CLEARED:
+        _remove_left_behind(path.parent)
+        _CLEARED.add(path.parent)
+    unique = f"{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}"
+    return path.parent / f".{path.name}.~{unique}{path.suffix}"
+
+
+def _remove_left_behind(folder: Path) -> None:
+    """Remove temporary files and folders of this machine's processes that have ended."""
+    for temporary in folder.glob(".*~*"):
+        match = _TEMPORARY.match(temporary.name)
+        if match is None or match[1] != _MACHINE:
+            continue
+        try:
+            os.kill(int(match[2]), 0)
+        except ProcessLookupError:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+        except OSError:  # it lives, and is somebody else's
+            continue
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -218,7 +230,7 @@ def write_figure(path: str | Path, figure: Any, **saving: Any) -> Path:
 
 
 def json_values(value: Any) -> Any:
-    """``value`` as JSON can say it: tuples as lists, dataclasses by their fields, NumPy's numbers as Python's.
+    """Return ``value`` as JSON can hold it: tuples as lists, dataclasses by their fields, NumPy's numbers as Python's.
 
     Numbers that are none (NaN, infinite) become None.
 
@@ -226,9 +238,9 @@ def json_values(value: Any) -> Any:
     {'low': None, '1': [2.0, 'x']}
     """
     if isinstance(value, dict):
-        return {str(key): json_values(held) for key, held in value.items()}
+        return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [json_values(held) for held in value]
+        return [json_values(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         return json_values(vars(value))
     if hasattr(value, "item") and not hasattr(value, "__len__"):
@@ -253,9 +265,10 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout as error:
-            named = holder.read_text(encoding="utf-8").strip() if holder.is_file() else "unknown"
-            text = f"another process ({named}) works in {str(folder)!r}"
-            raise InputError(f"{text}; wait for it or stop it, or choose another folder") from error
+            owner = holder.read_text(encoding="utf-8").strip() if holder.is_file() else "unknown"
+            raise InputError(
+                f"another process ({owner}) works in {str(folder)!r}; wait for it or stop it, or choose another folder"
+            ) from error
     try:
         write_text(holder, f"process {os.getpid()} on {platform.node()}\n")
         yield

@@ -33,44 +33,48 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?: (?:to|±) {_NUMBER})*(?: \[{_NUMBER}, {_NU
 
 
 def plain(text: object) -> str:
-    """Text that does nothing but be read; line ends and tabs stay, what cannot be seen is written as Python writes it.
+    """Return text that does nothing but be read: what cannot be seen is escaped as Python does, lines and tabs stay.
 
     >>> plain("ok\\r\\n"), plain("\\ud800"), plain("a\\u202eb")
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
     """
-    return _UNSEEN.sub(
-        lambda found: found[0].encode("unicode_escape").decode(),
-        str(text).replace("\r\n", "\n").replace("\r", "\\r"),
-    )
+    with_line_ends = str(text).replace("\r\n", "\n").replace("\r", "\\r")
+    return _UNSEEN.sub(_escape_character, with_line_ends)
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def one_line(text: object) -> str:
-    """:func:`plain`, in one line."""
+    """Return text as :func:`plain` does, in one line."""
     return plain(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def loaded(text: str | bytes, **how: Any) -> Any:
-    """JSON that others wrote, as values; halves of characters, which no text can hold, become question marks.
+    """Read JSON that others wrote; halves of characters, which no text can hold, become question marks.
 
     >>> loaded('{"name": "a\\\\ud800", "n": 1}')
     {'name': 'a?', 'n': 1}
     """
     value = json.loads(text, **how)
-    if (b"\\u" if isinstance(text, bytes) else "\\u") in text:  # type: ignore[operator]
-        value = _whole(value)
+    has_escapes = b"\\u" in text if isinstance(text, bytes) else "\\u" in text
+    return _replace_halves(value) if has_escapes else value
+
+
+def _replace_halves(value: Any) -> Any:
+    """Replace halves of characters in all texts of a JSON value."""
+    if isinstance(value, dict):
+        return {_replace_halves(key): _replace_halves(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_halves(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
     return value
 
 
-def _whole(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_whole(key): _whole(held) for key, held in value.items()}
-    if isinstance(value, list):
-        return [_whole(held) for held in value]
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
 def rich_text(text: object) -> Text:
-    """Text that rich prints as it is, whatever stands in square brackets."""
+    """Return text that rich prints as it is, whatever stands in square brackets."""
     from rich.text import Text
 
     return Text(plain(text))
@@ -79,7 +83,13 @@ def rich_text(text: object) -> Text:
 def rich_table(
     title: str, frame: pd.DataFrame, title_justify: Any = "center", **columns: Sequence[Any]
 ) -> Table:
-    """A frame for a terminal: ``columns`` holds a list for each argument of ``add_column`` (``header``, ``justify``).
+    """Return a frame as a table for a terminal.
+
+    Args:
+        title: stands above the table.
+        frame: the rows; floats are shown with three digits.
+        title_justify: as rich takes it.
+        columns: a list for each argument of ``add_column`` (``header``, ``justify``), with an entry per column.
 
     >>> rich_table("one", __import__("pandas").DataFrame({"a[b]": [0.5, "[/red]"]})).row_count
     2
@@ -88,26 +98,27 @@ def rich_table(
 
     table = Table(title=rich_text(title), title_justify=title_justify)
     for i, name in enumerate(frame.columns):
-        own = {key: values[i] for key, values in columns.items()}
-        table.add_column(
-            rich_text(own.pop("header", name)), overflow="fold", **own
-        )  # a narrow terminal cuts no name
+        options = {key: values[i] for key, values in columns.items()}
+        header = rich_text(options.pop("header", name))
+        table.add_column(header, overflow="fold", **options)  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False, name=None):
-        table.add_row(
-            *(rich_text(f"{value:.3g}" if isinstance(value, float) else value) for value in row)
-        )
+        table.add_row(*map(_rich_cell, row))
     return table
 
 
+def _rich_cell(value: Any) -> Text:
+    return rich_text(f"{value:.3g}" if isinstance(value, float) else value)
+
+
 def markup(text: object) -> str:
-    """Text inside what rich reads as markup."""
+    """Return text to put into what rich reads as markup."""
     from rich.markup import escape
 
     return escape(plain(text))
 
 
 def _no_formula(cell: Any) -> Any:
-    """A cell of a table that spreadsheets open: text that would be computed there gets an apostrophe.
+    """Return a cell for a table that spreadsheets open: text that would be computed there gets an apostrophe.
 
     >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned', "'-x"]
@@ -115,27 +126,27 @@ def _no_formula(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     text = plain(cell)
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
+    is_formula = _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
-    """A frame as CSV without its index: every cell and header that is text passes :func:`_no_formula`."""
-
-    own = frame.copy(deep=False)
+    """Return a frame as CSV without its index: every cell and header that is text passes :func:`_no_formula`."""
+    written = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):
-        if dtype.kind in "OU":
-            given = frame.iloc[:, i].tolist()
-            cells = list(map(_no_formula, given))
-            if any(
-                one is not other and one != other for one, other in zip(cells, given, strict=True)
-            ):
-                own.isetitem(i, cells)
-    own.columns = list(map(_no_formula, frame.columns))
-    return str(own.to_csv(index=False, **options))
+        if dtype.kind not in "OU":
+            continue
+        cells = frame.iloc[:, i].tolist()
+        safe_cells = [_no_formula(cell) for cell in cells]
+        pairs = zip(safe_cells, cells, strict=True)
+        if any(safe is not cell and safe != cell for safe, cell in pairs):
+            written.isetitem(i, safe_cells)
+    written.columns = [_no_formula(name) for name in frame.columns]
+    return str(written.to_csv(index=False, **options))
 
 
 def svg(figure: Any, **saving: Any) -> str:
-    """A figure of matplotlib as SVG, the same bytes each time; names in it are text, never formulas of its own."""
+    """Return a figure of matplotlib as SVG, the same bytes each time; names in it are text, never formulas."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -171,22 +182,34 @@ def _as_text(figure: Any) -> dict[str, Any]:
     from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter, LogFormatterSciNotation
 
+    names = []
     written = figure.findobj(Text)
-    for one in written:
-        if one.get_text() != plain(one.get_text()):
-            one.set_text(plain(one.get_text()))
-    axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
-    said = [one.get_text() for one in written if "mathdefault" not in one.get_text()]
+    for artist in written:
+        text = artist.get_text()
+        if text != plain(text):
+            artist.set_text(plain(text))
+        if "mathdefault" not in text:
+            names.append(text)
+    axes = []
+    for subplot in figure.axes:
+        axes += [subplot.xaxis, subplot.yaxis]
     for axis in axes:
-        formatter = axis.get_major_formatter()
-        said += map(str, getattr(formatter, "seq", ()))
-        for held in getattr(getattr(formatter, "func", None), "args", ()):
-            said += map(str, held.values()) if isinstance(held, dict) else ()
-    if not any("$" in text for text in said):
+        names += _names_of_ticks(axis.get_major_formatter())
+    if not any("$" in name for name in names):
         return {}
-    for one in written:
-        one.set_parse_math(False)
+    for artist in written:
+        artist.set_parse_math(False)
     for axis in axes:
         if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
             axis.set_major_formatter(LogFormatter())
     return {"text.parse_math": False}
+
+
+def _names_of_ticks(formatter: Any) -> list[str]:
+    """Return the names that a formatter of matplotlib writes at fixed ticks and at categories."""
+    names = [str(name) for name in getattr(formatter, "seq", ())]
+    function = getattr(formatter, "func", None)
+    for argument in getattr(function, "args", ()):
+        if isinstance(argument, dict):
+            names += map(str, argument.values())
+    return names

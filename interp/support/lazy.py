@@ -24,7 +24,7 @@ _ENTRIES: dict[str, str] = {}
 
 
 def lazy(name: str) -> Callable[..., Any]:
-    """The function or class called ``"module:name"``, imported when it is first called.
+    """Return a function that imports and calls what is called ``"module:name"``.
 
     >>> lazy("math:sqrt")(4)
     2.0
@@ -33,22 +33,24 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def lazies(module: str, *names: str) -> dict[str, Any]:
-    """What is called so in a module, each imported when it is first called."""
+    """Return lazily imported versions of several functions of one module, by name."""
     return {name: lazy(f"{module}:{name}") for name in names}
 
 
 def above(kind: str, name: str) -> Callable[..., Any]:
-    """The same in the package that ships what is of a ``kind``: what stands above the room that names it."""
+    """Like :func:`lazy`, but look ``name`` up in the package registered for ``kind`` by :func:`enter`.
+
+    For packages that may not be imported here, such as circuits.
+    """
     return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
 
 
 def named(name: str) -> Any:
-    """The object called ``"module:name"``; an InputError where the name is none."""
+    """Import and return the object called ``"module:name"``; raise an InputError where there is none."""
     module, _, attribute = name.partition(":")
-    require(
-        all(map(str.isidentifier, [*module.split("."), attribute])),
-        f"{name!r} names nothing; give 'module:name'",
-    )
+    words = [*module.split("."), attribute]
+    is_name = all(word.isidentifier() for word in words)
+    require(is_name, f"{name!r} names nothing; give 'module:name'")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -60,45 +62,45 @@ def named(name: str) -> Any:
 
 
 def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names and rooms are imported when first used.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when first used.
 
-    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this function; its rooms
-    are the packages in it.
+    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this function; its rooms,
+    the packages in it, are imported in the same way.
     """
     path = sys.modules[package].__path__
     stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
-    homes = re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE)
-    known = {
-        name: f"{home}:{name}"
-        for home, line in homes
-        for name in re.findall(r"(\w+) as", line)
-        if home != package
-    }
-
+    homes: dict[str, str] = {}
     rooms = [module.name for module in iter_modules(path) if module.ispkg]
-    rooms += [
-        name for home, line in homes if home == package for name in re.findall(r"(\w+) as", line)
-    ]
+    for home, line in re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE):
+        names = re.findall(r"(\w+) as", line)
+        if home == package:
+            rooms += names
+        else:
+            homes.update(dict.fromkeys(names, home))
+    public_names = sorted(homes)
 
     def get(name: str) -> Any:
-        if name in known:
-            return named(known[name])
+        if name in homes:
+            return named(f"{homes[name]}:{name}")
         if name in rooms:
             return import_module(f"{package}.{name}")
         raise AttributeError(
-            f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}"
+            f"module {package!r} has no attribute {name!r}; it has {', '.join(public_names)}"
         )
 
-    return get, lambda: sorted({*known, *rooms}), sorted(known)
+    def list_names() -> list[str]:
+        return sorted({*homes, *rooms})
+
+    return get, list_names, public_names
 
 
 def enter(**modules: str) -> None:
-    """Say which module holds what ships of each kind; the facade ``interp`` does, so that lower rooms name none."""
+    """Register the module that holds what ships of each kind; ``interp`` calls it, so that lower rooms name none."""
     _ENTRIES.update(modules)
 
 
 def entry(kind: str) -> ModuleType:
-    """The module that holds what ships of a kind, imported now."""
+    """Import and return the module that holds what ships of a kind."""
     return import_module(_ENTRIES[kind])
 
 
@@ -136,7 +138,7 @@ class _Deferred(ModuleType):
 
 
 def defer(*packages: str) -> None:
-    """Put off the ``__init__`` of a package of somebody else and of packages in it, unless it was imported before.
+    """Defer the ``__init__`` of a foreign package and of packages in it, unless it was imported before.
 
     The modules of such a package can be imported, and what its ``__init__`` imports from them is found in it, as ever.
     """
@@ -145,13 +147,11 @@ def defer(*packages: str) -> None:
     for package in packages:
         spec: Any = find_spec(package)
         source = ast.parse(spec.loader.get_source(package))
-        lines = [line for line in source.body if isinstance(line, ast.ImportFrom) and line.module]
-        homes = {
-            one.name: f"{'.' * line.level}{line.module}"
-            for line in lines
-            for one in line.names
-            if not one.asname
-        }
+        homes: dict[str, str] = {}
+        for line in source.body:
+            if isinstance(line, ast.ImportFrom) and line.module:
+                home = "." * line.level + line.module
+                homes.update({alias.name: home for alias in line.names if not alias.asname})
         module = sys.modules[package] = module_from_spec(spec)
         module.__dict__.update(_homes=homes, __doc__=ast.get_docstring(source, clean=False))
         module.__class__ = _Deferred
@@ -166,13 +166,14 @@ _PACKAGES = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path = _HOME) -> list[str]:
-    """A sentence for each room whose name leads to a package of somebody else; ``home`` holds ``interp``."""
+    """Return a sentence for each room whose name leads to a foreign package; ``home`` holds ``interp``."""
     sentences = []
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name)
-        found = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
-        if found != home / name:
-            where = f"leads to {found}" if found else "leads nowhere"
+        origin = None if spec is None else spec.origin
+        folder = None if origin is None else Path(origin).resolve().parent
+        if folder != home / name:
+            where = f"leads to {folder}" if folder else "leads nowhere"
             sentences.append(
                 f"`import {name}` {where}, not to the package {name!r} of latent-context-interp in {home}: another "
                 "distribution or folder owns the name; install latent-context-interp in an environment of its own"

@@ -26,34 +26,29 @@ _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "sci
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that can change a number."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the libraries that can change a number."""
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 @cache
 def git_revision() -> str:
-    """The revision of the checkout this package runs from, ``-dirty`` when it has changes; "unknown" outside one."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    """Return the revision of the checkout this package runs from, "unknown" outside one.
+
+    It ends with ``-dirty`` where the checkout has changes.
+    """
+    folder = str(Path(__file__).parent)
+    command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        described = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+    return described.stdout.strip()
 
 
 def replaced_tasks() -> dict[str, Any]:
@@ -89,7 +84,7 @@ def replacing(key: str, task: Any) -> Iterator[None]:
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
-    """A record for a result: a model's name and digest, the given settings, the versions and the git revision.
+    """Make a record for a result: a model's name and digest, the settings, the versions and the git revision.
 
     ``recorded`` says which recorded episodes and which fitted algorithm were used, where any were.
     """

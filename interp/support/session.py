@@ -53,8 +53,9 @@ _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = Conte
 
 @contextmanager
 def session() -> Iterator[None]:
-    """While it is open, :func:`once` remembers. A session inside a session is the same session."""
-    token = _OPEN.set({} if _OPEN.get() is None else _OPEN.get())
+    """Let :func:`once` remember while it is open. A session inside a session is the same session."""
+    outer = _OPEN.get()
+    token = _OPEN.set({} if outer is None else outer)
     try:
         yield
     finally:
@@ -62,9 +63,12 @@ def session() -> Iterator[None]:
 
 
 def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
-    """What ``make`` gives; in a session it is made only the first time that it is asked for.
+    """Return what ``make`` returns; in a session it is called only the first time.
 
-    ``what`` names the result and its settings; ``about`` are the objects that it depends on, compared by identity.
+    Args:
+        what: names the result and its settings.
+        about: the objects that it depends on, compared by identity.
+        make: computes the result.
 
     >>> with session():
     ...     [once("random", make=lambda i=i: i) for i in range(3)]
@@ -72,24 +76,22 @@ def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
     >>> [once("random", make=lambda i=i: i) for i in range(3)]
     [0, 1, 2]
     """
-    made = _OPEN.get()
-    if made is None:
+    results = _OPEN.get()
+    if results is None:
         return make()
     key = (what, *map(id, about))
-    if key not in made:
-        made[key] = (
-            about,
-            make(),
-        )  # holding ``about`` keeps its identities from being given to other objects
-    return made[key][1]
+    if key not in results:
+        # With ``about`` in it the entry keeps these objects, so that no other ones get their identities.
+        results[key] = (about, make())
+    return results[key][1]
 
 
 def remembered(
     find: Callable[Concatenate[_Owner, _P], _T],
 ) -> Callable[Concatenate[_Owner, _P], _T]:
-    """``find``, which computes anything about its first argument only once; that object keeps the results.
+    """Decorator: cache results on the first argument, keyed by the other arguments.
 
-    The other arguments are told apart by value where they are texts, numbers or tuples of these, else by identity.
+    Texts, numbers and tuples of these are compared by value, other arguments by identity.
 
     >>> class Owner: ...
     >>> count, one, made = remembered(lambda owner, key: made.append(key) or len(made)), Owner(), []
@@ -98,18 +100,15 @@ def remembered(
     """
 
     @wraps(find)
-    def found(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
-        made = owner.__dict__.setdefault("_remembered", {})
-        key = (
-            find,
-            *(x if isinstance(x, str | int | tuple | None) else id(x) for x in args),
-            *options.items(),
-        )
-        if key not in made:
-            made[key] = args, find(owner, *args, **options)
-        return cast(_T, made[key][1])
+    def find_once(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
+        results = owner.__dict__.setdefault("_remembered", {})
+        values = [x if isinstance(x, str | int | tuple | None) else id(x) for x in args]
+        key = (find, *values, *options.items())
+        if key not in results:
+            results[key] = (args, find(owner, *args, **options))
+        return cast(_T, results[key][1])
 
-    return cast(Callable[Concatenate[_Owner, _P], _T], found)
+    return cast(Callable[Concatenate[_Owner, _P], _T], find_once)
 
 
 @dataclass(frozen=True)
@@ -132,18 +131,27 @@ class Finished:
             folder_to_write(self.folder, "the folder of finished parts")
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
-        """The part called ``name``, of type ``kind``: read where it was kept, else computed and kept."""
+        """Return the part called ``name``, of type ``kind``: read where a file has it, else computed and saved.
+
+        Args:
+            name: of the part; unique within the work.
+            kind: a dataclass or a type of JSON values, arrays and tables.
+            compute: called where no file has the part.
+        """
         known = self.load(name, kind)
-        return self.save(name, kind, compute()) if known is None else known
+        if known is not None:
+            return known
+        return self.save(name, kind, compute())
 
     def load(self, name: str, kind: type[_T]) -> _T | None:
-        """The part called ``name``; None where no whole one of these settings is kept."""
+        """Read the part called ``name``; None where no whole one of these settings is saved."""
         path, about = self._place(name, kind)
         if path is None or not path.is_file():
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content.pop("sha256") == digest_of(content) and content["about"] == about:
+            is_whole = content.pop("sha256") == digest_of(content)
+            if is_whole and content["about"] == about:
                 return cast(_T, self._decoded(kind, content["part"]))
         except Exception:  # whatever its contents break: a file is no reason to stop
             pass
@@ -151,7 +159,7 @@ class Finished:
         return None
 
     def save(self, name: str, kind: type[_T], part: _T) -> _T:
-        """Keep a part, where there is a folder, and give it back."""
+        """Save a part, where there is a folder, and return it."""
         path, about = self._place(name, kind)
         if path is not None:
             content = {"about": about, "part": self._encoded(part)}
@@ -160,14 +168,16 @@ class Finished:
 
     def clear(self) -> None:
         """Remove the folder with every part in it, of other settings, too: the work is done, and its result saved."""
-        if self.folder is not None and Path(self.folder).is_dir():
-            with suppress(OSError):  # what someone else put there stays, with the folder
-                for path in Path(self.folder).glob("*.json"):
-                    path.unlink(missing_ok=True)
-                Path(self.folder).rmdir()
+        if self.folder is None:
+            return
+        folder = Path(self.folder)
+        with suppress(OSError):  # what someone else put there stays, with the folder
+            for path in folder.glob("*.json"):
+                path.unlink(missing_ok=True)
+            folder.rmdir()
 
     def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
-        """The file of a part, and all that the part depends on."""
+        """Return the file of a part, and all that the part depends on."""
         if self.folder is None:
             return None, {}
         settings = json.loads(json.dumps(self._encoded(dict(self.settings))))
@@ -178,17 +188,19 @@ class Finished:
             "fields": self._fields(kind),
         }
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        return Path(self.folder) / f"{words}-{digest_of(about)[:16]}.json", about
+        file_name = f"{words}-{digest_of(about)[:16]}.json"
+        return Path(self.folder) / file_name, about
 
     def _fields(self, kind: Any) -> Any:
-        """The fields of the dataclasses in a type: what was kept before a class changed is not read."""
-        if is_dataclass(kind) and not any(kind is type(known) for known in self.named.values()):
+        """Return the fields of the dataclasses in a type: what was saved before a class changed is not read."""
+        if is_dataclass(kind) and kind not in map(type, self.named.values()):
             hints = typing.get_type_hints(kind)
-            return {one.name: self._fields(hints[one.name]) for one in fields(kind)}
-        return [self._fields(one) for one in typing.get_args(kind)] or str(kind)
+            return {field.name: self._fields(hints[field.name]) for field in fields(kind)}
+        parts = [self._fields(part) for part in typing.get_args(kind)]
+        return parts or str(kind)
 
     def _encoded(self, value: Any) -> Any:
-        """A part as JSON values, which :meth:`_decoded` makes a part again."""
+        """Return a part as JSON values, which :meth:`_decoded` makes a part again."""
         if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
@@ -204,32 +216,27 @@ class Finished:
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value):
                 return {key: self._encoded(item) for key, item in value.items()}
-            return {
-                "__mapping__": [
-                    [self._encoded(key), self._encoded(item)] for key, item in value.items()
-                ]
-            }
+            pairs = [[self._encoded(key), self._encoded(item)] for key, item in value.items()]
+            return {"__mapping__": pairs}
         if is_dataclass(value):
-            return {one.name: self._encoded(getattr(value, one.name)) for one in fields(value)}
+            names = [field.name for field in fields(value)]
+            return {name: self._encoded(getattr(value, name)) for name in names}
         if type(value).__name__ == "DataFrame":
-            return {
-                "__table__": [
-                    [name, str(one.dtype), self._encoded(one.tolist())]
-                    for name, one in value.items()
-                ]
-            }
+            columns = value.items()
+            rows = [[name, str(c.dtype), self._encoded(c.tolist())] for name, c in columns]
+            return {"__table__": rows}
         return value.item() if isinstance(value, np.generic) else value
 
     def _decoded(self, kind: Any, value: Any) -> Any:
-        """What :meth:`_encoded` was given, of type ``kind``."""
+        """Return the value of type ``kind`` that :meth:`_encoded` encoded."""
         inner = typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            return (
-                None
-                if value is None
-                else self._decoded(next(one for one in inner if one is not type(None)), value)
-            )
-        each = inner[0] if inner else Any
+            if value is None:
+                return None
+            not_none = [part for part in inner if part is not type(None)]
+            return self._decoded(not_none[0], value)
+        first_kind = inner[0] if inner else Any
+        last_kind = inner[-1] if inner else Any
         match value:
             case {"__named__": key}:
                 return self.named[key]
@@ -242,25 +249,22 @@ class Finished:
                     {name: pd.Series(numbers, dtype=dtype) for name, dtype, numbers in columns}
                 )
             case {"__tuple__": items}:
-                kinds = inner if inner and inner[-1] is not ... else (each,) * len(items)
-                return tuple(
-                    self._decoded(one, item) for one, item in zip(kinds, items, strict=True)
-                )
+                has_kinds = bool(inner) and last_kind is not ...
+                kinds = inner if has_kinds else (first_kind,) * len(items)
+                kinds_and_items = zip(kinds, items, strict=True)
+                return tuple(self._decoded(part, item) for part, item in kinds_and_items)
             case {"__mapping__": pairs}:
-                last = inner[-1] if inner else Any
-                return {self._decoded(each, key): self._decoded(last, item) for key, item in pairs}
+                return {
+                    self._decoded(first_kind, key): self._decoded(last_kind, item)
+                    for key, item in pairs
+                }
             case list():
-                return [self._decoded(each, item) for item in value]
+                return [self._decoded(first_kind, item) for item in value]
             case dict() if is_dataclass(kind):
                 hints = typing.get_type_hints(kind)
-                parts = {
-                    one.name: self._decoded(hints[one.name], value[one.name])
-                    for one in fields(kind)
-                }
+                names = [field.name for field in fields(kind)]
+                parts = {name: self._decoded(hints[name], value[name]) for name in names}
                 return cast(type, kind)(**parts)
             case dict():
-                return {
-                    key: self._decoded(inner[-1] if inner else Any, item)
-                    for key, item in value.items()
-                }
+                return {key: self._decoded(last_kind, item) for key, item in value.items()}
         return value
