@@ -170,7 +170,7 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
             states, voiced, untrained=other, inputs=now, method="logistic"
         )
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
-    effort = Scope(episodes=48, rounds=12, writes=4, away=0, held=12, jacobians=1, along=1)
+    effort = Scope(episodes=48, rounds=12, writes=4)
     found["audit"] = audit(silero, effort=effort)
     write_figure("output/foreign.svg", found["audit"].plot(), facecolor="#fcfcfb")
     print(found["audit"])

@@ -26,7 +26,7 @@ from interp.training.trainer import train
 
 STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
 """Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""
-EFFORT = Scope(episodes=64, rounds=6, writes=4, away=1, held=20, jacobians=1, along=1)
+EFFORT = Scope(episodes=64, rounds=6, writes=4)
 CURVES = {
     "behaviour": "right, of the rounds that can know",
     "decoded": "R2 of the set",

@@ -151,7 +151,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     from probes.sweeping import SweepResult
     from tests import junk_records
 
-    small = Scope(episodes=16, rounds=4, writes=2, away=0, held=12, jacobians=1, along=1, copies=1)
+    small = Scope(episodes=16, rounds=4, writes=2, copies=1)
     found = audit(model, effort=small)
     yield from (found, found.measures[0], small, compare.QUICK)
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)

@@ -229,7 +229,7 @@ def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
 
 def test_a_training_is_audited_at_its_checkpoints_and_goes_on_where_it_was_stopped(tmp_path):
     made = example("over_training")
-    small = Scope(episodes=8, rounds=3, writes=1, away=0, held=10, jacobians=1, along=1, copies=1)
+    small = Scope(episodes=8, rounds=3, writes=1, copies=1)
     first = made.main(tmp_path, steps=(1, 4), effort=small)
     assert set(first["step"]) == {1, 4} and {"behaviour", "used", "decoded", "side"} <= set(
         first["key"]

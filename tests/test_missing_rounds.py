@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 import interp
 import probes
 from circuits.compare.algorithm import explain
-from interp.audit import fixed_points, timing
+from interp.audit import fixed_points, used
 from interp.audit.trial import QUICK, Trial
 from interp.choices.explain import explain_choices
 from interp.evaluation.experts import regret
@@ -214,7 +214,7 @@ OF_ALL = {
     "search": lambda e: explain(
         ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
     ).to_frame(),
-    "audit": lambda e: timing.table(Trial(MODEL, e, QUICK)),
+    "audit": lambda e: used.presence(Trial(MODEL, e, QUICK)),
 }
 """Tables of numbers of episodes that are alone in what they count."""
 

@@ -1,10 +1,4 @@
-r"""How does the state move where the inputs are held? Where does it settle, cycle or drift, and where would it stay?
-
-A round is run again and again with the inputs of one round. *Settled* is a state whose last step is small beside how
-far states of episodes lie apart; it *cycles* with period p where it comes back after p rounds and not before; it
-*drifts* where every step repeats the one before. Lyapunov exponents are the mean log stretch of a round along the orbit
-(QR of the Jacobians), in nats a round; what is smaller than rounding is cut off there, which is the noise floor. How
-the state moves is a picture: whether anything rests on it, the changes of :mod:`interp.audit.used` say.
+r"""Where would the state stay, with the inputs of one round held?
 
 The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in units of how far states
 of episodes lie apart. From many visited states, Levenberg-Marquardt steps make it smaller (Sussillo and Barak, 2013,
@@ -29,259 +23,21 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from interp.audit.trial import QUICK, THRESHOLDS, Array, Trial, claimed
+from interp.audit.trial import QUICK, Array, Trial
 from interp.core.algorithm import Episodes
 from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.model.run import Rollout, select_rounds
-from interp.results.measure import Measure
-from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, integer
 from interp.support.errors import require
-from interp.support.session import remembered
 
-_PERIODS = range(2, 9)
-_GROWS = 1.5  # steps that are so much longer at the end of the orbit than in its middle grow
-_AGAIN = 0.9  # the cosine between a step and the next from which a state goes on in one direction
-_ORBITS = 32  # so many episodes, at most, are followed with inputs held
-_BURN = 1  # rounds before exponents are averaged
-_WIDEST = 1024  # a state of more numbers has no Jacobian here: it takes a round for each of them
-
-
-@dataclass(frozen=True)
-class _Orbit:
-    """States ``[round, episode, number]`` under held inputs, in units of how far states of episodes lie apart.
-
-    ``answers`` are those that the last states give, and ``whose`` the participants.
-    """
-
-    states: Float[np.ndarray, "round episode number"]
-    unit: float
-    answers: Array
-    whose: Int[np.ndarray, " episode"]
-
-    def size(self, of: Array) -> Interval:
-        """The root mean square of vectors ``[episode, number]``, with its interval over episodes."""
-        square = ratio_interval((of**2).sum(-1), np.ones(len(of)), participants=self.whose)
-        return Interval(
-            *(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high))
-        )
-
-
-@remembered
-def orbit(trial: Trial, inputs_of: int | None = None) -> _Orbit:
-    """Where the state goes from the one that a round half-way reads, with that round's inputs held.
-
-    Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
-    """
-    run, t, most = trial.run, trial.shape[1] // 2, trial.effort.held
-    own = list(range(min(_ORBITS, trial.shape[0])))
-    held, start = (
-        trial.held(t, own if inputs_of is None else [inputs_of] * len(own), most + 1),
-        run.latents[own, t],
-    )
-    edit = Edit(Place.of("latent", model=trial.model), start.unsqueeze(1))
-    (ran,) = batches(Experiment(trial.model, held, {"state": [edit]}, [0], most, "each"))
-    states = torch.cat([start.unsqueeze(1), ran.carried[0, :, 0, :most]], 1).transpose(0, 1)
-    answers = run.layout.choose(ran.predictions[0, :, 0, most]).numpy(force=True)
-    flat = states.double().flatten(2).numpy(force=True)
-    every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
-    with np.errstate(
-        over="ignore"
-    ):  # untrained copies of handwired machines can grow without bound
-        units = [
-            np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()),
-            np.sqrt((every**2).sum(-1).mean()),
-            1.0,
-        ]
-    unit = next(float(unit) for unit in units if 0 < unit < np.inf)
-    return _Orbit(flat / unit, unit, answers, trial.whose[own])
-
-
-def kind(found: _Orbit) -> tuple[str, Interval, str]:
-    """What an orbit does ("settles", "cycles", "drifts", "expands", "wanders", or ""), its last step, and more."""
-    bound = THRESHOLDS["settled"].value
-    if not np.isfinite(found.states).all():
-        return "expands", Interval(np.inf, np.inf, np.inf), "States grow beyond what numbers hold."
-    steps = np.diff(found.states, axis=0)
-    last, middle = found.size(steps[-1]), found.size(steps[len(steps) // 2])
-    if last.high < bound:
-        return "settles", last, ""
-    for period in _PERIODS:
-        back = found.size(found.states[-1] - found.states[-1 - period])
-        if back.high < bound and last.low > bound:
-            return "cycles", last, f"Period {period}: it comes back to within {back.estimate:.1e}."
-    if last.low > bound:
-        whole = float((steps[-1] ** 2).sum(-1).mean())
-        shared = (
-            float((steps[-1].mean(0) ** 2).sum()) / whole if whole else 0.0
-        )  # 1 where all episodes move alike
-        if last.low > _GROWS * middle.high:
-            return "expands", last, f"Steps were {middle.estimate:.3g} half-way."
-        one, two = steps[-2], steps[-1]
-        size = np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
-        if (
-            float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean())
-            > _AGAIN
-        ):
-            if last.low <= middle.high / _GROWS:
-                return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
-            how = (
-                "all episodes step alike"
-                if shared > THRESHOLDS["common"].value
-                else "each episode steps its own way"
-            )
-            return (
-                "drifts",
-                last,
-                f"Every step repeats the one before, and {how} ({shared:.2f} of steps is shared).",
-            )
-        return "wanders", last, f"Episodes share {shared:.2f} of their steps."
-    return "", last, ""
-
-
-def ends(trial: Trial) -> pd.DataFrame:
-    """From the states of all episodes, with the inputs of one: at how many points do they end, and what is said there?
-
-    ``apart`` is how far the two farthest ends lie apart. ``answers`` counts the different answers at these ends.
-    """
-    rows = []
-    for e in range(min(trial.effort.jacobians, trial.shape[0])):
-        found = orbit(trial, inputs_of=e)
-        word, last, _ = kind(found)
-        row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
-        if word == "settles":
-            points = _clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
-            row |= {
-                "ends": len(np.unique(points)),
-                "largest_share": float(np.bincount(points).max() / len(points)),
-                "apart": float(np.abs(found.states[-1][:, None] - found.states[-1][None]).max()),
-                "answers": len(set(found.answers.tolist()))
-                if trial.run.layout.kind == "classes"
-                else 0,
-            }
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
-    """Which cluster each point is in, Int[point]: a point farther than ``radius`` from all centres is a new centre."""
-    centres: list[Array] = []
-    found = np.zeros(len(points), np.int64)
-    for i, point in enumerate(points):
-        far = [float(np.sqrt(((point - centre) ** 2).sum())) for centre in centres]
-        if far and min(far) <= radius:
-            found[i] = int(np.argmin(far))
-        else:
-            found[i] = len(centres)
-            centres.append(point)
-    return found
-
-
-def stretch(trial: Trial) -> pd.DataFrame:
-    """How rounds with held inputs stretch a state: the five largest singular values of the first, and exponents.
-
-    Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
-    """
-    live = carried_mask(trial.model).flatten()
-    if trial.grows or int(live.sum()) > _WIDEST:
-        return pd.DataFrame()
-    t, along, singular, exponents = trial.shape[1] // 2, trial.effort.along, [], []
-    for e in range(min(trial.effort.jacobians, trial.shape[0])):
-        precise, held, delta = _precisely(trial, t, e)
-        floor = float(torch.finfo(precise.dtype).eps) / 1e-5
-        state, frame = trial.run.latents[e, t].to(precise.dtype), None
-        sums = torch.zeros(int(live.sum()), dtype=precise.dtype)
-        for k in range(_BURN + along):
-            local = _jacobian(precise, held, state, live, delta)
-            if not local.isfinite().all():
-                return pd.DataFrame()
-            if frame is None:
-                singular.append(torch.linalg.svdvals(local).numpy(force=True))
-                frame = torch.eye(len(local)).to(local)
-            frame, upper = torch.linalg.qr(local @ frame)
-            if k >= _BURN:
-                sums = sums + upper.diagonal().abs().clamp_min(floor).log()
-            state = _left(precise, held, state.unsqueeze(0))[0]
-        exponents.append(np.sort((sums / along).numpy(force=True))[::-1])
-    rows = []
-    for i in range(min(5, len(singular[0]))):
-        row: dict[str, float] = {"number": i + 1}
-        for name, of in (("singular", singular), ("exponents", exponents)):
-            values = [part[i] for part in of]
-            row |= {
-                name: float(np.mean(values)),
-                f"{name}_low": min(values),
-                f"{name}_high": max(values),
-            }
-        rows.append({**row, "floor": float(np.log(floor))})
-    return pd.DataFrame(rows)
-
-
-def _precisely(trial: Trial, round: int, e: int) -> tuple[Machine, Rollout, float]:
-    """The machine in double precision where it can be copied, one round of an episode for it, and a small change."""
-    held, precise = trial.held(round, [e], 1), trial.model
-    with suppress(Exception):  # a machine that cannot be copied is looked at as it is
-        precise = copy.deepcopy(trial.model).to(torch.float64)
-        held = replace(held, fed=precise.prepare(held.fed))
-    held = replace(
-        held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype)
-    )
-    return precise, held, (1e-5 if precise.dtype == torch.float64 else 1e-3) * orbit(trial).unit
-
-
-def _left(
-    model: Machine, held: Rollout, states: Float[Tensor, "state row width"]
-) -> Float[Tensor, "state row width"]:
-    """What the only round of one episode leaves of each of several states."""
-    edit = Edit(Place.of("latent", model=model), states.unsqueeze(0))
-    experiment = Experiment(model, held, {"state": [edit]}, [0] * len(states), commit="target")
-    return next(batches(experiment)).carried[0, 0, :, 0]
-
-
-def _jacobian(
-    model: Machine, held: Rollout, state: Float[Tensor, "row width"], live: Tensor, delta: float
-) -> Float[Tensor, "out into"]:
-    """What a round makes of a small change of its state, in double precision: by central differences of size ``delta``.
-
-    The rows of a batch are independent, so that all directions run at once; differences need no gradient, which neither
-    hard attention nor a machine that leaves torch has. ``live`` numbers of what is carried mean something.
-    """
-    index = live.nonzero()[:, 0]
-    n, flat = len(index), state.flatten()
-    moved = flat.repeat(2 * n, 1)
-    moved[torch.arange(n), index] += delta
-    moved[torch.arange(n, 2 * n), index] -= delta
-    after = _left(model, held, moved.unflatten(1, state.shape)).flatten(1)[:, index]
-    return ((after[:n] - after[n:]) / (2 * delta)).T
-
-
-def settles(trial: Trial) -> Measure:
-    """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
-    if name := trial.grows:
-        return claimed("settles", lacking=f"the channel {name!r} grows with every round")
-    word, last, more = kind(orbit(trial))
-    return claimed(
-        "settles",
-        last,
-        unit=f"step after {trial.effort.held} rounds, of how far episodes lie apart",
-        controls=trial.untrained(lambda copy: kind(orbit(copy))[1], "below"),
-        no=f"{word or 'moves on'} when inputs are held",
-        note=f"It {word}. {more}".strip() if word else more,
-    )
-
-
-_FIXED, _SLOW = (
-    1e-6,
-    0.05,
-)  # speeds up to which a point is fixed, and slow; states of episodes lie 1 apart
+_FIXED = 1e-6  # speed up to which a point is fixed
+_SLOW = 0.05  # speed up to which a point is slow
 _ALIKE = 0.01  # points that lie no farther apart are one
 _MARGINAL = 0.01  # a modulus that differs from 1 by no more is 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
-_WIDEST_SOLVED = (
-    512  # a state of more numbers is refused: a step takes twice as many rounds for each start
-)
+_WIDEST = 512  # numbers of a state, at most: a step takes twice as many rounds for each start
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -313,103 +69,245 @@ def fixed_points(
     starts: int = 32,
     seed: int = 0,
 ) -> FixedPoints:
-    """Fixed and slow points of a machine's state, with the inputs of one round held.
+    """Find fixed and slow points of a machine's state, with the inputs of one round held.
 
     Args:
+        model: the machine.
         episodes: their states are where the search starts.
-        round: whose inputs are held; one half-way when None. ``episode`` is whose.
-        starts: how many visited states it starts from, drawn with ``seed``.
+        round: whose inputs are held; one half-way when None.
+        episode: whose inputs are held.
+        starts: how many visited states it starts from.
+        seed: of the draw of these.
 
     Raises:
         InputError: a state without a fixed size, or of more than 512 numbers.
     """
-    from scipy.optimize import least_squares  # a quarter of a second: only where it is used
-
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(QUICK, seed=seed))
-    (at,) = select_rounds(trial.shape[1] // 2 if round is None else round, trial.shape[1])
-    require(0 <= episode < trial.shape[0], f"episode is 0 to {trial.shape[0] - 1}, got {episode}")
-    live = carried_mask(model).flatten()
+    n_episodes, n_rounds = trial.shape
+    (at,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
+    require(0 <= episode < n_episodes, f"episode is 0 to {n_episodes - 1}, got {episode}")
     require(
         not trial.grows,
         f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round",
     )
-    n = int(live.sum())
+    n_numbers = int(carried_mask(model).sum())
     require(
-        n <= _WIDEST_SOLVED, f"fixed points take states of up to {_WIDEST_SOLVED} numbers, got {n}"
+        n_numbers <= _WIDEST,
+        f"fixed points take states of up to {_WIDEST} numbers, got {n_numbers}",
     )
-    unit = orbit(trial).unit
-    precise, held, delta = _precisely(trial, at, episode)
-    states = trial.run.latents[:, 1:].flatten(0, 1).to(precise.dtype)
-    drawn = np.random.default_rng(seed).choice(len(states), min(starts, len(states)), replace=False)
+    held = _HeldRound.of(trial, at, episode)
+    visited = held.flatten(trial.run.latents[:, 1:].flatten(0, 1))
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(len(visited), min(starts, len(visited)), replace=False)
+    found = _search(held, visited[drawn])
+    eigenvalues = _eigenvalues(held, found.points)
+    table = _tabulate(found, eigenvalues, visited)
+    return FixedPoints(
+        sentence=_describe(table, f"{model.name}, with the inputs of round {at} held"),
+        table=table,
+        picture=lambda figures: _draw(figures, table, found.points, visited),
+        points=found.points * held.unit,
+        eigenvalues=eigenvalues,
+        unit=held.unit,
+    )
 
-    def placed(x: Float[np.ndarray, " number"]) -> Tensor:
-        """The state whose live numbers, in units, are ``x``."""
-        state = states[0].flatten().clone()
-        state[live] = torch.from_numpy(x * unit).to(state)
-        return state.view_as(states[0])
 
-    def moved(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
-        state = placed(x)[None]
-        return (
-            ((_left(precise, held, state) - state).flatten(1)[0, live] / unit)
-            .double()
-            .numpy(force=True)
+@dataclass(frozen=True, eq=False)
+class _HeldRound:
+    """One round of one episode, as a map from states to states; points are its live numbers, in units.
+
+    Attributes:
+        model: the machine, in double precision where it can be copied.
+        run: a run of that one round.
+        live: Bool[number], the numbers of the state that mean something.
+        template: a state, whose other numbers every state has.
+        unit: how far states of episodes lie apart.
+        delta: the size of a small change of a state.
+    """
+
+    model: Machine
+    run: Rollout
+    live: Tensor
+    template: Float[Tensor, "row width"]
+    unit: float
+    delta: float
+
+    @classmethod
+    def of(cls, trial: Trial, round: int, episode: int) -> _HeldRound:
+        """Take the round of an episode, in double precision where the machine can be copied."""
+        model = trial.model
+        run = trial.run
+        one = slice(episode, episode + 1)
+        fed = run.fed.each(lambda part: part[one][:, [round]])
+        with suppress(Exception):  # a machine that cannot be copied is taken as it is
+            model = copy.deepcopy(trial.model).to(torch.float64)
+            fed = model.prepare(fed)
+        latents = run.latents[one][:, [round, round]].to(model.dtype)
+        predictions = run.predictions[one][:, [round]].to(model.dtype)
+        unit = _spread_of(run.latents[:, 1:])
+        relative = 1e-5 if model.dtype == torch.float64 else 1e-3
+        return cls(
+            model=model,
+            run=replace(run, predictions=predictions, latents=latents, fed=fed),
+            live=carried_mask(trial.model).flatten(),
+            template=run.latents[0, 1].to(model.dtype),
+            unit=unit,
+            delta=relative * unit,
         )
 
-    def slope(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
-        return _jacobian(precise, held, placed(x), live, delta).double().numpy(force=True)
+    def flatten(
+        self, states: Float[Tensor, "state row width"]
+    ) -> Float[np.ndarray, "state number"]:
+        """Return states as points."""
+        numbers = states.flatten(1)[:, self.live].double().numpy(force=True)
+        return np.asarray(numbers / self.unit)
 
-    visited = states.flatten(1)[:, live].double().numpy(force=True)
-    points, speed = [], []
-    for start in visited[drawn] / unit:
-        found = least_squares(
-            moved, start, lambda x: slope(x) - np.eye(len(x)), method="lm", **_TOLERANCES
-        )
-        if (size := float(np.linalg.norm(found.fun))) <= _SLOW:
-            points.append(found.x)
-            speed.append(size)
-    order = np.argsort(speed, kind="stable")
-    every = np.array(points).reshape(-1, visited.shape[1])[order]
-    # The slowest of each cluster, that which most starts reached first.
-    _, first, reached = np.unique(_clusters(every, _ALIKE), return_index=True, return_counts=True)
-    most = np.argsort(-reached, kind="stable")
-    kept = every[first[most]]
-    values = [np.linalg.eigvals(slope(x)) for x in kept]
-    eigenvalues = np.array(
-        [v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex
-    ).reshape(kept.shape)
-    modulus, speeds, n_starts = (
-        np.abs(eigenvalues),
-        np.array(speed)[order][first[most]],
-        max(reached.sum(), 1),
+    def place(self, point: Float[np.ndarray, " number"]) -> Float[Tensor, "row width"]:
+        """Return a point as a state."""
+        state = self.template.flatten().clone()
+        state[self.live] = torch.from_numpy(point * self.unit).to(state)
+        return state.view_as(self.template)
+
+    def leave(self, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
+        """Run the round from several states, and return what it leaves of each."""
+        edit = Edit(Place.of("latent", model=self.model), states.unsqueeze(0))
+        rounds = [0] * len(states)
+        experiment = Experiment(self.model, self.run, {"state": [edit]}, rounds, commit="target")
+        return next(batches(experiment)).carried[0, 0, :, 0]
+
+    def move(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
+        """Return the step that the round makes from a point."""
+        state = self.place(point).unsqueeze(0)
+        return np.asarray(self.flatten(self.leave(state))[0] - self.flatten(state)[0])
+
+    def jacobian(self, point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
+        """Differentiate the round at a point by central differences.
+
+        The rows of a batch are independent, so that all directions run at once; differences need no gradient, which
+        neither hard attention nor a machine that leaves torch has.
+        """
+        index = self.live.nonzero()[:, 0]
+        n = len(index)
+        state = self.place(point)
+        moved = state.flatten().repeat(2 * n, 1)
+        moved[torch.arange(n), index] += self.delta
+        moved[torch.arange(n, 2 * n), index] -= self.delta
+        after = self.leave(moved.unflatten(1, state.shape)).flatten(1)[:, index]
+        slopes = (after[:n] - after[n:]) / (2 * self.delta)
+        return np.asarray(slopes.T.double().numpy(force=True))
+
+
+def _spread_of(states: Float[Tensor, "episode round row width"]) -> float:
+    """Return how far states of episodes lie apart, root mean square; their size where they are equal; else 1."""
+    flat = states.double().flatten(2).numpy(force=True)
+    with np.errstate(over="ignore"):  # states of untrained copies can grow without bound
+        apart = np.sqrt(2 * ((flat - flat.mean(0)) ** 2).sum(-1).mean())
+        size = np.sqrt((flat**2).sum(-1).mean())
+    return next(float(unit) for unit in (apart, size, 1.0) if 0 < unit < np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Points where the speed is least, with the share of the starts that reached each, the largest first."""
+
+    points: Float[np.ndarray, "point number"]
+    speeds: Float[np.ndarray, " point"]
+    shares: Float[np.ndarray, " point"]
+
+
+def _search(held: _HeldRound, starts: Float[np.ndarray, "start number"]) -> _Points:
+    """Descend on the speed from every start, and keep the slowest point of each cluster."""
+    from scipy.optimize import least_squares  # a quarter of a second: only where it is used
+
+    def slope(point: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
+        return held.jacobian(point) - np.eye(len(point))
+
+    points, speeds = [], []
+    for start in starts:
+        end = least_squares(held.move, start, slope, method="lm", **_TOLERANCES)
+        speed = float(np.linalg.norm(end.fun))
+        if speed <= _SLOW:
+            points.append(end.x)
+            speeds.append(speed)
+    slowest_first = np.argsort(speeds, kind="stable")
+    ordered = np.array(points).reshape(-1, starts.shape[1])[slowest_first]
+    clusters = _cluster(ordered, _ALIKE)
+    _, first, sizes = np.unique(clusters, return_index=True, return_counts=True)
+    largest_first = np.argsort(-sizes, kind="stable")
+    chosen = first[largest_first]
+    return _Points(
+        points=ordered[chosen],
+        speeds=np.array(speeds)[slowest_first][chosen],
+        shares=sizes[largest_first] / max(sizes.sum(), 1),
     )
+
+
+def _cluster(points: Float[np.ndarray, "point number"], radius: float) -> Int[np.ndarray, " point"]:
+    """Return the cluster of each point: one farther than ``radius`` from all centres is a new centre."""
+    centres: list[Array] = []
+    clusters = np.zeros(len(points), np.int64)
+    for i, point in enumerate(points):
+        distances = [float(np.linalg.norm(point - centre)) for centre in centres]
+        if distances and min(distances) <= radius:
+            clusters[i] = int(np.argmin(distances))
+        else:
+            clusters[i] = len(centres)
+            centres.append(point)
+    return clusters
+
+
+def _eigenvalues(
+    held: _HeldRound, points: Float[np.ndarray, "point number"]
+) -> Complex[np.ndarray, "point number"]:
+    """Return the eigenvalues of the Jacobian at each point, the largest modulus first."""
+    eigenvalues = np.zeros(points.shape, complex)
+    for i, point in enumerate(points):
+        values = np.linalg.eigvals(held.jacobian(point))
+        eigenvalues[i] = values[np.argsort(-np.abs(values), kind="stable")]
+    return eigenvalues
+
+
+def _tabulate(
+    found: _Points,
+    eigenvalues: Complex[np.ndarray, "point number"],
+    visited: Float[np.ndarray, "state number"],
+) -> pd.DataFrame:
+    modulus = np.abs(eigenvalues)
+    distances = np.linalg.norm(found.points[:, None] - visited, axis=-1)
     columns = {
-        "kind": np.where(speeds <= _FIXED, "fixed", "slow"),
-        "speed": speeds,
-        "share": reached[most] / n_starts,
+        "kind": np.where(found.speeds <= _FIXED, "fixed", "slow"),
+        "speed": found.speeds,
+        "share": found.shares,
         "leaving": (modulus > 1 + _MARGINAL).sum(-1),
         "marginal": (np.abs(modulus - 1) <= _MARGINAL).sum(-1),
         "modulus": modulus.max(-1, initial=0),
         "turn": np.abs(np.angle(eigenvalues[:, :1])).sum(-1),
-        "nearest": np.linalg.norm((kept * unit)[:, None] - visited, axis=-1).min(-1, initial=np.inf)
-        / unit,
+        "nearest": distances.min(-1, initial=np.inf),
     }
-    table, said = pd.DataFrame(columns), f"{model.name}, with the inputs of round {at} held"
-    stays, leaves, count = table["marginal"] > 0, table["leaving"] > 0, table["kind"].value_counts()
-    counts = f"fixed points: {count.get('fixed', 0)}, slow: {count.get('slow', 0)}; stable: {(~stays & ~leaves).sum()}"
-    text = f"{said}: {counts}; with directions along which states stay: {stays.sum()}."
-    middle = visited.mean(0)  # drawn in the plane of the two leading components of visited states
+    return pd.DataFrame(columns)
+
+
+def _describe(table: pd.DataFrame, subject: str) -> str:
+    """Say how many points of each kind there are."""
+    if table.empty:
+        return f"{subject}, has no fixed or slow point where the search started."
+    n_fixed = int((table["kind"] == "fixed").sum())
+    n_staying = int((table["marginal"] > 0).sum())
+    n_stable = int(((table["marginal"] == 0) & (table["leaving"] == 0)).sum())
+    counts = f"fixed points: {n_fixed}, slow: {len(table) - n_fixed}; stable: {n_stable}"
+    return f"{subject}: {counts}; with directions along which states stay: {n_staying}."
+
+
+def _draw(
+    figures: Any,
+    table: pd.DataFrame,
+    points: Float[np.ndarray, "point number"],
+    visited: Float[np.ndarray, "state number"],
+) -> Any:
+    """Draw points and visited states in the plane of the two leading components of the latter."""
+    middle = visited.mean(0)
     plane = np.linalg.svd(visited - middle, full_matrices=False)[2][:2].T
-    shown = (visited - middle) @ plane, (kept * unit - middle) @ plane
-    kinds = np.where(leaves, "states leave", np.where(stays, "states stay", "stable")).tolist()
-    return FixedPoints(
-        sentence=f"{said}, has no fixed or slow point where the search started."
-        if table.empty
-        else text,
-        table=table,
-        picture=lambda figures: figures.plane(*shown, kinds),
-        points=kept * unit,
-        eigenvalues=eigenvalues,
-        unit=unit,
-    )
+    others = np.where(table["marginal"] > 0, "states stay", "stable")
+    kinds = np.where(table["leaving"] > 0, "states leave", others).tolist()
+    return figures.plane((visited - middle) @ plane, (points - middle) @ plane, kinds)

@@ -4,10 +4,9 @@ A heuristic is an algorithm of the task that carries nothing. On most episodes i
 that right answers say nothing. Here episodes are drawn, from every regime, until there are enough on which it is wrong
 in the last round and the algorithm is not; the model's loss is then nearer the one's or the other's.
 
-Right and wrong apart: :func:`groups` tells rounds in which the model answers as the algorithm from those in which it
-does not, and from *easy* ones, which need no state: every heuristic of the task that answers at all answers as the
-algorithm does. A mean over all rounds can hide that a state is used only where the model is wrong, or where nothing
-asks for it.
+:func:`group_rounds` separates rounds in which the model answers as the algorithm from those in which it does not, and
+from *easy* ones, which need no state: every heuristic that answers at all answers as the algorithm does. A mean over
+all rounds can hide that a state is used only where the model is wrong, or where the round needs none.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
-from interp.audit.used import Change, influence, mean
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial
+from interp.audit.used import EITHER, influence, mean_over_writes
 from interp.core.algorithm import Algorithm, participants_of
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds
@@ -29,9 +28,11 @@ from interp.results.measure import Measure
 from interp.stats.intervals import Interval, mean_interval
 from interp.support.session import remembered
 
-_WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
-"""Adversarial episodes that are wanted (no more than an audit runs of a regime), regimes that are drawn from, draws of
-each, and fewer that decide nothing."""
+_WANTED = 48  # adversarial episodes that are wanted; no more than an audit runs of a regime
+_REGIMES = 7  # regimes that are drawn from, at most
+_DRAWS = 6  # draws of each regime, at most
+_FEW = 8  # fewer adversarial episodes decide nothing
+_SEED = 1000
 _MARGIN = 0.6
 """A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
 more than a half, so that ties are no mistakes of one that can be wrong."""
@@ -40,12 +41,15 @@ _SURE = 0.05  # by so much probability the likeliest outcome must lead the next 
 
 
 @dataclass(frozen=True)
-class _Adversarial:
+class Adversarial:
     """Episodes on which a heuristic loses clearly more than the algorithm in the last round.
 
     Attributes:
+        name: of the heuristic.
+        trials: the episodes, by draw.
         drawn: how many episodes were drawn to find them.
-        algorithm, heuristic: the loss of each, ``[episode]``.
+        algorithm: its loss, ``[episode]``.
+        heuristic: its loss, ``[episode]``.
     """
 
     name: str
@@ -55,182 +59,212 @@ class _Adversarial:
     heuristic: Float[np.ndarray, " episode"]
 
     def side(self, model: Machine | None = None) -> Interval:
-        """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
-        of = model or self.trials[0].model
-        fed = EncodedRounds.joined(
-            [of.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
-        )
-        said = sequential(
-            of, fed, self.trials[0].layout, "own"
-        ).predictions  # few episodes of each: run as one
-        parts = said.split([len(trial.episodes) for trial in self.trials])
-        losses = np.concatenate(
-            [one.losses(part)[:, -1] for one, part in zip(self.trials, parts, strict=True)]
-        )
+        """Return the share of episodes in which a model's loss is nearer the algorithm's; a tie is a half."""
+        losses = self._losses_of(model or self.trials[0].model)
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
-        nearest = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
-        return mean_interval(
-            nearest, participants=participants_of(*(trial.episodes for trial in self.trials))
-        )
+        sides = np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
+        participants = participants_of(*(trial.episodes for trial in self.trials))
+        return mean_interval(sides, participants=participants)
+
+    def _losses_of(self, model: Machine) -> Float[np.ndarray, " episode"]:
+        """The losses of a model in the last round; the few episodes of each draw run as one batch."""
+        layout = self.trials[0].layout
+        parts = [model.prepare(trial.layout.encode(trial.episodes)) for trial in self.trials]
+        predictions = sequential(model, EncodedRounds.joined(parts), layout, "own").predictions
+        losses = []
+        first = 0
+        for trial in self.trials:
+            part = predictions[first : first + len(trial.episodes)]
+            losses.append(trial.losses(part)[:, -1])
+            first += len(trial.episodes)
+        return np.concatenate(losses)
 
 
-def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
-    """The losses of an algorithm in the last round."""
-    return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[
-        :, -1
-    ]
+def last_losses(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
+    """Return the losses of an algorithm in the last round."""
+    distribution = torch.from_numpy(trial.predicted_by(algorithm))
+    return trial.losses(trial.layout.prediction(distribution))[:, -1]
 
 
-def _answers(
-    given: Float[np.ndarray, "*batch outcome"],
-) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
-    """The likeliest outcome, and whether it leads clearly."""
-    ordered = np.sort(given, -1)
-    return given.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
+def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
+    """Draw episodes of every regime on which the heuristic is wrong and the algorithm is not; None where few come."""
+    algorithm = trial.algorithm
+    assert algorithm is not None
 
-
-def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
-    """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
-    known = trial.algorithm
-    assert known is not None
-    regimes = ["", *trial.regimes][:_REGIMES]
-
-    def gaps(of: Trial) -> Float[np.ndarray, " episode"]:
+    def gaps(draw: Trial) -> Float[np.ndarray, " episode"]:
         """By how much the heuristic loses more than the algorithm in the last round."""
-        return of_algorithm(of, heuristic) - of_algorithm(of, known)
+        return last_losses(draw, heuristic) - last_losses(draw, algorithm)
 
-    least = max(float(gaps(_drawn_for(trial, regime, 0)).max()) for regime in regimes) * _MARGIN
-    if least < _TIE:
+    regimes = ["", *trial.regimes][:_REGIMES]
+    largest = max(float(gaps(_draw(trial, regime, 0)).max()) for regime in regimes)
+    if largest * _MARGIN < _TIE:
         return None
+    wanted = min(_WANTED, trial.effort.episodes)
     chosen: list[Trial] = []
-    drawn, found, wanted = 0, 0, min(_WANTED, trial.effort.episodes)
+    n_chosen = n_drawn = 0
+    n_draws = 1 if trial.task.data.halves else _DRAWS  # recorded episodes are drawn once
     for regime in regimes:
-        for draw in range(
-            1 if trial.task.data.halves else _DRAWS
-        ):  # what was recorded is drawn once
-            if found >= wanted:
+        for i in range(n_draws):
+            is_hopeless = i >= 2 and n_chosen == 0
+            if n_chosen >= wanted or is_hopeless:
                 break
-            more = _drawn_for(trial, regime, draw)
-            drawn += len(more.episodes)
-            rows = np.flatnonzero(gaps(more) > least)[: wanted - found]
+            draw = _draw(trial, regime, i)
+            n_drawn += len(draw.episodes)
+            rows = np.flatnonzero(gaps(draw) > largest * _MARGIN)[: wanted - n_chosen]
             if len(rows):
-                chosen.append(Trial(trial.model, more.episodes.select(rows), trial.effort))
-                found += len(rows)
-            if draw == 1 and not found:
-                break  # a regime in which the heuristic is never wrong
-    if found < _FEW:
+                chosen.append(Trial(trial.model, draw.episodes.select(rows), trial.effort))
+                n_chosen += len(rows)
+    if n_chosen < _FEW:
         return None
-    losses = [
-        np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)
-    ]
-    return _Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
-
-
-@remembered
-def _drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
-    """A further draw of a regime, of as many episodes, for every heuristic."""
-    return Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1])
-
-
-@remembered
-def _found_for(trial: Trial) -> dict[str, _Adversarial | None]:
-    """The adversarial episodes of every heuristic of the task."""
-    return (
-        {}
-        if trial.algorithm is None
-        else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
+    return Adversarial(
+        name=heuristic.name,
+        trials=tuple(chosen),
+        drawn=n_drawn,
+        algorithm=np.concatenate([last_losses(part, algorithm) for part in chosen]),
+        heuristic=np.concatenate([last_losses(part, heuristic) for part in chosen]),
     )
 
 
+@remembered
+def _draw(trial: Trial, regime: str, i: int) -> Trial:
+    """A further draw of a regime, of as many episodes, for every heuristic."""
+    return Trial.of(trial.model, trial.effort, regime, _SEED + i, trial.shape[1])
+
+
+@remembered
+def adversarial_by_heuristic(trial: Trial) -> dict[str, Adversarial | None]:
+    """Find the adversarial episodes of every heuristic of the task."""
+    if trial.algorithm is None:
+        return {}
+    return {key: find_adversarial(trial, rule) for key, rule in trial.heuristics.items()}
+
+
 def table(trial: Trial) -> pd.DataFrame:
-    """Per heuristic: its mean loss in the last round, and whose side the model takes where it is wrong."""
+    """Tabulate each heuristic's mean loss in the last round, and whose side the model takes where it is wrong."""
+    algorithm = trial.algorithm
     rows = []
-    for key, found in _found_for(trial).items():
-        heuristic, known = trial.heuristics[key], trial.algorithm
-        assert known is not None
+    for key, adversarial in adversarial_by_heuristic(trial).items():
+        assert algorithm is not None
+        heuristic = trial.heuristics[key]
         row = {
             "heuristic": heuristic.name,
-            "its_loss": float(of_algorithm(trial, heuristic).mean()),
-            "algorithm_loss": float(of_algorithm(trial, known).mean()),
-            "explains_more": _explains_more(trial, known, heuristic),
+            "its_loss": float(last_losses(trial, heuristic).mean()),
+            "algorithm_loss": float(last_losses(trial, algorithm).mean()),
+            "explains_more": _explains_more(trial, algorithm, heuristic),
         }
-        if found is not None:
-            row |= {**found.side().columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
+        if adversarial is not None:
+            row |= adversarial.side().columns("side")
+            row |= {"n": len(adversarial.algorithm), "drawn": adversarial.drawn}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
-    """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
-    parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
-    said, known, also = (part - part.mean((0, 1)) for part in parts)
-    half, left = trial.first_half, []
-    for features in ([known], [known, also]):
-        missed = 0.0
-        for fit, rest in ((half, ~half), (~half, half)):
-            x, held = (np.stack([f[of].ravel() for f in features], -1) for of in (fit, rest))
-            slopes = np.linalg.lstsq(x, said[fit].ravel(), rcond=None)[0]
-            missed += float(((said[rest].ravel() - held @ slopes) ** 2).sum())
-        left.append(missed / max(float((said**2).sum()), 1e-12))
-    return left[0] - left[1]
+    """Return the share of the variation of predictions that a heuristic explains beside the algorithm.
+
+    Slopes are fitted on one half of the participants and scored on the other.
+    """
+    own = _centred(trial.plain)
+    known = _centred(trial.predicted_by(algorithm))
+    also = _centred(trial.predicted_by(heuristic))
+    varied = max(float((own**2).sum()), 1e-12)
+    alone = _missed(trial, own, [known])
+    together = _missed(trial, own, [known, also])
+    return (alone - together) / varied
 
 
-def side(trial: Trial, is_used: bool) -> Measure:
-    """Whose side does the model take? By the heuristic that it follows most, on episodes on which that one is wrong."""
+def _centred(distributions: Float[np.ndarray, "episode round outcome"]) -> Array:
+    return distributions - distributions.mean((0, 1))
+
+
+def _missed(trial: Trial, own: Array, features: list[Array]) -> float:
+    """Return the squares that a linear map of the features misses on the halves it was not fitted on."""
+    missed = 0.0
+    for fitted_on in (trial.first_half, ~trial.first_half):
+        held_out = ~fitted_on
+        x = np.stack([feature[fitted_on].ravel() for feature in features], -1)
+        x_held_out = np.stack([feature[held_out].ravel() for feature in features], -1)
+        slopes = np.linalg.lstsq(x, own[fitted_on].ravel(), rcond=None)[0]
+        missed += float(((own[held_out].ravel() - x_held_out @ slopes) ** 2).sum())
+    return missed
+
+
+def side(trial: Trial) -> Measure:
+    """Check whose side the model takes: by the heuristic that it follows most, where that one is wrong."""
+    claim = "It takes the algorithm's side where a heuristic disagrees"
     bound = THRESHOLDS["side"].value
-    known = {key: found for key, found in _found_for(trial).items() if found is not None}
-    if not known:
-        return claimed(
-            "side", lacking="no heuristic of its task whose answers differ from the algorithm's"
-        )
-    numbers = {key: found.side() for key, found in known.items()}
-    key = min(numbers, key=lambda name: numbers[name].estimate)
-    worst = known[key]
+    sides = {}
+    for key, adversarial in adversarial_by_heuristic(trial).items():
+        if adversarial is not None:
+            sides[key] = (adversarial.side(), adversarial)
+    if not sides:
+        lacking = "no heuristic of its task whose answers differ from the algorithm's"
+        return Measure(key="side", claim=claim, lacking=lacking)
+    worst_key = min(sides, key=lambda key: sides[key][0].estimate)
+    number, worst = sides.pop(worst_key)
     note = (
         f"The heuristic is {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
     )
-    if not is_used and numbers[key].low >= bound:
-        note += " It shows no use of what is carried: it finds another way through the inputs."
-    others = "; ".join(
-        f"{known[name].name} {value}" for name, value in numbers.items() if name != key
-    )
-    return claimed(
-        "side",
-        numbers[key],
+    others = [f"{adversarial.name} {share}" for share, adversarial in sides.values()]
+    if others:
+        note += f" Others: {'; '.join(others)}."
+    return Measure(
+        key="side",
+        claim=claim,
+        number=number,
+        threshold=bound,
         no_threshold=1 - bound,
+        unit="share of episodes on the algorithm's side, in the last round",
         controls=trial.untrained(lambda copy: worst.side(copy.model)),
+        yes="sides with the algorithm where heuristics fail",
         no=f"answers like {worst.name}",
-        note=note + (f" Others: {others}." if others else ""),
+        rests_on=("shortcuts", "groups"),
+        note=note,
     )
 
 
-def groups(trial: Trial) -> dict[str, Array]:
-    """Bool[episode, round] by name; empty where there is no algorithm to be right by, or no outcomes."""
+def _answers(
+    distributions: Float[np.ndarray, "*batch outcome"],
+) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
+    """Return the likeliest outcome, and whether it leads clearly."""
+    ordered = np.sort(distributions, -1)
+    lead = ordered[..., -1] - ordered[..., -2]
+    return distributions.argmax(-1), lead > _SURE
+
+
+def group_rounds(trial: Trial) -> dict[str, Bool[np.ndarray, "episode round"]]:
+    """Group rounds by the model's answer; empty where there is no algorithm to be right by, or no outcomes."""
     if trial.algorithm is None or trial.run.layout.kind != "classes":
         return {}
-    right, sure = _answers(trial.predicted_by(trial.algorithm))
-    said, _ = _answers(trial.plain)
-    found = {"right": sure & (said == right), "wrong": sure & (said != right), "open": ~sure}
-    agree, any_sure = np.ones_like(sure), np.zeros_like(sure)
-    for heuristic in trial.heuristics.values():
-        given, also = _answers(trial.predicted_by(heuristic))
-        agree &= ~also | (given == right)
-        any_sure |= also
+    right_answer, sure = _answers(trial.predicted_by(trial.algorithm))
+    answer, _ = _answers(trial.plain)
+    is_right = answer == right_answer
+    groups = {"right": sure & is_right, "wrong": sure & ~is_right, "open": ~sure}
     if trial.heuristics:
-        found |= {"easy": sure & agree & any_sure, "not easy": sure & ~(agree & any_sure)}
-    return found
+        all_agree = np.ones_like(sure)
+        any_sure = np.zeros_like(sure)
+        for heuristic in trial.heuristics.values():
+            its_answer, its_sure = _answers(trial.predicted_by(heuristic))
+            all_agree &= ~its_sure | (its_answer == right_answer)
+            any_sure |= its_sure
+        easy = sure & all_agree & any_sure
+        groups |= {"easy": easy, "not easy": sure & ~easy}
+    return groups
 
 
 def group_table(trial: Trial) -> pd.DataFrame:
-    """Effect and cost of two changes on the prediction of the same round, by group of rounds."""
+    """Tabulate effect and cost of two changes on the prediction of the same round, by group of rounds."""
     rows = []
-    for name, mask in groups(trial).items():
-        at = mask[:, list(trial.writes)].T
-        for change in (Change.DONOR, Change.INITIAL) if at.any() else ():
-            effect, cost = (
-                mean(trial, np.where(at, of[..., 0], np.nan))
-                for of in influence(trial, ALL, change)
-            )
-            numbers = {**effect.columns("effect"), **cost.columns("cost")}
-            rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
+    for name, mask in group_rounds(trial).items():
+        in_group = mask[:, list(trial.writes)].T
+        if not in_group.any():
+            continue
+        for change in EITHER[::-1]:
+            changed = influence(trial, ALL, change)
+            effect = np.where(in_group, changed.effect[..., 0], np.nan)
+            cost = np.where(in_group, changed.cost[..., 0], np.nan)
+            row = {"group": name, "change": change}
+            row |= mean_over_writes(trial, effect).columns("effect")
+            row |= mean_over_writes(trial, cost).columns("cost")
+            rows.append({**row, "n": int(in_group.sum())})
     return pd.DataFrame(rows)

@@ -1,22 +1,18 @@
-"""What every claim of an audit shares: a model, episodes, its run over them, and how far predictions lie apart.
+"""What all checks of an audit share: a model, episodes, its run over them, and distances between predictions.
 
-Predictions are compared as distributions. Of classes the distance is the total variation, from 0 to 1; of a real number
-it is the distance of the means in units of two standard deviations of the means that the model gives, and 1 at most.
-What a change *costs* is by how much the task's own loss rises, by the truth.
+Predictions are compared as distributions. The distance of two distributions over classes is their total variation,
+from 0 to 1. The distance of two predicted real numbers is that of their means, in units of two standard deviations of
+the means that the model predicts, and 1 at most. The *cost* of a change is the rise of the task's own loss.
 
-What is fixed of every claim, its threshold and the threshold's reason stand in ``claims.json``; the rule that judges is
-that of :mod:`interp.results.measure`.
+Every threshold stands in :data:`THRESHOLDS` with its reason; :mod:`interp.results.measure` has the rule that judges.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +28,7 @@ from interp.interventions.experiment import Again, run_on
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
 from interp.model.transformer import untrained
-from interp.results.measure import UNTRAINED, Control, Side, best_of, claims
+from interp.results.measure import UNTRAINED, Control, best_of
 from interp.stats.intervals import Interval
 from interp.support.checks import check_fields, integer
 from interp.support.errors import InputError, require
@@ -44,25 +40,25 @@ _SPARE = 3  # so many more untrained copies are drawn at most until the predicti
 
 
 class _Threshold(NamedTuple):
-    """A number that a word rests on; ``why`` says where it comes from, and what was measured at it."""
+    """A threshold of a verdict, and the reason for its value."""
 
     value: float
     why: str
 
 
-_FIXED = json.loads(Path(__file__).with_name("claims.json").read_text("utf-8"))
-THRESHOLDS = {name: _Threshold(*of) for name, of in _FIXED["thresholds"].items()}
+THRESHOLDS = {
+    "worth": _Threshold(
+        0.02, "share of the loss that a state takes away: states that are not read give 0"
+    ),
+    "decoded": _Threshold(0.5, "half of the variation; planted machines' own memories give .78"),
+    "kept": _Threshold(0.9, "directions are enough where nine tenths of the worth pass them"),
+    "side": _Threshold(
+        0.75,
+        "halfway between chance and always the algorithm's; planted heuristics give 0, handwired machines 1",
+    ),
+}
 """Name -> the threshold. They were chosen with the planted machines that ``tests/audit`` calls seen; the others were
 judged once they stood."""
-
-
-claimed = claims(
-    {
-        k: {**of, "threshold": THRESHOLDS[of["threshold"]].value}
-        for k, of in _FIXED["claims"].items()
-    }
-)
-"""The measure of a claim: its number, with what ``claims.json`` says of every machine, and changes to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,37 +66,28 @@ class Scope:
     """How much an audit runs.
 
     Attributes:
-        episodes: of each regime; at least one of each participant, where episodes are recorded.
+        episodes: how many; at least one of each participant, where episodes are recorded.
         rounds: of an episode, at most; as many as the task has new things in, where these are fewer.
-        writes: rounds, evenly spaced, in which what is carried is changed.
-        away: how many regimes beside the sampler's default are run.
-        held: rounds in which the inputs are held, to see where the state goes.
-        jacobians: episodes whose Jacobian is computed; ``along`` how many rounds of theirs, for exponents.
-        solved: fixed points are looked for in states of at most so many numbers.
-        copies: untrained copies that are put in the model's place; the best of them is a control of every claim.
+        writes: rounds, evenly spaced, in which the state is changed.
+        copies: untrained copies that are put in the model's place; the best of them is a control of every check.
     """
 
     episodes: int = 96
     rounds: int = 12
     writes: int = 6
-    away: int = 3
-    held: int = 40
-    jacobians: int = 3
-    along: int = 4
-    solved: int = 16
     copies: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what leaves nothing to compare: folds of episodes, a round after the first, a step after a step."""
+        """Refuse sizes that leave nothing to compare."""
         check_fields(self)
-        least = {"episodes": 8, "rounds": 2, "away": 0, "held": 10, "copies": 0, "seed": 0}
+        least = {"episodes": 8, "rounds": 2, "writes": 1, "copies": 0, "seed": 0}
         for name, value in vars(self).items():
-            integer(name, value, least.get(name, 1))
+            integer(name, value, least[name])
 
 
 FULL = Scope()
-QUICK = Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)
+QUICK = Scope(episodes=32, rounds=8, writes=3, copies=2)
 
 
 @dataclass(eq=False)
@@ -108,13 +95,13 @@ class Trial:
     """A model on episodes, with what was computed for it (:func:`interp.support.session.remembered`).
 
     Attributes:
-        shape: episodes and rounds.
+        shape: numbers of episodes and rounds.
         writes: the rounds whose state is changed before it is read: evenly spaced from the second to the last.
-        channels: rows of what is carried by channel; all of them first, where there are several channels.
+        channels: rows of the state by channel; all of them first, where there are several channels.
         grows: the first channel that grows; empty where none does.
         whose: the number of the participant of each episode, over which intervals are; of the episode, where nobody is.
-        first_half: which episodes are of the first half of these.
-        algorithm: what the model is held against; None where its task registers nothing.
+        first_half: which episodes are of the first half of the participants.
+        algorithm: the algorithm that the model is compared with; None where its task registers nothing.
     """
 
     model: Machine
@@ -122,50 +109,51 @@ class Trial:
     effort: Scope
 
     def __post_init__(self) -> None:
-        """What needs no run."""
+        """Compute what needs no run."""
         refuse_missing("an audit", self.episodes)
         self.whose = participants_of(self.episodes)
         self.first_half = self.whose < (self.whose.max() + 1) // 2
-        self.task, self.layout = catalog.of(self.model), self.model.layout.fit(self.episodes)
-        self.shape, last = (len(self.episodes), self.episodes.n_rounds), self.episodes.n_rounds - 1
-        evenly = np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist()
+        self.task = catalog.of(self.model)
+        self.layout = self.model.layout.fit(self.episodes)
+        self.shape = (len(self.episodes), self.episodes.n_rounds)
+        last_round = self.episodes.n_rounds - 1
+        n_writes = min(self.effort.writes, last_round)
+        evenly = np.linspace(1, last_round, n_writes).round().astype(int).tolist()
         self.writes = tuple(sorted(set(evenly)))
-        rows, at = {}, 0
-        for channel in self.model.channels:
-            rows[channel.name] = list(range(at, at + channel.rows))
-            at += channel.rows
-        # How far a cache is written belongs to the cache.
-        for name in [
-            name
-            for name in rows
-            if name.endswith("_length") and name.removesuffix("_length") in rows
-        ]:
-            rows[name.removesuffix("_length")] += rows.pop(name)
         self.grows = next((channel.name for channel in self.model.channels if channel.grows), "")
-        self.channels = {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
+        self.channels = _rows_by_channel(self.model)
+        self.algorithm = self._find_algorithm()
+
+    def _find_algorithm(self) -> Algorithm | None:
+        """The algorithm that the task, or the model itself, names."""
         algorithms = self.task.algorithms
-        known = (
-            algorithms.records()
-            or algorithms.hypothesis is not None
-            or getattr(self.model, "algorithm", None)
-        )
-        self.algorithm: Algorithm | None = self.task.explains(self.model) if known else None
+        named = getattr(self.model, "algorithm", None)
+        if algorithms.records() or algorithms.hypothesis is not None or named:
+            return self.task.explains(self.model)
+        return None
 
     @classmethod
     def of(
         cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0
     ) -> Trial:
-        """On new episodes of a regime, of the sampler's default one where none is named."""
+        """Sample new episodes for a model.
+
+        Args:
+            model: the machine.
+            effort: how many episodes and rounds.
+            regime: of the episodes; the sampler's default one when empty.
+            seed: added to that of ``effort``.
+            n_rounds: of an episode; those of ``effort`` when 0.
+        """
         task = catalog.of(model)
-        n_rounds = n_rounds or rounds_for(model, effort)
+        n_rounds = n_rounds or room(model, task.at_most(effort.rounds))
         require(
             n_rounds >= 2,
             f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}",
         )
         n_episodes = max(effort.episodes, task.recorded.get("participants", 0))
-        return cls(
-            model, task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime), effort
-        )
+        episodes = task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime)
+        return cls(model, episodes, effort)
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
@@ -180,42 +168,55 @@ class Trial:
 
     @cached_property
     def run(self) -> Rollout:
-        """What the model does when nothing is changed."""
+        """The model's own run, with nothing changed."""
         with torch.no_grad():
             return rollout(self.model, self.episodes)
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:
         """The algorithms of the task that carry nothing, by key."""
-        made = {record.key: record.make() for record in self.task.algorithms.records()}
-        return {key: algorithm for key, algorithm in made.items() if not algorithm.state}
+        algorithms = {record.key: record.make() for record in self.task.algorithms.records()}
+        return {key: algorithm for key, algorithm in algorithms.items() if not algorithm.state}
+
+    @property
+    def scored(self) -> slice:
+        """The rounds whose loss a check counts: those that read a state and are asked."""
+        return slice(max(1, self.task.data.first_asked), None)
+
+    @property
+    def horizon(self) -> str:
+        """The rounds of :attr:`scored`, in words."""
+        return f"in rounds {self.scored.start} to {self.shape[1] - 1}"
 
     def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
-        """The distribution that an algorithm gives over the same episodes."""
+        """Return the distribution that an algorithm predicts on the same episodes."""
         return np.asarray(algorithm.distribution(algorithm.run(self.episodes)), np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
-        """Predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
+        """Return predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
         return np.asarray(self.run.layout.distribution(predictions.double()).numpy(force=True))
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
-        """What the model predicts when nothing is changed."""
+        """The model's own predictions, with nothing changed."""
         return self.distribution(self.run.predictions)
 
+    @cached_property
+    def own_losses(self) -> Float[np.ndarray, "episode round"]:
+        """The losses of the model's own predictions."""
+        return self.losses(self.run.predictions)
+
     def distance(self, one: Array, other: Array) -> Array:
-        """How far distributions ``[..., outcome]`` lie apart, from 0 to 1."""
+        """Return the distance of distributions ``[..., outcome]``, from 0 to 1."""
         if self.run.layout.kind == "classes":
             return np.asarray(0.5 * np.abs(one - other).sum(-1))
-        return np.minimum(
-            np.abs(one[..., 0] - other[..., 0]) / (2 * float(self.plain[..., 0].std()) or 1.0), 1.0
-        )
+        width = 2 * float(self.plain[..., 0].std()) or 1.0
+        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / width, 1.0)
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
-        """The task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
-        return np.asarray(
-            self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
-        )
+        """Return the task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
+        losses = self.task.data.losses(predictions, self.episodes, rounds)
+        return np.asarray(losses.double().numpy(force=True))
 
     def continued(
         self,
@@ -224,57 +225,64 @@ class Trial:
         horizon: int | None = None,
         again: Again | None = None,
     ) -> Tensor:
-        """Predictions ``[written, episode, round, ...]`` where each of ``rounds``, apart from the others, reads
-        ``changed``, ``[written, episode, row, width]``.
+        """Predict on from changed states, one run for each round that reads one.
 
-        Rounds before the written one are as they were, and those from ``horizon`` rounds after it on. ``again`` writes
-        in later rounds, too (:class:`Edit`).
+        Args:
+            changed: states ``[written, episode, row, width]``, one for each of ``rounds``.
+            rounds: the rounds that read them.
+            horizon: rounds that are run on; later predictions are the model's own, as earlier ones are.
+            again: changes the states of later rounds, too (:class:`Edit`).
+
+        Returns:
+            Predictions ``[written, episode, round, ...]``.
         """
-        run, most = self.run, self.run.n_rounds if horizon is None else horizon
-        ran = run_on(self.model, run, rounds, most, changed.transpose(0, 1), again)
-        found = run.predictions.unsqueeze(0).repeat(len(rounds), *[1] * run.predictions.ndim)
+        run = self.run
+        most = run.n_rounds if horizon is None else horizon
+        continuation = run_on(self.model, run, rounds, most, changed.transpose(0, 1), again)
+        predictions = run.predictions.unsqueeze(0).repeat(len(rounds), *[1] * run.predictions.ndim)
         for i, t in enumerate(rounds):
-            later = found[i, :, t : t + most]
-            later.copy_(ran.predictions[0, :, i, : later.shape[1]])
-        return found
-
-    def held(self, round: int, rows: list[int], n_rounds: int) -> Rollout:
-        """A run of some episodes that is fed the inputs of one round in each of so many rounds."""
-        at, run = [round] * n_rounds, self.run
-        fed = run.fed.each(lambda part: part[rows][:, at])
-        latents = run.latents[rows][:, [*at, round]]
-        return replace(run, predictions=run.predictions[rows][:, at], latents=latents, fed=fed)
+            later = predictions[i, :, t : t + most]
+            later.copy_(continuation.predictions[0, :, i, : later.shape[1]])
+        return predictions
 
     def read(self, rounds: Sequence[int]) -> Float[Tensor, "written episode row width"]:
-        """What some rounds read when nothing is changed."""
+        """Return the states that rounds read when nothing is changed."""
         return self.run.latents[:, list(rounds)].transpose(0, 1)
 
     @cached_property
     def copies(self) -> tuple[Trial, ...]:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
-        seeds = range(self.effort.seed, self.effort.seed + self.effort.copies + _SPARE)
-        copies = (replace(self, model=untrained(self.model, seed)) for seed in seeds)
-        runs = (
-            copy
-            for copy in copies
-            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all()
-        )
-        return tuple(islice(runs, self.effort.copies))
+        finite: list[Trial] = []
+        for seed in range(self.effort.seed, self.effort.seed + self.effort.copies + _SPARE):
+            if len(finite) == self.effort.copies:
+                break
+            copy = replace(self, model=untrained(self.model, seed))
+            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():
+                finite.append(copy)
+        return tuple(finite)
 
-    def untrained(
-        self, number: Callable[[Trial], Interval | None], side: Side = "above"
-    ) -> dict[str, Control]:
-        """The control of a claim: its number with untrained copies in the model's place; empty where none runs.
+    def untrained(self, number: Callable[[Trial], Interval | None]) -> dict[str, Control]:
+        """Return the control of a check: the best number of the untrained copies; empty where none runs.
 
-        A copy that has nothing to which the claim applies counts as far from it: 0, or 1 for a claim of little.
+        A copy to which the check does not apply (None) counts as 0.
         """
-        numbers = [
-            Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of
-            for copy in self.copies
-        ]
-        return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
+        scores = []
+        for copy in self.copies:
+            score = number(copy)
+            scores.append(0.0 if score is None else score.estimate)
+        return {UNTRAINED: best_of(scores)} if scores else {}
 
 
-def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:
-    """Rounds of an episode, ``times`` as many where there is room for them."""
-    return room(model, times * catalog.of(model).at_most(effort.rounds))
+def _rows_by_channel(model: Machine) -> dict[str, list[int]]:
+    """Return the rows of the state by channel; all of them first, where there are several channels."""
+    rows: dict[str, list[int]] = {}
+    first = 0
+    for channel in model.channels:
+        rows[channel.name] = list(range(first, first + channel.rows))
+        first += channel.rows
+    for name in list(rows):  # a cache's length belongs to the cache
+        cache = name.removesuffix("_length")
+        if cache != name and cache in rows:
+            rows[cache] += rows.pop(name)
+    every = {ALL: list(range(first))}
+    return {**every, **rows} if len(rows) > 1 else every

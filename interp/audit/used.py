@@ -1,17 +1,25 @@
-"""Is what is carried used? By channel, by the round in which it is changed, and by the round that is read.
+"""Does the state lower the loss, by its content, and how many rounds on?
 
-A state is put in the place of another (:class:`Change`) and the machine runs on by itself. The claims are
-decided by a *worth*: the share of the task's loss that the own state takes away, compared with a machine whose state
-is replaced in every round; a single round has too few answers to judge by. What the own state takes away by the truths
-of other episodes is chance and does not count; the control is the worth of untrained copies' states. The tables hold
-more: *effect* is how far predictions move where the state is replaced once, *cost* by how much the loss rises. NOT
-evidence of what is used of a state: another episode's state differs in everything.
+A state is put in the place of another (:class:`Change`) and the machine runs on by itself. The checks are decided by
+a *worth*,
+
+    (loss with the changed state - own loss) / loss with the changed state,
+
+the share of the task's loss that the own state takes away. It counts all rounds that read a state, each of which reads
+a changed one: a single round has too few answers to judge by. The control is the worth of untrained copies' states.
+Content is what the state says of its own episode: another episode's state, or the mean of all, lacks it and is as much
+of a state. What the own state takes away by the truth of further episodes is no such content, and is subtracted.
+Compared with the initial state nothing is subtracted: that the rounds before leave any state at all may pay, too.
+
+A worth of 0 does not say that nothing depends on the state: predictions may move and be no better. So every check has
+the *effect* beside it, the mean distance of predictions with the changed state from the own ones, and "does not use"
+is said only where that is small, too. The *cost* in the tables is the rise of the loss. NOT evidence of what is used
+of a state: another episode's state differs in everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,8 +29,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
-from interp.results.measure import Control, Measure
+from interp.audit.trial import ALL, THRESHOLDS, Trial
+from interp.results.measure import Measure
 from interp.stats.intervals import Interval, mean_interval, ratio_interval
 from interp.support.session import remembered
 
@@ -38,63 +46,75 @@ class Change(StrEnum):
     MEAN = "the mean state of the round"
 
 
-def donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
-    """For each episode another one, drawn at random: a circle through all of them."""
+EITHER = (Change.INITIAL, Change.DONOR)
+"""Changes that are tabled of every channel."""
+_WITHOUT_CONTENT = (Change.DONOR, Change.MEAN)
+"""Changes that leave a state without what it says of its own episode."""
+_N_FURTHER = 8  # further episodes by whose truth chance is measured
+_LAGS = (0, 1, 2, 4)  # rounds after a change at which its effect is tabled
+
+
+def draw_donors(n_episodes: int, seed: int) -> Int[np.ndarray, " episode"]:
+    """Draw another episode for each episode: a circle through all of them, in random order."""
     order = np.random.default_rng([seed, 11]).permutation(n_episodes)
-    given = np.empty(n_episodes, np.int64)
-    given[order] = np.roll(order, 1)
-    return given
+    donor = np.empty(n_episodes, np.int64)
+    donor[order] = np.roll(order, 1)
+    return donor
 
 
-def alike(
+def draw_donors_alike(
     labels: Int[np.ndarray, " episode"], seed: int
 ) -> tuple[Int[np.ndarray, " episode"], Bool[np.ndarray, " episode"]]:
-    """For each episode another one with the same label, and whether there is one; itself where there is none."""
-    given, found = np.arange(len(labels)), np.zeros(len(labels), bool)
+    """Draw another episode with the same label for each episode; return also whether there is one.
+
+    An episode whose label no other has is its own donor.
+    """
+    donor = np.arange(len(labels))
+    has_donor = np.zeros(len(labels), bool)
     for label in np.unique(labels):
-        of = np.flatnonzero(labels == label)
-        given[of], found[of] = of[donors(len(of), seed)], len(of) > 1
-    return given, found
+        rows = np.flatnonzero(labels == label)
+        donor[rows] = rows[draw_donors(len(rows), seed)]
+        has_donor[rows] = len(rows) > 1
+    return donor, has_donor
 
 
-def limited(
+def change_states(
     trial: Trial, rounds: Sequence[int], change: str, channel: str = ALL
 ) -> Float[Tensor, "written episode row width"]:
-    """What some rounds read where ``change`` touches only the rows of ``channel``."""
-    own, seed = trial.read(rounds), trial.effort.seed
-    mean, n = own.mean(1, keepdim=True), own.shape[1]
-    if change == Change.INITIAL:
-        new = trial.run.latents[:, 0].expand_as(own)
-    elif change == Change.DONOR:
-        new = own[:, torch.from_numpy(donors(n, seed))]
-    elif change == Change.SAME:
-        answers = trial.run.choices.numpy(force=True)
-        rows = (torch.from_numpy(alike(answers[:, t], seed)[0]) for t in rounds)
-        new = torch.stack([state[of] for state, of in zip(own, rows, strict=True)])
-    elif (
-        change == Change.NOISE
-    ):  # the mean, and a Gaussian combination of deviations: their covariance at any rank
-        draws = torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).to(own)
-        new = mean + torch.einsum("ij,sjrw->sirw", draws, own - mean) / max(n - 1, 1) ** 0.5
-    elif change == Change.LATE:
-        new = trial.read([max(t - 1, 0) for t in rounds])
-    else:
-        new = mean.expand_as(own)
-    state, of_channel = own.clone(), trial.channels[channel]
-    state[:, :, of_channel] = new[:, :, of_channel]
+    """Return the states that rounds read, with the rows of a channel changed."""
+    own = trial.read(rounds)
+    rows = trial.channels[channel]
+    state = own.clone()
+    state[:, :, rows] = _new_states(trial, rounds, change, own)[:, :, rows]
     return state
 
 
-_OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
-"""Changes of single channels, and of what a state says alone."""
-_CHANCE = "the truth of other episodes"
-_OTHERS = 8  # by the truths of so many other episodes chance is measured
+def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -> Tensor:
+    seed = trial.effort.seed
+    n_episodes = own.shape[1]
+    mean = own.mean(1, keepdim=True)
+    if change == Change.INITIAL:
+        return trial.run.latents[:, 0].expand_as(own)
+    if change == Change.DONOR:
+        return own[:, torch.from_numpy(draw_donors(n_episodes, seed))]
+    if change == Change.SAME:
+        answers = trial.run.choices.numpy(force=True)
+        donors = [draw_donors_alike(answers[:, t], seed)[0] for t in rounds]
+        return torch.stack([own[i, torch.from_numpy(donor)] for i, donor in enumerate(donors)])
+    if change == Change.NOISE:  # a Gaussian combination of deviations has their covariance
+        generator = torch.Generator().manual_seed(seed)
+        draws = torch.randn(n_episodes, n_episodes, generator=generator).to(own)
+        noise = torch.einsum("ij,sjrw->sirw", draws, own - mean)
+        return mean + noise / max(n_episodes - 1, 1) ** 0.5
+    if change == Change.LATE:
+        return trial.read([max(t - 1, 0) for t in rounds])
+    return mean.expand_as(own)
 
 
 class _Influence(NamedTuple):
-    """What one kind of change does, by the round written and so many rounds on; NaN where there is nothing to see.
+    """The effect and the cost of a change, by the round written and rounds later; NaN where there is nothing to see.
 
-    An episode has ended, or no other gives the same answer, where that is what is changed to.
+    There is nothing to see after the last round, and where no other episode gives the same answer.
     """
 
     effect: Float[np.ndarray, "write episode lag"]
@@ -103,225 +123,281 @@ class _Influence(NamedTuple):
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
-    """What a change of a channel does."""
-    rounds, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
-    if change == Change.SAME:  # where another episode gives the same answer
-        classes, answers = trial.run.layout.kind == "classes", trial.run.choices.numpy(force=True)
-        there = (
-            np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in rounds])
-            if classes
-            else ~there
-        )
-    said = trial.continued(limited(trial, rounds, change, channel), rounds)
-    moved, parts = trial.distance(trial.distribution(said), trial.plain), []
-    for of in (moved, trial.losses(said) - trial.losses(trial.run.predictions)):
-        later = np.full(of.shape, np.nan)
-        for i, t in enumerate(rounds):
-            later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
-        parts.append(later)
-    return _Influence(*parts)
+    """Change a channel once, in each of the rounds written, and measure all later predictions."""
+    predictions = trial.continued(change_states(trial, trial.writes, change, channel), trial.writes)
+    effect = trial.distance(trial.distribution(predictions), trial.plain)
+    cost = trial.losses(predictions) - trial.own_losses
+    counted = _has_change(trial, change)
+    return _Influence(_by_lag(trial, effect, counted), _by_lag(trial, cost, counted))
 
 
-def mean(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
-    """The mean over writes, of those that there are, with its 95 % interval over episodes."""
-    return ratio_interval(
-        np.nansum(values, 0), np.isfinite(values).sum(0), participants=trial.whose
+def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
+    """Whether there is a state to change to: for some changes another episode that gives the same answer."""
+    if change != Change.SAME:
+        return np.ones((len(trial.writes), trial.shape[0]), bool)
+    if trial.run.layout.kind != "classes":
+        return np.zeros((len(trial.writes), trial.shape[0]), bool)
+    answers = trial.run.choices.numpy(force=True)
+    return np.stack([draw_donors_alike(answers[:, t], trial.effort.seed)[1] for t in trial.writes])
+
+
+def _by_lag(
+    trial: Trial,
+    values: Float[np.ndarray, "write episode round"],
+    counted: Bool[np.ndarray, "write episode"],
+) -> Float[np.ndarray, "write episode lag"]:
+    """Shift values so that the last axis counts rounds from the round written."""
+    shifted = np.full(values.shape, np.nan)
+    n_rounds = values.shape[2]
+    for i, t in enumerate(trial.writes):
+        shifted[i, counted[i], : n_rounds - t] = values[i, counted[i], t:]
+    return shifted
+
+
+def mean_over_writes(trial: Trial, values: Float[np.ndarray, "write episode"]) -> Interval:
+    """Return the mean over the finite entries, with its 95 % interval over episodes."""
+    counts = np.isfinite(values).sum(0)
+    return ratio_interval(np.nansum(values, 0), counts, participants=trial.whose)
+
+
+def predict_with(
+    trial: Trial, change: str, channel: str = ALL
+) -> Float[Tensor, "episode round *outcome"]:
+    """Predict with a changed state in every round from the second on."""
+    rows = trial.channels[channel]
+
+    def change_again(_: object, t: int, state: Tensor) -> Tensor:
+        changed = state.clone()
+        changed[:, rows] = change_states(trial, [t], change, channel)[0][:, rows]
+        return changed
+
+    first = change_states(trial, [1], change, channel)
+    return trial.continued(first, [1], again=change_again)[0]
+
+
+class _Worth(NamedTuple):
+    """The share of the loss that the own state takes away, and the mean distance by which predictions move.
+
+    ``change`` is what the own state was compared with.
+    """
+
+    change: str
+    share: Interval
+    effect: Interval
+
+
+def worth_of_content(trial: Trial, channel: str = ALL) -> _Worth:
+    """Return the worth of what a state says of its own episode, by the change of the highest lower bound."""
+    worths = [worth_by(trial, change, channel) for change in _WITHOUT_CONTENT]
+    return max(worths, key=lambda worth: worth.share.low)
+
+
+def worth_of_state(trial: Trial, channel: str = ALL) -> _Worth:
+    """Return the worth of the content where it pays; else that of having any state but the initial one."""
+    content_worth = worth_of_content(trial, channel)
+    if content_worth.share.low >= THRESHOLDS["worth"].value:
+        return content_worth
+    return worth_by(trial, Change.INITIAL, channel)
+
+
+@remembered
+def worth_by(trial: Trial, change: str, channel: str = ALL) -> _Worth:
+    """Return the worth of a channel's state compared with a change of it."""
+    return weigh(trial, predict_with(trial, change, channel), change, trial.scored)
+
+
+def weigh(
+    trial: Trial, changed: Float[Tensor, "episode round *outcome"], change: str, rounds: slice
+) -> _Worth:
+    """Compare predictions with a changed state with the own ones, in some rounds."""
+    whole = np.abs(trial.losses(changed)[:, rounds]).sum(1)
+    share = Interval(0.0, 0.0, 0.0)
+    if whole.any():
+        saved = (trial.losses(changed) - trial.own_losses)[:, rounds].sum(1)
+        if change in _WITHOUT_CONTENT:
+            saved = saved - _saved_by_chance(trial, changed, rounds)
+        share = ratio_interval(saved, whole, participants=trial.whose)
+    moved = trial.distance(trial.distribution(changed), trial.plain)[:, rounds]
+    return _Worth(change, share, mean_interval(moved.mean(1), participants=trial.whose))
+
+
+def _saved_by_chance(
+    trial: Trial, changed: Float[Tensor, "episode round *outcome"], rounds: slice
+) -> Float[np.ndarray, " episode"]:
+    """Return the loss that the own state takes away by the truth of further episodes."""
+    own = trial.run.predictions
+    saved = []
+    for i in range(_N_FURTHER):
+        rows = torch.from_numpy(draw_donors(trial.shape[0], trial.effort.seed + 1 + i))
+        difference = trial.losses(changed[rows]) - trial.losses(own[rows])
+        saved.append(difference[:, rounds].sum(1))
+    return np.mean(saved, axis=0)
+
+
+def used(trial: Trial, channel: str) -> Measure:
+    """Check whether the state of a channel lowers the loss, by the initial state and by another episode's."""
+    what = "what it carries" if channel == ALL else f"its {channel}"
+    worth = worth_of_state(trial, channel)
+    return Measure(
+        key="used",
+        claim="What is carried lowers the loss",
+        number=worth.share,
+        threshold=THRESHOLDS["worth"].value,
+        unit=f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}",
+        controls=trial.untrained(lambda copy: worth_by(copy, worth.change, channel).share),
+        about="" if channel == ALL else channel,
+        yes=f"uses {what}",
+        no=_deny(
+            worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
+        ),
+        rests_on=("without", "used", "by_round"),
+        caution="what is used of the state: another episode's differs in everything",
+        note=f"Predictions move by {worth.effect} with {worth.change}.",
     )
 
 
+def content(trial: Trial) -> Measure:
+    """Check whether the content of the state counts: another episode's is as much of a state as the own one."""
+    threshold = THRESHOLDS["worth"].value
+    initial = worth_by(trial, Change.INITIAL).share
+    worth = worth_of_content(trial)
+    note = f"Predictions move by {worth.effect} with {worth.change}."
+    if initial.low >= threshold > worth.share.high:
+        note += " It is a pause: the initial state costs answers, other states do not."
+    return Measure(
+        key="content",
+        claim="The content of its state counts, not its mere presence",
+        number=worth.share,
+        threshold=threshold,
+        unit=f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}",
+        controls=trial.untrained(lambda copy: worth_by(copy, worth.change).share),
+        yes="uses the content of its state",
+        no=_deny(
+            worth.effect,
+            unused="does not use the content of its state",
+            unpaid="predicts no better for the content of its state",
+        ),
+        rests_on=("without", "presence"),
+        caution="what is used of the content: another episode's differs in everything",
+        note=note,
+    )
+
+
+def _deny(effect: Interval, *, unused: str, unpaid: str) -> str:
+    """Return what is said of a state that takes no loss away: predictions may move all the same."""
+    return unused if effect.high < THRESHOLDS["worth"].value else unpaid
+
+
+def lasts(trial: Trial) -> Measure:
+    """Check whether a state is carried on, or made anew in every round: answers are judged one round later."""
+    claim = "The effect of its state lasts"
+    threshold = THRESHOLDS["worth"].value
+    if trial.shape[1] < 3 or worth_of_content(trial).share.high < threshold:
+        lacking = "no state whose replacement costs answers"
+        return Measure(key="lasts", claim=claim, lacking=lacking)
+    worths = [_worth_later(trial, change) for change in _WITHOUT_CONTENT]
+    worth = max(worths, key=lambda later: later.share.low)
+    return Measure(
+        key="lasts",
+        claim=claim,
+        number=worth.share,
+        threshold=threshold,
+        unit=f"share of the loss one round later that its state takes away, compared with {worth.change}",
+        controls=trial.untrained(lambda copy: _worth_later(copy, worth.change).share),
+        yes="carries its state on",
+        no=_deny(
+            worth.effect,
+            unused="makes its state anew in every round",
+            unpaid="predicts no better for its state one round later",
+        ),
+        rests_on=("used",),
+        note=_describe_decay(trial),
+    )
+
+
+def _worth_later(trial: Trial, change: str) -> _Worth:
+    """Return the worth of the content one round after the round that reads a changed state."""
+    rounds = range(1, trial.shape[1] - 1)
+    predictions = trial.continued(change_states(trial, rounds, change), rounds, horizon=2)
+    later = trial.run.predictions.clone()
+    for i, t in enumerate(rounds):
+        later[:, t + 1] = predictions[i, :, t + 1]
+    return weigh(trial, later, change, slice(max(2, trial.task.data.first_asked), None))
+
+
+def _describe_decay(trial: Trial) -> str:
+    """Say how much of the effect on predictions is left some rounds later, over the same rounds written."""
+    effect = influence(trial, ALL, Change.DONOR).effect
+    parts = []
+    for lag in _LAGS[1:]:
+        if lag >= trial.shape[1] - trial.writes[0]:
+            continue
+        later = effect[..., lag]
+        at_once = effect[..., 0][np.isfinite(later)].sum()
+        left = np.nansum(later) / max(at_once, 1e-12)
+        parts.append(f"{left:.2f} after {lag}")
+    return f"Of the effect on predictions, by rounds: {', '.join(parts)}."
+
+
 def table(trial: Trial) -> pd.DataFrame:
-    """Effect and cost of every change, by channel, at once and some rounds on."""
+    """Tabulate effect and cost of every change, by channel, at once and some rounds later."""
     rows = []
     for channel in trial.channels:
-        for change in Change if channel == ALL else _OF_EACH:
-            for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
-                effect, cost = (of[..., lag] for of in influence(trial, channel, change))
-                if n := int(np.isfinite(effect).sum()):
-                    numbers = {
-                        **mean(trial, effect).columns("effect"),
-                        **mean(trial, cost).columns("cost"),
-                    }
-                    rows.append(
-                        {"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n}
-                    )
+        for change in Change if channel == ALL else EITHER:
+            changed = influence(trial, channel, change)
+            for lag in _LAGS:
+                if lag >= trial.shape[1] or not np.isfinite(changed.effect[..., lag]).any():
+                    continue
+                row = {"channel": channel, "change": change, "rounds_on": lag}
+                row |= mean_over_writes(trial, changed.effect[..., lag]).columns("effect")
+                row |= mean_over_writes(trial, changed.cost[..., lag]).columns("cost")
+                row["n"] = int(np.isfinite(changed.effect[..., lag]).sum())
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
-    """Effect of another episode's state on the prediction of the same round, by channel and round."""
-    return pd.DataFrame(
-        {
-            "channel": channel,
-            "round": t,
-            **mean_interval(part[:, 0], participants=trial.whose).columns("effect"),
-        }
-        for channel in trial.channels
-        for t, part in zip(
-            trial.writes, influence(trial, channel, Change.DONOR).effect, strict=True
-        )
-    )
-
-
-def replaced(
-    trial: Trial, change: str, channel: str = ALL, axes: Tensor | None = None, again: bool = True
-) -> Float[Tensor, "episode round *outcome"]:
-    """Predictions where every round from the second on reads a changed state; without ``again``, the second alone.
-
-    With ``axes`` the state that a round would read is changed in these directions alone, else in rows of a channel.
-    """
-
-    def write(t: int, state: Tensor) -> Tensor:
-        new, rows, after = (
-            limited(trial, [t], change, channel)[0],
-            trial.channels[channel],
-            state.clone(),
-        )
-        if axes is not None:
-            return state + ((new - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(
-                1, state.shape[1:]
-            )
-        after[:, rows] = new[:, rows]
-        return after
-
-    first = write(1, trial.read([1])[0]).unsqueeze(0)
-    return trial.continued(
-        first, [1], again=(lambda _, t, state: write(t, state)) if again else None
-    )[0]
-
-
-def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Interval, float]:
-    """The share of the loss that the own state takes away beyond chance, by the change that shows it best; and chance.
-
-    Over rounds from the second. Chance is the same share by the truth of other episodes.
-    """
-    return _best([_worth(trial, change, channel) for change in changes])
-
-
-def _best(found: list[tuple[Interval, float]]) -> tuple[Interval, float]:
-    """A share that is wholly above the threshold, where there is one; the largest of them, or of all."""
-    return max(found, key=lambda one: (one[0].low >= THRESHOLDS["worth"].value, one[0].estimate))
-
-
-@remembered
-def _worth(trial: Trial, change: str, channel: str) -> tuple[Interval, float]:
-    return shares(
-        trial, replaced(trial, change, channel), slice(max(1, trial.task.data.first_asked), None)
-    )
-
-
-def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, float]:
-    """The share of the loss of the predictions ``without`` that the model's own are below it, beyond chance; chance."""
-
-    def fallen(rows: Tensor) -> Array:
-        lost, own = (trial.losses(of[rows])[:, rounds] for of in (without, trial.run.predictions))
-        return (lost - own).sum(1)
-
-    n, seed = trial.shape[0], trial.effort.seed
-    whole = np.abs(trial.losses(without)[:, rounds]).sum(1)
-    if not whole.any():
-        return Interval(0.0, 0.0, 0.0), 0.0
-    chance = np.mean([fallen(torch.from_numpy(donors(n, seed + 1 + i))) for i in range(_OTHERS)], 0)
-    share = ratio_interval(fallen(torch.arange(n)) - chance, whole, participants=trial.whose)
-    return share, float(chance.sum() / whole.sum())
-
-
-def used(trial: Trial, channel: str) -> Measure:
-    """Do right answers rest on the channel? By the worse of two changes: the initial state, and another episode's."""
-    what = "what it carries" if channel == ALL else f"its {channel}"
-    return _rests("used", trial, _OF_EACH, channel, verb="use", what=what)
-
-
-def content(trial: Trial) -> Measure:
-    """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
-    (none, _), (other, _) = worth(trial, [Change.INITIAL]), worth(trial, CONTENT)
-    pauses = none.low >= THRESHOLDS["worth"].value > other.high
-    note = (
-        "It is a pause: the initial state costs answers, another episode's does not."
-        if pauses
-        else ""
-    )
-    return replace(
-        _rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note
-    )
-
-
-def _rests(
-    key: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
-) -> Measure:
-    number, chance = worth(trial, changes, channel)
-    return claimed(
-        key,
-        number,
-        controls={
-            **trial.untrained(lambda copy: worth(copy, changes, channel)[0]),
-            _CHANCE: Control(chance),
-        },
-        about="" if channel == ALL else channel,
-        yes=f"{verb}s {what}",
-        no=f"does not {verb} {what}",
-    )
-
-
-def lasts(trial: Trial) -> Measure:
-    """Is a state carried on from round to round, or made anew from the inputs of each?
-
-    Another episode's state, or the mean of all, is written in a round, and answers are judged a round on.
-    """
-    if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < THRESHOLDS["worth"].value:
-        return claimed("lasts", lacking="no state whose replacement costs answers")
-    now, then = (influence(trial, ALL, Change.DONOR).effect[..., lag] for lag in (0, 1))
-    left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
-    number, chance = _lasts(trial)
-    controls = {**trial.untrained(lambda copy: _lasts(copy)[0]), _CHANCE: Control(chance)}
-    note = f"A round later, {left:.2f} of the effect on predictions is left."
-    return claimed("lasts", number, controls=controls, note=note)
-
-
-def _lasts(trial: Trial) -> tuple[Interval, float]:
-    rounds, found = list(range(1, trial.shape[1] - 1)), []
-    for change in CONTENT:
-        late = trial.run.predictions.clone()
-        said = trial.continued(limited(trial, rounds, change), rounds, horizon=2)
-        for i, t in enumerate(rounds):
-            late[:, t + 1] = said[i, :, t + 1]
-        found.append(shares(trial, late, slice(2, None)))
-    return _best(found)
+    """Tabulate the effect of another episode's state on the prediction of the same round, by channel and round."""
+    rows = []
+    for channel in trial.channels:
+        effects = influence(trial, channel, Change.DONOR).effect[..., 0]
+        for t, effect in zip(trial.writes, effects, strict=True):
+            interval = mean_interval(effect, participants=trial.whose)
+            rows.append({"channel": channel, "round": t, **interval.columns("effect")})
+    return pd.DataFrame(rows)
 
 
 def without(trial: Trial) -> pd.DataFrame:
-    """The share of the loss that the own state takes away, by channel and by what is read in every round instead."""
+    """Tabulate worth and effect by channel and by what is read in every round instead of the own state."""
     rows = []
     for channel in trial.channels:
-        for change in (*_OF_EACH, Change.MEAN):
-            number, chance = worth(trial, [change], channel)
-            rows.append(
-                {"channel": channel, "change": change, **number.columns("worth"), "chance": chance}
-            )
+        for change in (*EITHER, Change.MEAN):
+            worth = worth_by(trial, change, channel)
+            row = {"channel": channel, "change": change}
+            row |= worth.share.columns("worth") | worth.effect.columns("effect")
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def presence(trial: Trial) -> pd.DataFrame:
-    """The loss of the last round by content x presence: the own state, or the mean of all; of that round, or at first.
+    """Tabulate the loss of the last round by content and presence of the state that it reads.
 
-    "Own content, no presence" is what sets the episode apart from the others, added to the initial state.
+    The content is the own state's or the mean of all; absent is the initial state. "Own content, no presence" is what
+    sets the episode apart from the others, added to the initial state.
     """
     last = [trial.shape[1] - 1]
-    state, initial = trial.read(last), trial.run.latents[:, 0].unsqueeze(0)
+    state = trial.read(last)
     mean = state.mean(1, keepdim=True).expand_as(state)
-    cells = {
+    initial = trial.run.latents[:, 0].unsqueeze(0)
+    states = {
         ("own", "yes"): state,
         ("none", "yes"): mean,
         ("own", "no"): state - mean + initial,
         ("none", "no"): initial,
     }
-    losses = {
-        cell: trial.losses(trial.continued(read, last))[0, :, -1] for cell, read in cells.items()
-    }
-    return pd.DataFrame(
-        {
-            "content": said,
-            "presence": there,
-            **mean_interval(loss, participants=trial.whose).columns("loss"),
-        }
-        for (said, there), loss in losses.items()
-    )
+    rows = []
+    for (content_of, present), changed in states.items():
+        loss = trial.losses(trial.continued(changed, last))[0, :, -1]
+        interval = mean_interval(loss, participants=trial.whose)
+        rows.append({"content": content_of, "presence": present, **interval.columns("loss")})
+    return pd.DataFrame(rows)

@@ -1,6 +1,6 @@
 """``interp models``, what can be loaded; ``interp evaluate``, what it is worth; ``interp audit``, whether it uses it.
 
-An audit asks of what a model carries: is it used, for what, when, how does it move, and is it a shortcut?
+An audit runs six robustness checks of what a model carries: is it used, read, for its content, for how long, where?
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _audit(
     seed: int = 0,
     out: Path = Path("output/audits"),
 ) -> None:
-    """Check eleven claims that critics of latent reasoning doubt: is the carried state really used?"""
+    """Run six robustness checks of the carried state: is it really used, and for what?"""
     from interp.audit import FULL, QUICK
     from interp.audit import audit as ask
 

@@ -42,7 +42,6 @@ def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, 
     """The words of an audit: one column a claim, the channels apart from all that is carried."""
     words = {one.key: one.verdict for one in found if not one.about}
     words["by channel"] = "; ".join(f"{one.about}: {one.verdict}" for one in found if one.about)
-    words["moves"] = found["settles"].note.partition(".")[0].removeprefix("It ")
     shipped = name not in KINDS and name != PLAIN
     size = "full" if full else "quick"
     return {

@@ -1,4 +1,4 @@
-"""What is planted is named: machines that use their state, that carry an idle one, pauses, shortcuts, known maps.
+"""What is planted is named: machines that use their state, that carry an idle one, pauses, shortcuts.
 
 Thresholds were chosen with those that are seen; no word about one that was held out may be wrong. "Undecided" is no
 wrong word, and no right one: how many must be right is the count that was measured when they were first run.
@@ -19,27 +19,24 @@ ALIKE = {
     "more ancestors",
     "reads its thought",
     "depth-first",
+    "one round late",
 }
 ALIKE |= {"search from both ends"}
 """Each is another machine of a kind that is judged by default: a search, a shortcut, two channels; late, or ahead."""
-MAPS = {"two fixed points", "drift only", "expanding map"}
-"""How these move is told by default in ``test_questions``."""
-SLOW = pytest.mark.slow(
-    reason="Jacobians and adversarial graphs: two to 15 seconds of one core each"
-)
-UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
-"""Where so many episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
+SLOW = pytest.mark.slow(reason="adversarial graphs: two to 15 seconds of one core each")
+UNSURE = {("undirected search", "side")}
+"""Where a machine holds both candidates in the end, and takes neither side."""
 
 
-SMALLER = replace(SMALL, episodes=32, writes=3, held=24, along=1)
+SMALLER = replace(SMALL, episodes=32, writes=3)
 """As much as those need that are judged by default."""
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED]
+    "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE else ()) for k in PLANTED]
 )
 def test_what_is_planted_is_named(key):
-    found = audit(PLANTED[key].make(), effort=SMALL if key in LONG | ALIKE | MAPS else SMALLER)
+    found = audit(PLANTED[key].make(), effort=SMALL if key in LONG | ALIKE else SMALLER)
     words = {question: said(found, question) for question in PLANTED[key].right}
     expected = {
         q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()

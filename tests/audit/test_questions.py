@@ -1,4 +1,4 @@
-"""The numbers behind the words: napkin maps with known spectra, cycles and fixed points; swaps; heuristics and ties."""
+"""The numbers behind the verdicts: swaps of states, directions, heuristics and ties, fixed points of napkin maps."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ import torch
 from torch import nn
 
 import interp
-from interp.audit import THRESHOLDS, Scope, content, dynamics, fixed_points, shortcuts, timing, used
+from interp.audit import THRESHOLDS, Scope, content, fixed_points, shortcuts, used
 from interp.audit.trial import ALL, Trial
-from interp.audit.used import Change, alike, donors, limited
+from interp.audit.used import Change, change_states, draw_donors, draw_donors_alike
 from interp.stats.intervals import Interval
 from interp.stats.refit import PLATEAU
 from interp.support.session import session
 from interp.tasks import experts
-from tests.audit.planted import SMALL, TURN, cached, moving
+from tests.audit.planted import SMALL, cached, moving
 from tests.refusals import refuses
 
-TINY = Scope(episodes=12, rounds=6, writes=3, away=1, held=30, jacobians=2, along=8, copies=2)
+TINY = Scope(episodes=12, rounds=6, writes=3, copies=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,17 +39,17 @@ def majority():
 
 def test_every_change_is_what_it_is_called(majority):
     starts, run = majority.writes, majority.run
-    state = {change: limited(majority, starts, change) for change in Change}
+    state = {change: change_states(majority, starts, change) for change in Change}
     own = majority.read(starts)
     assert all(part.shape == own.shape for part in state.values())
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
     assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
-    given = donors(len(own[0]), majority.effort.seed)
+    given = draw_donors(len(own[0]), majority.effort.seed)
     assert (given != np.arange(len(given))).all() and sorted(given) == list(range(len(given)))
     assert torch.equal(state[Change.DONOR][2], own[2][torch.from_numpy(given)])
     assert torch.allclose(state[Change.MEAN][1], own[1].mean(0).expand_as(own[1]))
     labels = run.choices[:, starts[1]].numpy()
-    same, found = alike(labels, majority.effort.seed)
+    same, found = draw_donors_alike(labels, majority.effort.seed)
     assert (labels[same] == labels).all() and (same[found] != np.arange(len(labels))[found]).all()
     assert torch.equal(state[Change.SAME][1], own[1][torch.from_numpy(same)])
 
@@ -61,7 +61,7 @@ def test_noise_has_the_covariance_of_the_states(majority):
     several = []
     for seed in range(20):
         other = replace(majority, effort=replace(majority.effort, seed=seed))
-        several.append(limited(other, starts, Change.NOISE)[0].flatten(1).double())
+        several.append(change_states(other, starts, Change.NOISE)[0].flatten(1).double())
     drawn = torch.cat(several)
     assert torch.allclose(
         torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max())
@@ -86,7 +86,7 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
 def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     """The influence of a swap in round 3, by another route."""
     (start,) = [t for t in majority.writes if t == 3]
-    given = torch.from_numpy(donors(majority.shape[0], majority.effort.seed))
+    given = torch.from_numpy(draw_donors(majority.shape[0], majority.effort.seed))
     hooked = interp.rollout(
         majority.model,
         majority.episodes,
@@ -99,60 +99,6 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     assert (effect[:, :start] == 0).all() and effect[:, start].mean() > 0.05
 
 
-def test_linear_maps_have_their_spectra():
-    matrix = [[0.5, 0.3, 0.0], [0.0, -0.25, 0.1], [0.0, 0.0, 0.1]]
-    found = dynamics.stretch(of(moving(matrix)))
-    assert np.allclose(
-        found["singular"], np.linalg.svd(np.array(matrix), compute_uv=False), atol=1e-6
-    )
-    assert np.isclose(found["exponents"][0], np.log(0.5), atol=0.08)  # of eight rounds
-    assert (found["singular_low"] <= found["singular"] + 1e-9).all() and found["floor"].max() < -20
-    turned = dynamics.stretch(of(moving(TURN)))
-    assert np.allclose(turned["singular"], 1, atol=1e-6) and np.allclose(
-        turned["exponents"], 0, atol=1e-6
-    )
-    flat = dynamics.stretch(of(moving([[0.5, 0.0], [0.0, 0.0]])))
-    assert flat["exponents"][1] <= flat["floor"][1] + 1e-9  # below what differences resolve
-
-
-@pytest.mark.parametrize(
-    ("matrix", "options", "word", "more"),
-    [
-        ([[0.5]], {}, "settles", ""),
-        ([[0.0]], {}, "settles", ""),
-        (TURN, {}, "cycles", "Period 3"),
-        ([[-1.0]], {}, "cycles", "Period 2"),
-        ([[1.0]], {"drift": [0.5], "inputs": 0.0}, "drifts", "all episodes step alike"),
-        ([[1.0]], {}, "drifts", "each episode steps its own way"),
-        ([[1.3]], {}, "expands", ""),
-        ([[0.97]], {}, "", "still shrink"),
-    ],
-)
-def test_movements_of_known_maps(matrix, options, word, more):
-    orbit = dynamics.orbit(of(moving(matrix, **options)))
-    assert len(orbit.states) == TINY.held + 1  # also where it came to rest before
-    found, _, note = dynamics.kind(orbit)
-    assert (found, more in note) == (word, True)
-
-
-def test_a_step_that_may_be_too_large_is_no_rest():
-    """One of 32 episodes still moves by .004: .0007 over all, and .0012 where three of them are drawn."""
-    states = np.zeros((12, 32, 1))
-    states[-1, 0] = 0.004
-    word, last, _ = dynamics.kind(dynamics._Orbit(states, 1.0, np.zeros(32), np.arange(32)))
-    assert word == "" and last.estimate < 0.001 < last.high
-
-
-def test_two_fixed_points_are_two_ends():
-    found = dynamics.ends(of(moving([[1.0]], inputs=0.2, bend=3.0), SMALL))
-    assert (
-        (found["kind"] == "settles").all()
-        and (found["ends"] == 2).all()
-        and (found["largest_share"] < 0.95).all()
-    )
-    assert (dynamics.ends(of(moving([[0.5]])))["ends"] == 1).all()
-
-
 def test_four_directions_carry_what_four_log_weights_say(majority):
     measure = content.few(majority, is_used=True)
     assert (
@@ -163,71 +109,6 @@ def test_four_directions_carry_what_four_log_weights_say(majority):
     assert content.few(majority, is_used=False).verdict == "not applicable"
     doses = content.doses(majority).set_index("dose")["share"]
     assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
-    turned = content.turning(majority, k=2)
-    assert (turned["overlap_low"] <= turned["overlap"] + 1e-9).all() and (
-        turned["overlap"] <= 1 + 1e-9
-    ).all()
-
-
-@pytest.mark.parametrize("name", ["wma-handwired", "wma-gru"])
-def test_a_write_in_every_round_is_the_write_of_that_round_and_a_write_once_is_not(name):
-    trial = of(interp.load(name, **({"n_experts": 4} if name == "wma-handwired" else {})), SMALL)
-    found, donor = content.repeated(trial), used.influence(trial, ALL, Change.DONOR)
-    told = found.set_index(["directions", "written", "round"])["effect"]
-    whole = max(found["directions"])
-    assert set(found["directions"]) == ({4} if name == "wma-handwired" else {4, 48})
-    for i, t in enumerate(trial.writes):
-        assert told[whole, "in every round", t] == pytest.approx(donor.effect[i, :, 0].mean())
-        assert told[whole, "once", t] == pytest.approx(
-            donor.effect[0, :, t - trial.writes[0]].mean()
-        )
-    first, last = trial.writes[0], trial.writes[-1]
-    for n in set(found["directions"]):
-        assert told[n, "in every round", first] == told[n, "once", first]
-        assert told[n, "in every round", last] > 1.5 * told[n, "once", last]
-
-
-def looping(shares):
-    """Weighted Majority in a loop of as many cycles, each of which makes its share of the update."""
-
-    class Looped(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block, self.cycle = torch.nn.Identity(), 0
-            self.gain = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
-
-        def reset_parameters(self):
-            self.gain.data.zero_()
-
-    def hear(module, fed):
-        module.cycle = 0
-        said, truth = fed.tokens[:, 3:11:2], fed.tokens[:, -2:-1]
-        return (said == truth).double()
-
-    def inject(module, z, heard):
-        module.cycle += 1
-        return z + shares[module.cycle - 1] * heard
-
-    def read(module, z, fed):
-        one = ((module.gain * z).softmax(-1) * (fed.tokens[:, 3:11:2] - 3)).sum(-1)
-        return torch.stack([1 - one, one], -1).clamp_min(1e-9).log()
-
-    given = {"cycles": len(shares), "shape": (4,), "hear": hear, "read": read, "inject": inject}
-    return interp.machines.loop(Looped(), "experts", sizes={"n_experts": 4}, **given)
-
-
-def test_the_prediction_is_read_out_after_each_inner_cycle():
-    trial = of(looping((0.25, 0.0, 0.75)))
-    found = timing.cycles(trial).set_index("cycles")
-    rounds = [t for t in trial.writes if t + 1 < trial.shape[1]]
-    read, left = trial.read(rounds), trial.read([t + 1 for t in rounds])
-    for cycle, share in enumerate((0.0, 0.25, 0.25, 1.0)):
-        said = trial.continued(read + share * (left - read), [t + 1 for t in rounds], horizon=1)
-        losses = [trial.losses(part)[:, t + 1] for part, t in zip(said, rounds, strict=True)]
-        assert found.loc[cycle, "next"] == pytest.approx(np.mean(losses), rel=1e-6)
-    own = trial.losses(trial.run.predictions)[:, rounds].mean()
-    assert np.allclose(found["loss"].iloc[1:], own)  # it answers before its cycles
-    assert timing.cycles(of(cached())).empty
 
 
 def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_it(monkeypatch):
@@ -244,7 +125,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
             sizes.append(len(memory[rows]))
             return Interval(x := next(scores), x - 0.05, x + 0.05)
 
-        monkeypatch.setattr(content, "_r2", r2)
+        monkeypatch.setattr(content, "_score", r2)
         return content.decoded(trial)
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
@@ -274,7 +155,7 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
     def few(*_):
         return Interval(0.1, 0.05, 0.15)
 
-    monkeypatch.setattr(content, "_r2", few)
+    monkeypatch.setattr(content, "_score", few)
     assert (
         content.decoded(trial).verdict == "undecided"
     )  # too few episodes for a half of them to be read
@@ -285,33 +166,16 @@ def test_content_and_presence_are_told_apart(majority):
     assert loss["own", "yes"] < min(loss["none", "yes"], loss["none", "no"])
 
 
-def test_the_algorithm_of_a_handwired_machine_is_never_ahead_of_it(majority):
-    assert np.allclose(
-        timing._readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6
-    )
-
-
-def test_a_search_is_at_rest_when_nothing_is_added():
-    model = interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False)
-    trial = of(model)
-    rest = timing._at_rest(trial.algorithm, trial.algorithm.run(trial.episodes))
-    sets = trial.algorithm.run(trial.episodes)["reached"]
-    for e, t in enumerate(rest):
-        assert (sets[e, t:] == sets[e, t]).all() if t < trial.shape[1] else True
-        assert t == 0 or t >= len(sets[e]) or (sets[e, t] != sets[e, t - 1]).any()
-    assert 1 < rest.mean() < trial.shape[1]
-
-
 def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
     trial = of(interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False))
     for key in ("fewer_parents", "nearer_undirected"):
-        found = shortcuts.adversarial(trial, trial.heuristics[key])
+        found = shortcuts.find_adversarial(trial, trial.heuristics[key])
         assert (found.heuristic - found.algorithm > 0.05).all() and len(found.heuristic) >= 8
         assert found.side().estimate == 1.0
 
 
 def test_right_wrong_and_easy_are_apart(majority):
-    masks = shortcuts.groups(majority)
+    masks = shortcuts.group_rounds(majority)
     assert (masks["right"] | masks["wrong"] | masks["open"]).all()
     assert (
         not (masks["right"] & masks["wrong"]).any()
