@@ -1,8 +1,9 @@
-"""Where is it held? Every target, with its controls, at every component, layer, position and round window.
+"""Where can it be read? Every target, with its controls, at every component, layer, position and round window.
 
-A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge; classes as indicators) and
-its controls. Finished cells are kept: an interrupted sweep goes on where it stopped. Hundreds of cells are looked at,
-each word at its own level, so that a map shows where to intervene and is no evidence by itself.
+A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge, classes as indicators; or an
+estimator of scikit-learn) and its controls. Finished cells are kept: an interrupted sweep goes on where it stopped.
+Hundreds of cells are looked at, each word at its own level, so that a map shows where to intervene and is no evidence
+by itself.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from interp.support.files import writable
 from interp.support.provenance import provenance
 from interp.support.session import Finished, session
 from interp.support.workers import bar, each, one_thread, share
+from probes import estimators
 from probes.activations import without_rounding
-from probes.controls import DESCRIPTIONS, GroupedTargets, Problem
+from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
 from probes.fitting import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
@@ -91,13 +93,53 @@ class SweepResult(Result):
         return self.frame.copy()
 
     def _draw(self, figures: Any) -> Any:
-        """The first target's heat map."""
-        require_columns("a sweep", self.frame, "target")
-        return self.heatmap(str(next(iter(self.frame["target"]), "")))
+        """Draw the first target: layers by rounds where each round was swept by itself."""
+        require_columns("a sweep", self.frame, "target", "start", "stop")
+        target = str(next(iter(self.frame["target"]), ""))
+        is_per_round = (self.frame["stop"] - self.frame["start"] == 1).all()
+        if is_per_round and self.frame["start"].nunique() > 1:
+            return self.heatmap_by_round(target)
+        return self.heatmap(target)
+
+    @checked
+    def heatmap_by_round(self, target: str) -> Figure:
+        """Draw one target of a sweep with ``per_round=True``: layers by rounds, one panel per component and position.
+
+        The number is R2, or the skill of a classifier. Rounds count from 0; a round in which the target does not vary
+        is blank.
+        """
+        from interp.results.figures import heatmaps
+
+        require_columns(
+            "a sweep", self.frame, "target", "start", "stop", "position", "layer", "component"
+        )
+        if target not in set(self.frame["target"]):
+            raise unknown_name("swept target", target, self.frame["target"].unique(), limit=40)
+        rows = self.frame[self.frame["target"] == target]
+        windows = sorted(set(zip(rows["start"], rows["stop"], strict=True)))
+        require(
+            all(stop - start == 1 for start, stop in windows),
+            f"windows {', '.join(map(str, windows[:4]))} are of several rounds; sweep with per_round=True, or draw one "
+            "by heatmap(target, window)",
+        )
+        layers = ["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]]
+        rows = rows.assign(layer=layers, position=rows["position"].fillna(""))
+        rounds = range(int(rows["start"].min()), int(rows["stop"].max()))
+        grids = {}
+        for (component, position), part in rows.groupby(["component", "position"], sort=False):
+            grid = part.pivot_table(index="layer", columns="start", values="number", sort=False)
+            name = f"{component} at {position}" if position else str(component)
+            grids[name] = grid.reindex(columns=rounds)
+        label = str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
+        figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
+        for axes in figure.axes[: len(grids)]:
+            axes.set_xlabel("round")
+        figure.suptitle(target)
+        return figure
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
-        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
+        """Draw one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
         """
@@ -152,6 +194,8 @@ def sweep(
     layers: Iterable[int] | Literal["all"] = "all",
     positions: str | Iterable[str] = "all",
     windows: Sequence[_Window] | None = None,
+    per_round: bool = False,
+    estimator: Any = None,
     n_untrained: int = 1,
     seed: int = 0,
     cache: str | Path | None = None,
@@ -168,6 +212,9 @@ def sweep(
             what is added to it, or every point of a machine without one.
         layers, positions: cycles, of a loop within the round; labels of the layout, or "all".
         windows: (first round, round after the last); all rounds when None.
+        per_round: probe each round by itself, in which the targets vary; drawn as layers by rounds.
+        estimator: a regressor or classifier of scikit-learn, cloned for every fold; the ridge probe when None. A
+            classifier needs targets that are classes.
         n_untrained, seed: untrained copies, of which the best counts in each cell; of them, the folds and shuffles.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.support.workers.each` and
@@ -184,29 +231,27 @@ def sweep(
     participants = getattr(episodes, "participants", None)
     warn_of_few(len(episodes if participants is None else np.unique(participants)))
     integer("n_jobs", n_jobs, most=1024)
-    n_rounds = episodes.n_rounds
-    spans = (
-        [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
-    )
-    require(
-        bool(spans),
-        "no windows were given; give (first round, round after the last), or None for all rounds",
-    )
-    for start, stop in spans:
-        require(
-            0 <= start < stop <= n_rounds,
-            f"window ({start}, {stop}) is not within the rounds; give 0 <= start < stop <= {n_rounds}",
-        )
+    kind = RIDGE if estimator is None else estimators.kind(estimator)
+    spans = _spans(windows, per_round, episodes.n_rounds)
     layout = model.layout.fit(episodes)
     if components is None:
         stream = [key for key in _COMPONENTS if key in model.points]
         components = stream if "resid_post" in stream else list(model.points)
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
+    for value in values:
+        require(
+            not kind.of_classes or value.kind == "class",
+            f"target {value.key!r} is a number, not a class; sweep it with a regressor, or leave estimator= out",
+        )
+    if per_round:
+        spans = _varying(values, spans)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
-    in_windows = _of_windows(model, episodes, values, spans, seed, elsewhere)
+    in_windows = _of_windows(
+        model, episodes, values, spans, seed, elsewhere, kind=kind, described=repr(estimator)
+    )
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
@@ -237,7 +282,46 @@ def sweep(
         "n_rounds": episodes.n_rounds,
     }
     about |= {} if run.missing is None else {"counted": counted_of(run.missing)}
-    return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
+    about |= {"alphas": list(ALPHAS)} if estimator is None else {"estimator": repr(estimator)}
+    return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS))
+
+
+def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
+    """Return the windows that are swept."""
+    require(
+        not (per_round and windows is not None),
+        "give windows= or per_round=True, not both: either says which rounds are probed together",
+    )
+    if per_round:
+        return [(t, t + 1) for t in range(n_rounds)]
+    if windows is None:
+        return [(0, n_rounds)]
+    spans = [(int(start), int(stop)) for start, stop in windows]
+    require(
+        bool(spans),
+        "no windows were given; give (first round, round after the last), or None for all rounds",
+    )
+    for start, stop in spans:
+        require(
+            0 <= start < stop <= n_rounds,
+            f"window ({start}, {stop}) is not within the rounds; give 0 <= start < stop <= {n_rounds}",
+        )
+    return spans
+
+
+def _varying(values: Sequence[TargetValues], spans: Sequence[_Window]) -> list[_Window]:
+    """Return the rounds in which every target varies: there is nothing to decode in the others."""
+    varying = []
+    for start, stop in spans:
+        cuts = [value.rounds(start, stop) for value in values]
+        if all(cut.as_numbers().varies for cut in cuts):
+            varying.append((start, stop))
+    keys = ", ".join(repr(value.key) for value in values)
+    require(
+        bool(varying),
+        f"in no single round do all of {keys} vary, so there is nothing to decode; sweep other targets",
+    )
+    return varying
 
 
 def _of_windows(
@@ -247,11 +331,24 @@ def _of_windows(
     windows: Sequence[_Window],
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
+    *,
+    kind: Kind = RIDGE,
+    described: str = "",
 ) -> list[_Shared]:
-    """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
+    """Return what the cells of each window share.
+
+    Args:
+        model, episodes: of the sweep.
+        values: the targets, in all rounds.
+        windows: first round and round after the last.
+        seed: of folds and shuffles.
+        elsewhere: targets of the untrained copies' episodes, where these are others.
+        kind: of probe.
+        described: the estimator with its settings, on which finished cells depend, too.
+    """
     fed = [part.numpy() for part in model.layout.fit(episodes).encoded(episodes).tensors().values()]
     about, shared = (
-        (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, values[0].participants),
+        (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, described, fed, values[0].participants),
         [],
     )
     for start, stop in windows:
@@ -267,7 +364,7 @@ def _of_windows(
             GroupedTargets(each, as_groups(None, len(each[0].values), each[0].participants), seed)
             for each in (cut, there)
         )
-        shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest, blank))
+        shared.append(_Shared((start, stop), Problem.of(sample, kind), digest, blank))
     return shared
 
 

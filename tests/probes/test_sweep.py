@@ -7,6 +7,7 @@ import pytest
 
 import interp
 import probes
+from interp.stats.refit import totals
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes.fitting import fit_targets
@@ -287,3 +288,81 @@ def test_qlearning_learned_holds_columns_and_td_components():
         assert np.isfinite([result.number.low, result.number.high]).all()
     assert columns[0].r2 >= 0.85
     assert components[0].r2 >= 0.7
+
+
+@pytest.mark.parametrize("per_round", [False, True], ids=["all rounds", "each round"])
+def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
+    """R2 of ``Ridge(10)`` at one site, by a loop over our folds with scikit-learn alone."""
+    from sklearn.linear_model import Ridge
+
+    episodes = experts.sample(n_episodes=25, n_rounds=6, n_experts=2, seed=3)
+    model = interp.load("wma-handwired", n_experts=2).untrained(1)
+    swept = probes.sweep(
+        model,
+        episodes,
+        ["log_weights"],
+        components="resid_post",
+        layers=[1, 2],
+        positions=["w?"],
+        estimator=Ridge(10.0),
+        per_round=per_round,
+        n_jobs=1,
+    )
+    run = interp.rollout(model, episodes, names_filter=["blocks.2.hook_resid_post"])
+    cache = run.cache["blocks.2.hook_resid_post"]
+    activations = cache[:, :, model.layout.fit(episodes).position("w?")].double().numpy()
+    target = probes.targets.log_weights(episodes).values
+    folds = np.random.default_rng(0).permutation(np.arange(25) % 5)
+    rows = swept.to_frame().query("layer == 2").set_index("start")["number"]
+    assert list(rows.index) == (list(range(6)) if per_round else [0])
+    for start, number in rows.items():
+        rounds = slice(start, start + 1) if per_round else slice(None)
+        x, y = activations[:, rounds], target[:, rounds]
+        missed = 0.0
+        for fold in range(5):
+            train, test = folds != fold, folds == fold
+            fitted = Ridge(10.0).fit(x[train].reshape(-1, x.shape[-1]), y[train].reshape(-1, 2))
+            predicted = fitted.predict(x[test].reshape(-1, x.shape[-1]))
+            missed += ((y[test].reshape(-1, 2) - predicted) ** 2).sum()
+        assert number == pytest.approx(1 - missed / totals(y).sum())
+
+
+def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    episodes = experts.sample(n_episodes=25, n_rounds=4, n_experts=2, seed=0)
+    model = interp.load("wma-handwired", n_experts=2)
+    swept = probes.sweep(
+        model,
+        episodes,
+        ["label"],
+        components="resid_post",
+        positions=["p?", "w?"],
+        estimator=make_pipeline(StandardScaler(), LogisticRegression()),
+        per_round=True,
+        n_jobs=1,
+    )
+    frame = swept.to_frame()
+    read = frame[(frame["layer"] == 1) & (frame["position"] == "w?")]
+    assert read["start"].tolist() == [0, 1, 2, 3]
+    assert (read["number"] == 1).all()
+    figure = swept.plot()
+    assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == [
+        "resid_post at p?",
+        "resid_post at w?",
+    ]
+    image = figure.axes[1].images[0].get_array()
+    assert image.shape == (frame["layer"].nunique(), 4)
+    assert (image[list(dict.fromkeys(frame["layer"])).index(1)] == 1).all()
+
+
+def test_estimators_and_rounds_of_a_sweep_are_checked_first(model, episodes):
+    from sklearn.linear_model import LogisticRegression
+
+    wrong = {"estimator": LogisticRegression(), "n_jobs": 1}
+    refuses("is a number, not a class", probes.sweep, model, episodes, ["log_weights"], **wrong)
+    refuses("regressor or classifier", probes.sweep, model, episodes, ["label"], estimator="ridge")
+    both = {"windows": [(0, 2)], "per_round": True}
+    refuses("not both", probes.sweep, model, episodes, ["label"], **both)
