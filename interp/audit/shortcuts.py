@@ -12,6 +12,7 @@ all rounds can hide that a state is used only where the model is wrong, or where
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -263,7 +264,7 @@ def group_table(trial: Trial) -> pd.DataFrame:
             changed = influence(trial, ALL, change)
             effect = np.where(in_group, changed.effect[..., 0], np.nan)
             cost = np.where(in_group, changed.cost[..., 0], np.nan)
-            row = {"group": name, "change": change}
+            row: dict[str, Any] = {"group": name, "change": change}
             row |= mean_over_writes(trial, effect).columns("effect")
             row |= mean_over_writes(trial, cost).columns("cost")
             rows.append({**row, "n": int(in_group.sum())})

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -373,7 +373,7 @@ def without(trial: Trial) -> pd.DataFrame:
     for channel in trial.channels:
         for change in (*EITHER, Change.MEAN):
             worth = worth_by(trial, change, channel)
-            row = {"channel": channel, "change": change}
+            row: dict[str, Any] = {"channel": channel, "change": change}
             row |= worth.share.columns("worth") | worth.effect.columns("effect")
             rows.append(row)
     return pd.DataFrame(rows)
