@@ -105,12 +105,24 @@ def _few(names: Any) -> str:
 class Cache(dict[str, Any]):
     """Activations by name; at a prompt their names and shapes, not their numbers.
 
-    >>> Cache({"blocks.1.attn.hook_pattern": 0})["blocks.1.attn.hook_patern"]
+    TransformerLens' short names work, too, as do the keys of an adapted machine's points.
+
+    >>> cache = Cache({"blocks.1.attn.hook_pattern": 0, "points.cell": 1, "points.cycle.2": 2})
+    >>> cache["pattern", 1], cache["cell"], cache["cycle", 2]
+    (0, 1, 2)
+    >>> cache["blocks.1.attn.hook_patern"]
     Traceback (most recent call last):
     interp.support.errors.InputError: unknown cached activation 'blocks.1.attn.hook_patern'; did you mean ...
     """
 
-    def __missing__(self, name: object) -> Any:
+    def __missing__(self, key: object) -> Any:
+        full_names = _full_names(key)
+        for full_name in full_names:
+            if full_name in self:
+                return self[full_name]
+        name: object = key
+        if full_names and not isinstance(key, str):
+            name = full_names[0]
         raise InputError(
             f"{unknown_name('cached activation', name, self)}; names_filter=[{name!r}] caches it"
         )
@@ -121,6 +133,19 @@ class Cache(dict[str, Any]):
         return "\n".join(
             [f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more]
         )
+
+
+def _full_names(key: object) -> list[str]:
+    """Return the hook points that a short name may stand for: ``"embed"``, ``("pattern", 1)``, ``("cycle", 2)``."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if not parts or not isinstance(parts[0], str):
+        return []
+    from transformer_lens.utilities import get_act_name
+
+    of_a_point = ".".join(["points", *map(str, parts)])
+    if len(parts) > 3:
+        return [of_a_point]
+    return [get_act_name(*parts), of_a_point]
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:

@@ -143,7 +143,24 @@ class BoundRounds:
 
 @checked
 def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
-    """Bind chosen rounds of rollouts with the same layout, such as a clean and a corrupted one, to their model."""
+    """Bind chosen rounds of rollouts to their model, for TransformerLens' tools, which call ``model(tokens)``.
+
+    Args:
+        model: the transformer that was run.
+        runs: rollouts with the same layout, such as a clean and a corrupted one.
+        rounds: the rounds that are bound.
+
+    Returns:
+        The model with a bank of rounds; a row of ``bound.tokens[i]`` stands for a round of the i-th rollout.
+
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-learned")
+    >>> bound = bind(model, interp.rollout(model, experts.sample(2, 5, 4, seed=0)), rounds=[1, 3])
+    >>> logits, cache = bound.run_with_cache(bound.tokens[0])       # episode 0 in rounds 1 and 3, then episode 1
+    >>> tuple(logits.shape), tuple(cache["pattern", 0].shape)
+    ((4, 13, 2), (4, 4, 13, 13))
+    """
     require(bool(runs), "bind needs at least one rollout")
     layout = runs[0].layout
     require(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from transformer_lens import ActivationCache, FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
-from interp.core.display import described
+from interp.core.algorithm import Episodes
+from interp.core.display import Cache, described
 from interp.core.machine import Channel, Component, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig
@@ -118,6 +120,48 @@ class HookedMachine(HookedRootModule):
 
     def _fires(self, name: str) -> bool:
         return True
+
+    # Episodes, as HookedTransformer takes texts.
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Return the predictions of episodes, ``[episode, round, ...]``; a batch of rounds goes to ``forward``."""
+        if _are_episodes(args):
+            return _roll_out(self, *args, **options).predictions
+        if len(args) == 1 and not options:
+            raise InputError(
+                f"{self.name!r} is called with episodes, or with a round of a batch and what it carries, got "
+                f"{shown(args[0])}; interp.rollout(model, episodes) runs episodes"
+            )
+        return super().__call__(*args, **options)
+
+    def run_with_cache(
+        self, *args: Any, names_filter: NamesFilter = None, **options: Any
+    ) -> tuple[Any, Any]:
+        """Run episodes and cache activations, ``[episode, round, ...]``, as :func:`interp.rollout` does.
+
+        Args:
+            args: episodes; or one round, as ``forward`` takes it, which TransformerLens' ``run_with_cache`` runs.
+            names_filter: hook points to cache; all that fire when None.
+            options: of :func:`interp.rollout`, such as ``rounds``; for one round those of TransformerLens.
+
+        Returns:
+            The predictions and the cache.
+        """
+        names = self.hook_names(names_filter)
+        if _are_episodes(args):
+            run = _roll_out(self, *args, names_filter=names, **options)
+            return run.predictions, run.cache
+        output: tuple[Any, Any] = super().run_with_cache(*args, names_filter=names, **options)
+        return output
+
+    def run_with_hooks(self, *args: Any, fwd_hooks: Any = (), **options: Any) -> Any:
+        """Run episodes with hooks in every round, or in those of ``{round: hooks}``, and return the predictions.
+
+        One round, as ``forward`` takes it, is run by TransformerLens' ``run_with_hooks``.
+        """
+        if _are_episodes(args):
+            return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
+        return super().run_with_hooks(*args, fwd_hooks=fwd_hooks, **options)
 
     @contextmanager
     def hooks(
@@ -279,6 +323,25 @@ class HookedMachine(HookedRootModule):
         return sha.hexdigest()
 
 
+def _are_episodes(args: tuple[Any, ...]) -> bool:
+    # A tensor is asked for first: whether it has what a protocol has would take longer than a round.
+    return bool(args) and not isinstance(args[0], Tensor) and isinstance(args[0], Episodes)
+
+
+def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options: Any) -> Any:
+    """Call :func:`interp.rollout` with those of its options that are known."""
+    from interp.model.rollout import rollout  # which imports this module
+
+    known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
+    require(
+        not more and options.keys() <= known,
+        f"{machine.name!r} runs episodes by interp.rollout, which takes {', '.join(sorted(known))}; got "
+        f"{', '.join([*map(shown, more), *(name for name in options if name not in known)])}; of one round "
+        "run.activation_cache(round) and interp.model.bound.bind are TransformerLens'",
+    )
+    return rollout(machine, episodes, **options)
+
+
 def _with_a_past(value: Any) -> Iterator[Tensor]:
     """Tensors with a gradient's history, at any depth of lists and mappings."""
     if isinstance(value, Tensor):
@@ -379,6 +442,23 @@ def _stacked_heads(lens: LensSurface, name: str) -> Tensor:
     return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
 
 
+def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
+    """Return the token at every position of one round ``[pos]``, and at those of latents their labels."""
+    vocabulary = layout.vocabulary
+    inside = not tokens.is_floating_point() and bool(
+        ((tokens >= 0) & (tokens < len(vocabulary))).all()
+    )
+    require(
+        inside,
+        f"tokens of a round must be ids from 0 to {len(vocabulary) - 1}, got {shown(tokens)}",
+    )
+    names = []
+    for position, token in enumerate(tokens.tolist()):
+        is_latent = position in layout.latent_positions
+        names.append(layout.labels[position] if is_latent else vocabulary[token])
+    return names
+
+
 @checked
 class LensSurface(HookedMachine):
     """What TransformerLens' tools ask of a model by HookedTransformer's names."""
@@ -402,17 +482,16 @@ class LensSurface(HookedMachine):
         return flag in (None, "use_absent_mlp") or getattr(self.runtime, str(flag))
 
     def run_with_cache(
-        self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
-    ) -> tuple[Any, ActivationCache]:
-        """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
+        self, *args: Any, names_filter: NamesFilter = None, **options: Any
+    ) -> tuple[Any, Cache | ActivationCache]:
+        """Run episodes, or one round: ``run_with_cache(tokens, latents, values)``, with an ``ActivationCache``."""
         require(
-            bool(args) or "tokens" in kwargs,
+            bool(args) or "tokens" in options,
             "give tokens and latents: run_with_cache(tokens, latents, values)",
         )
-        output, cache = super().run_with_cache(
-            *args, names_filter=self.hook_names(names_filter), **kwargs
-        )
-        return output, ActivationCache(cache, self)
+        output, cache = super().run_with_cache(*args, names_filter=names_filter, **options)
+        is_of_rounds = isinstance(cache, Cache)
+        return output, cache if is_of_rounds else ActivationCache(cache, self)
 
     # Flags, sizes, outcomes and weights.
 
@@ -470,9 +549,33 @@ class LensSurface(HookedMachine):
         require_known("outcome", outcome, self.outcomes)
         return int(self.outcomes.index(outcome))
 
-    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
-        """Names of outcome indices."""
-        return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
+        """Name what stands at every position of a round, or outcomes.
+
+        Args:
+            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, a tensor as long as a round of the model; or
+                indices of outcomes.
+
+        Returns:
+            For a round the token at every position, and at those of latents their labels; a list of these for a
+            batch; for indices the outcomes' names.
+        """
+        layout = self._layout_of_round(tokens)
+        if layout is None:
+            return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+        rounds = [
+            _name_tokens(layout, row)
+            for row in torch.as_tensor(tokens).reshape(-1, layout.n_positions)
+        ]
+        return rounds[0] if torch.as_tensor(tokens).ndim == 1 else rounds
+
+    def _layout_of_round(self, tokens: Any) -> RoundLayout | None:
+        """Return the layout of rounds of tokens, None where they are no tensor as long as a round."""
+        if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
+            return None
+        layouts = (*self.config.layout.family, self.config.layout)
+        fitting = [layout for layout in layouts if layout.n_positions == tokens.shape[-1]]
+        return fitting[-1] if fitting else None
 
     outcomes = property(
         attrgetter("config.layout.max_layout.outcomes")

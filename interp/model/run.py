@@ -127,6 +127,43 @@ class Rollout:
             episodes=held,
         )
 
+    def activation_cache(self, round: int, names_filter: Any = None) -> Any:
+        """Run one round again and return TransformerLens' ``ActivationCache`` of it, ``[episode, ...]``.
+
+        Args:
+            round: its index; negative ones count from the end.
+            names_filter: hook points to cache, all that fire when None. ``stack_head_results``, ``accumulated_resid``
+                and the other methods need the points that they read.
+
+        Returns:
+            The cache; an episode whose round did not take place has NaN in it.
+
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> run = interp.rollout(interp.load("wma-learned"), experts.sample(2, 5, 4, seed=0))
+        >>> cache = run.activation_cache(round=3)
+        >>> tuple(cache["resid_post", 1].shape), tuple(cache.stack_head_results(layer=2).shape)
+        ((2, 13, 64), (8, 2, 13, 64))
+        """
+        require(
+            self.model is not None,
+            "this rollout does not know its model (hooks acted in it, or it was read from a file); run the model over "
+            "the episodes without hooks, or use interp.model.bound.bind(model, run)",
+        )
+        require(
+            hasattr(self.model, "cfg"),
+            f"{one_line(self.model.name)!r} has no layers and heads as TransformerLens has them; "
+            "interp.rollout(model, episodes, names_filter=...).cache holds its activations",
+        )
+        from transformer_lens import ActivationCache
+
+        from interp.model.rollout import replay  # which imports this module
+
+        names = self.model.hook_names(names_filter)
+        _, _, cache = replay(self.model, self, rounds=round, names_filter=names)
+        of_round = {name: activation[:, 0] for name, activation in cache.items()}
+        return ActivationCache(of_round, self.model)
+
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
         """The most probable outcome at every round: the lowest index on ties. A real number's mean."""

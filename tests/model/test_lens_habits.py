@@ -1,0 +1,138 @@
+"""What a user of HookedTransformer types gives what the toolkit's own calls give."""
+
+import pytest
+import torch
+
+import interp
+from interp.model.bound import bind
+from interp.tasks import experts
+from tests.refusals import refuses
+
+PATTERN = "blocks.1.attn.hook_pattern"
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return experts.sample(3, 5, 4, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return interp.load("wma-learned")
+
+
+@pytest.fixture(scope="module")
+def run(model, episodes):
+    return interp.rollout(model, episodes, names_filter=lambda name: True)
+
+
+@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+def test_a_call_with_episodes_is_a_rollout(name, episodes):
+    machine = interp.load(name)
+    expected = interp.rollout(machine, episodes)
+    assert torch.equal(machine(episodes), expected.predictions)
+
+
+@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+def test_run_with_cache_has_a_round_axis(name, episodes):
+    """All points that fire are cached, as in TransformerLens; the second axis is the round."""
+    machine = interp.load(name)
+    expected = interp.rollout(machine, episodes, names_filter=lambda name: True)
+    predictions, cache = machine.run_with_cache(episodes)
+    assert torch.equal(predictions, expected.predictions)
+    assert cache.keys() == expected.cache.keys()
+    for point, activation in expected.cache.items():
+        assert activation.shape[:2] == (3, 5)
+        assert torch.equal(cache[point], activation)
+
+
+def test_run_with_cache_takes_the_options_of_a_rollout(model, episodes):
+    _, cache = model.run_with_cache(episodes, names_filter=PATTERN, rounds=[2, 4])
+    expected = interp.rollout(model, episodes, names_filter=PATTERN, rounds=[2, 4]).cache[PATTERN]
+    assert torch.equal(cache["pattern", 1], expected)
+
+
+def test_run_with_hooks_is_a_hooked_rollout(model, episodes):
+    hooks = [("blocks.0.attn.hook_z", lambda z, hook: 0 * z)]
+    expected = interp.rollout(model, episodes, fwd_hooks=hooks).predictions
+    assert torch.equal(model.run_with_hooks(episodes, fwd_hooks=hooks), expected)
+
+
+def test_options_of_one_round_name_what_runs_one(model, episodes):
+    refuses(
+        r"runs episodes by interp.rollout.*got remove_batch_dim.*activation_cache",
+        model.run_with_cache,
+        episodes,
+        remove_batch_dim=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+@pytest.mark.parametrize("argument", ["The cat sat", torch.zeros(1, 13, dtype=torch.long)])
+def test_a_text_and_tokens_alone_are_refused(name, argument):
+    """The refusal names what runs episodes."""
+    refuses(r"interp.rollout\(model, episodes\)", interp.load(name), argument)
+
+
+def test_short_names_are_those_of_the_points(run):
+    assert run.cache["pattern", 1] is run.cache[PATTERN]
+    assert run.cache["resid_post", 0] is run.cache["blocks.0.hook_resid_post"]
+    assert run.cache["embed"] is run.cache["hook_embed"]
+    refuses(
+        r"unknown cached activation .blocks.9.attn.hook_pattern.",
+        run.cache.__getitem__,
+        ("pattern", 9),
+    )
+
+
+def test_activation_cache_of_one_round_is_the_bound_views(model, run):
+    """``stack_head_results`` and ``accumulated_resid`` of round 3 are those of the rounds that ``bind`` lays out."""
+    bound = bind(model, run, rounds=3)
+    _, expected = bound.run_with_cache(bound.tokens[0])
+    cache = run.activation_cache(round=3)
+    torch.testing.assert_close(cache["pattern", 1], expected["pattern", 1])
+    heads = cache.stack_head_results(layer=2)
+    torch.testing.assert_close(heads, expected.stack_head_results(layer=2))
+    stack = cache.accumulated_resid(layer=-1, apply_ln=True)
+    torch.testing.assert_close(stack, expected.accumulated_resid(layer=-1, apply_ln=True))
+
+
+def test_activation_cache_ends_in_the_rounds_prediction(model, run):
+    cache = run.activation_cache(round=-1)
+    stack = cache.accumulated_resid(layer=-1, apply_ln=True)
+    logits = stack[-1][:, run.layout.predict_position] @ model.W_U + model.b_U
+    torch.testing.assert_close(logits.softmax(-1)[:, 1], run.predictions[:, -1])
+
+
+def test_activation_cache_is_nan_where_a_round_did_not_take_place(model):
+    whole = experts.sample(2, 5, 4, seed=0)
+    lengths = [5, 3]
+    shorter = experts.ExpertEpisodes.of(
+        advice=[whole.advice[e, :n] for e, n in enumerate(lengths)],
+        labels=[whole.labels[e, :n] for e, n in enumerate(lengths)],
+    )
+    cache = interp.rollout(model, shorter).activation_cache(round=4)
+    assert cache["resid_post", 0][0].isfinite().all()
+    assert cache["resid_post", 0][1].isnan().all()
+
+
+def test_activation_cache_needs_the_model_and_its_heads(model, episodes):
+    hooked = interp.rollout(model, episodes, fwd_hooks=[(PATTERN, lambda x, hook: x)])
+    refuses("does not know its model", hooked.activation_cache, 0)
+    cell = interp.rollout(interp.load("wma-gru"), episodes)
+    refuses("no layers and heads", cell.activation_cache, 0)
+
+
+def test_to_str_tokens_names_a_round(model, run):
+    """The first round's tokens, with the latent's label in its place; indices of outcomes are outcomes."""
+    tokens = run.tokens[0, 0]
+    names = model.to_str_tokens(tokens)
+    vocabulary = run.layout.vocabulary
+    expected = [vocabulary[token] for token in tokens.tolist()]
+    for position in run.layout.latent_positions:
+        expected[position] = run.layout.labels[position]
+    assert names == expected
+    assert names[:3] == ["<w>", "<z>", "e_1"]
+    assert model.to_str_tokens(run.tokens[0]) == [model.to_str_tokens(row) for row in run.tokens[0]]
+    assert model.to_str_tokens([0, 1]) == list(model.outcomes)
+    refuses("ids from 0 to", model.to_str_tokens, tokens + 1000)
