@@ -57,30 +57,24 @@ class Affine:
         y: Float[Tensor, "sample output"],
         ridge: float = 0.0,
     ) -> Affine:
-        """The least-squares map from ``x`` to ``y``, in double precision.
+        """Fit the least-squares map from ``x`` to ``y``, in double precision.
 
         Args:
+            x: what is read.
+            y: what is decoded.
             ridge: penalty on the slopes of features in units of their standard deviation; none when 0.
         """
-        x, y = x.double(), y.double()
-        centre, middle = x.mean(0), y.mean(0)
-        features, outputs = x - centre, y - middle
-        if ridge:
-            unit = units(features)
-            scaled = features / unit
-            if is_wide(features):
-                slopes = scaled.T @ penalised(scaled @ scaled.T, outputs, len(x), ridge)
-                slopes = slopes / unit.unsqueeze(1)
-            else:
-                fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, len(x), ridge)
-                slopes = (
-                    torch.linalg.pinv(features, rtol=RANK) @ fitted
-                )  # nothing along what never varied
-        else:
-            # Features may have any rank; `lstsq` takes none but the full one on accelerators, and on a CPU its "gelsd"
-            # takes 40 times as long for 19,200 outputs (a cache).
-            slopes = torch.linalg.pinv(features, rtol=RANK) @ outputs
-        return cls(centre, middle, slopes, (features @ slopes).T @ features / max(len(features), 1))
+        x = x.double()
+        y = y.double()
+        centre = x.mean(0)
+        middle = y.mean(0)
+        features = x - centre
+        outputs = y - middle
+        fit = _ridge_slopes if ridge else _least_squares_slopes
+        slopes = fit(features, outputs, ridge)
+        decoded = features @ slopes
+        along = decoded.T @ features / max(len(features), 1)
+        return cls(centre, middle, slopes, along)
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
         return (x - self.centre) @ self.slopes + self.middle
@@ -94,25 +88,57 @@ class Affine:
         return torch.linalg.pinv(self.along @ self.slopes, rtol=RANK, hermitian=True) @ self.along
 
 
+def _least_squares_slopes(
+    features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
+) -> Float[Tensor, "feature output"]:
+    """Fit without a penalty (``ridge`` is 0); features may have any rank.
+
+    `lstsq` takes none but the full rank on accelerators, and on a CPU its "gelsd" takes 40 times as long for 19,200
+    outputs (a cache).
+    """
+    return torch.linalg.pinv(features, rtol=RANK) @ outputs
+
+
+def _ridge_slopes(
+    features: Float[Tensor, "sample feature"], outputs: Float[Tensor, "sample output"], ridge: float
+) -> Float[Tensor, "feature output"]:
+    """Fit ridge regression of centred features and outputs."""
+    n_samples = len(features)
+    unit = units(features)
+    scaled = features / unit
+    if is_wide(features):
+        slopes = scaled.T @ penalised(scaled @ scaled.T, outputs, n_samples, ridge)
+        return slopes / unit.unsqueeze(1)
+    fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, n_samples, ridge)
+    return torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
+
+
 def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
-    """Whether features outnumber samples: a map without a penalty fits anything, and the dual form is the short one."""
+    """Return whether features outnumber samples: a map without a penalty fits anything; the dual form is shorter."""
     return features.shape[1] > features.shape[0]
 
 
 def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
-    """The standard deviation of centred features; infinite for those that hardly vary beside the widest one.
+    """Return the standard deviation of centred features; infinite for those that hardly vary beside the widest one.
 
-    Divided by it, features have one scale whatever the scales of their coordinates, and a penalty treats them alike.
+    Divided by it, features have one scale whatever the scales of their coordinates, so that a penalty is the same for
+    all.
     """
     size = features.square().mean(0).sqrt()
     return size.where(size > RANK * size.max(), torch.inf)
 
 
 def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
-    """Ridge regression as :meth:`Affine.fit` has it, from the products of features in their :func:`units`.
+    """Solve ridge regression as :meth:`Affine.fit` has it, from the products of features in their :func:`units`.
 
     ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features @ features.T`` and
     the outputs give weights of samples, whose slopes are ``features.T @ weights``.
+
+    Args:
+        square: the features times themselves.
+        product: the features times the outputs, or the outputs.
+        n_samples: that the penalty is multiplied by.
+        ridge: the penalty.
     """
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
@@ -120,9 +146,8 @@ def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> 
     with theirs(
         f"ridge={ridge:g} leaves no one solution ({{error}}); give 0, or more", of=singular
     ):
-        return torch.linalg.solve(
-            square + ridge * n_samples * torch.eye(len(square)).to(square), product
-        )
+        penalty = ridge * n_samples * torch.eye(len(square)).to(square)
+        return torch.linalg.solve(square + penalty, product)
 
 
 @dataclass(frozen=True)
@@ -152,25 +177,32 @@ class Decoder:
 
         Args:
             latents: with any leading axes.
-            states: what the algorithm holds at the same times, ``[*sample, ...]``; ``[*sample, latent, k]``, the part
-                that each latent holds, with ``per_latent``.
+            states: the algorithm's at the same times, ``[*sample, ...]``; ``[*sample, latent, k]``, the part of each
+                latent, with ``per_latent``.
+            ridge: penalty of :meth:`Affine.fit`.
+            per_latent: fit one map for each latent, to its part of the state.
         """
-        held = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
-        sample, shape = latents.shape[:-2], held.shape[latents.ndim - 2 :]
+        targets = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
+        sample = latents.shape[:-2]
+        shape = targets.shape[len(sample) :]
+        n_latents = latents.shape[-2]
         require(
-            held.shape[: len(sample)] == sample,
-            f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(held.shape)}",
+            targets.shape[: len(sample)] == sample,
+            f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(targets.shape)}",
         )
+        has_latents = len(shape) > 1 and shape[0] == n_latents
         require(
-            not per_latent or (len(shape) > 1 and shape[0] == latents.shape[-2]),
-            f"decoding per latent needs [..., latent, k] with {latents.shape[-2]} latents, got {tuple(held.shape)}",
+            not per_latent or has_latents,
+            f"decoding per latent needs [..., latent, k] with {n_latents} latents, got {tuple(targets.shape)}",
         )
-        n_maps = shape[0] if per_latent else 1
-        x, y = (part.reshape(sample.numel(), n_maps, -1) for part in (latents.double(), held))
-        return cls(tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps)), tuple(shape))
+        n_maps = n_latents if per_latent else 1
+        x = latents.double().reshape(sample.numel(), n_maps, -1)
+        y = targets.reshape(sample.numel(), n_maps, -1)
+        maps = tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps))
+        return cls(maps, tuple(shape))
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "*any"]:
-        """The state that ``latents`` hold."""
+        """Decode the state that ``latents`` hold."""
         parts = latents.double().flatten(-2).unflatten(-1, (len(self.maps), -1)).unbind(-2)
         decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
         return decoded.reshape(*latents.shape[:-2], *self.shape)
@@ -178,13 +210,13 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, "*any"]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
-        fits = tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape
+        """Move latents so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
+        n_leading = change.ndim - len(self.shape)
         require(
-            fits,
+            tuple(change.shape[n_leading:]) == self.shape,
             f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
         )
-        lead = change.shape[: change.ndim - len(self.shape)]
+        lead = change.shape[:n_leading]
         slopes = self.maps[0].slopes
         parts = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1]).unbind(-2)
         steps = torch.stack(
@@ -203,21 +235,29 @@ def cross_fitted(
     seed: int = 0,
     participants: Any = None,
 ) -> Float[Tensor, episode * any]:
-    """The states of every episode, each decoded by a map that was fitted without this episode.
+    """Decode the states of every episode by maps that were fitted without this episode.
 
-    One of ``n_folds`` parts of the ``participants`` (of the episodes, where nobody says whose they are) at a time is
-    decoded by a map fitted on the others.
+    Args:
+        latents: ``[episode, ..., latent, d_model]``.
+        states: as in :meth:`Decoder.fit`.
+        n_folds: parts of the participants; each is decoded by a map that was fitted on the others.
+        ridge: penalty of :meth:`Affine.fit`.
+        per_latent: as in :meth:`Decoder.fit`.
+        seed: of the folds.
+        participants: of each episode; when None, each episode is one.
     """
-    whose = of_whom(participants, len(latents))
-    n = int(whose.max()) + 1
-    what = "episodes" if n == len(whose) else "participants"
+    participant = of_whom(participants, len(latents))
+    n = int(participant.max()) + 1
+    what = "episodes" if n == len(participant) else "participants"
     require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} {what}, got {n}")
-    held = torch.as_tensor(np.asarray(states, dtype=np.float64))
-    fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n)[whose] % n_folds)
-    decoded = torch.empty_like(held)
+    targets = torch.as_tensor(np.asarray(states, dtype=np.float64))
+    order = np.random.default_rng([seed, 0]).permutation(n)
+    fold = torch.from_numpy(order[participant] % n_folds)
+    decoded = torch.empty_like(targets)
     for k in range(n_folds):
+        held_out = fold == k
         decoder = Decoder.fit(
-            latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent
+            latents[~held_out], targets[~held_out], ridge=ridge, per_latent=per_latent
         )
-        decoded[fold == k] = decoder(latents[fold == k]).to(decoded)
+        decoded[held_out] = decoder(latents[held_out]).to(decoded)
     return decoded

@@ -51,10 +51,12 @@ _WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound ov
 
 
 def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
-    """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
+    """Return the half width of an interval over the standard error of fixed errors; 1.96 for a mean of many episodes.
 
     Args:
-        n_effective: what :func:`effective` says of the episodes; all of them when None.
+        n_episodes: all of them.
+        n_folds: K of the cross-validation.
+        n_effective: of :func:`effective`; all episodes when None.
 
     >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
@@ -68,18 +70,23 @@ def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) 
     )
     m = n_episodes if n_effective is None else n_effective
     require(m > 1, f"an interval needs more than 1 effective episode, got {m}")
-    return float(stdtrit(m - 1, 0.975)) * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
+    student_quantile = float(stdtrit(m - 1, 0.975))
+    refitting = sqrt(1 + n_folds / (n_folds - 1))
+    return student_quantile * refitting * m / (m - 1)
 
 
 def effective(references: ArrayLike) -> float:
-    """Over how many episodes a total is spread: ``(sum R)^2 / sum R^2``, 2 at least; n where all have the same.
+    """Return over how many episodes a total is spread: ``(sum R)^2 / sum R^2``, 2 at least; n where all are equal.
 
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
     """
-    given = _per_episode(references)
-    share = given / given.max() if given.any() else np.ones(len(given))
-    return max(float(share.sum() ** 2 / (share @ share)), _FEWEST)
+    totals_of_episodes = _per_episode(references)
+    relative = np.ones(len(totals_of_episodes))
+    if totals_of_episodes.any():
+        relative = totals_of_episodes / totals_of_episodes.max()
+    n_effective = float(relative.sum() ** 2 / (relative @ relative))
+    return max(n_effective, _FEWEST)
 
 
 def leans_low(
@@ -87,28 +94,42 @@ def leans_low(
     n_features: int,
     mask: Bool[Array, "episode round k"] | None = None,
 ) -> bool:
-    """Whether a fit's score on fewer episodes says too little of its score on all: too many features for the episodes.
+    """Return whether a score made by fits on a part of the episodes is likely too low: too many features for them.
 
-    So it is where some output is constant within episodes, or nearly, and has fewer than 2 effective episodes for
+    This is so where some output is constant within episodes, or nearly, and has fewer than 2 effective episodes for
     each feature: an interval's truth is then above it more often than 2.5 % (not below), so that a small score is no
     sign that there is nothing to decode. Targets that change within an episode did not show this with 64 features.
+
+    Args:
+        values: the target.
+        n_features: that the fit reads.
+        mask: entries that count; all when None.
 
     >>> per_episode = np.random.default_rng(0).normal(size=(16, 1, 1)) * np.ones((1, 10, 1))
     >>> leans_low(per_episode, 16), leans_low(per_episode, 2), leans_low(np.cumsum(per_episode, axis=1), 16)
     (True, False, False)
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
-    y, steps = np.where(used, values, 0.0).astype(np.float64), used.sum(1)
-    centred = (y - y.sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
-    whole = np.einsum("etk,etk->k", centred, centred)
-    between = (centred.sum(1) ** 2 / np.maximum(steps, 1)).sum(0)
-    given = totals(values, mask)
-    return any(
-        whole[k] > 0
-        and between[k] >= _CONSTANT * whole[k]
-        and n_features * _PER_FEATURE > effective(given[:, k])
-        for k in range(values.shape[2])
-    )
+    n_steps = used.sum(1)
+    centred = _centred(values, used, n_steps)
+    total_squares = np.einsum("etk,etk->k", centred, centred)
+    squares_between = (centred.sum(1) ** 2 / np.maximum(n_steps, 1)).sum(0)
+    varies = total_squares > 0
+    is_constant_within = varies & (squares_between >= _CONSTANT * total_squares)
+    needed = n_features * _PER_FEATURE
+    references = totals(values, mask)
+    return any(effective(references[:, k]) < needed for k in np.flatnonzero(is_constant_within))
+
+
+def _centred(
+    values: Float[Array, "episode round k"],
+    used: Bool[Array, "episode round k"],
+    n_steps: Shaped[Array, "group k"],
+) -> Float[Array, "episode round k"]:
+    """Return the distance of every used entry from the mean of all; 0 elsewhere."""
+    y = np.where(used, values, 0.0).astype(np.float64)
+    mean = y.sum((0, 1)) / np.maximum(n_steps.sum(0), 1)
+    return np.asarray((y - mean) * used)
 
 
 def totals(
@@ -116,30 +137,36 @@ def totals(
     mask: Bool[Array, "episode round k"] | None = None,
     groups: Int[Array, " episode"] | None = None,
 ) -> Float[Array, "group k"]:
-    """What a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
+    """Return what a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
 
     Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes differ. Multiplying
     each value's distance from the mean of all by its distance from the mean of the *other* episodes has no such bias
     (exactly for episodes of equal length): an episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the others``.
-    The episodes of a group, one after another, are one long episode; every episode is a group when None.
+    The episodes of a group, one after another, are one long episode.
+
+    Args:
+        values: the target.
+        mask: entries that count; all when None.
+        groups: the number of the group of each episode; every episode is one when None.
 
     >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
     [4.0, 4.0]
     """
     used = np.ones(values.shape, dtype=bool) if mask is None else mask
-    y = np.where(used, values, 0.0).astype(np.float64)
     groups = np.arange(len(values)) if groups is None else groups
-    steps = in_groups(used.sum(1), groups)
-    centred = (y - y.sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
-    others = steps.sum(0) - steps
-    bias = in_groups(centred.sum(1), groups) ** 2 / np.where(others > 0, others, 1)
-    return np.asarray(in_groups(np.einsum("etk,etk->ek", centred, centred), groups) + bias)
+    n_steps = in_groups(used.sum(1), groups)
+    centred = _centred(values, used, n_steps)
+    n_steps_of_others = n_steps.sum(0) - n_steps
+    divisor = np.where(n_steps_of_others > 0, n_steps_of_others, 1)
+    bias = in_groups(centred.sum(1), groups) ** 2 / divisor
+    squares = in_groups(np.einsum("etk,etk->ek", centred, centred), groups)
+    return np.asarray(squares + bias)
 
 
 def in_groups(
     sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]
 ) -> Float[Array, "group k"]:
-    """Sums per episode as sums per group."""
+    """Add sums per episode to sums per group."""
     result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
     np.add.at(result, groups, sums)
     return result
@@ -155,7 +182,7 @@ def interval(
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
-    """A score of refitted fits with its interval.
+    """Return a score of refitted fits with its interval.
 
     Where all references are 0 nothing varies and all three are NaN. Where all losses are 0 the fit is exact, and so are
     the bounds of a skill (1). The lower bound of an accuracy is then that of half a miss in one episode: a rare miss
@@ -174,8 +201,8 @@ def interval(
     1 [0.775, 1]
     """
     part = _Part.of(losses, references, n_folds, score, smallest, width)
-    found = Interval(part.ratio, part.low, part.high)
-    return found if score == "ratio" else found.complement
+    ratio = Interval(part.ratio, part.low, part.high)
+    return ratio if score == "ratio" else ratio.complement
 
 
 def difference(
@@ -187,31 +214,36 @@ def difference(
     *,
     control_references: ArrayLike | None = None,
 ) -> Interval:
-    """How much higher a score is than a control's, fitted in the same folds of the same episodes; it is paired.
+    """Return how much higher a score is than a control's; paired, as both are fitted in the same folds.
 
     Args:
+        losses: out-of-fold, summed over the rounds of each episode.
+        control_losses: the control's, of the same episodes.
+        references: what losses are divided by (:func:`interval`).
+        n_folds: K of the cross-validation.
+        score: as in :func:`interval`.
         control_references: the control's own, where its target is another one (shuffled, say); else ``references``.
     """
-    own = _Part.of(losses, references, n_folds, score)
-    given = references if control_references is None else control_references
-    control = _Part.of(control_losses, given, n_folds, score)
-    a, b = own.contributions, control.contributions
+    if control_references is None:
+        control_references = references
+    fit = _Part.of(losses, references, n_folds, score)
+    control = _Part.of(control_losses, control_references, n_folds, score)
+    a, b = fit.contributions, control.contributions
     require(len(a) == len(b), "a fit and its control share their episodes")
     spread = sqrt(float(a @ a) * float(b @ b))
     r = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
-    def distance(one: float, other: float) -> float:
-        return sqrt(max(one * one + other * other - 2 * r * one * other, 0.0))
+    def distance(x: float, y: float) -> float:
+        return sqrt(max(x * x + y * y - 2 * r * x * y, 0.0))
 
-    gain = control.ratio - own.ratio
-    below = distance(own.high - own.ratio, control.ratio - control.low)
-    return Interval(
-        gain, gain - below, gain + distance(own.ratio - own.low, control.high - control.ratio)
-    )
+    gain = control.ratio - fit.ratio
+    below = distance(fit.high - fit.ratio, control.ratio - control.low)
+    above = distance(fit.ratio - fit.low, control.high - control.ratio)
+    return Interval(gain, gain - below, gain + above)
 
 
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
-    """The smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
+    """Return the smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
 
     It keeps the relative spread that the losses showed; NaN where nothing varies. A true skill of this size is found in
     about half of such samples, no more.
@@ -242,41 +274,47 @@ class _Part:
         smallest: float = 0.0,
         width: float | None = None,
     ) -> _Part:
-        lost, given = (_per_episode(values) for values in (losses, references))
-        n, is_share = len(lost), score == "accuracy"
-        require(n == len(given), f"losses are of {n} episodes and references of {len(given)}")
-        require(
-            not is_share or bool((lost <= given).all()), "an episode has more misses than steps"
-        )
-        factor = _inflation(n, n_folds, effective(given)) if width is None else width
-        loss, reference = float(lost.sum()), float(given.sum())
+        """Make the part of losses and references, which are as in :func:`interval`."""
+        lost = _per_episode(losses)
+        possible = _per_episode(references)
+        n = len(lost)
+        is_accuracy = score == "accuracy"
+        require(n == len(possible), f"losses are of {n} episodes and references of {len(possible)}")
+        if is_accuracy:
+            require(bool((lost <= possible).all()), "an episode has more misses than steps")
+        factor = _inflation(n, n_folds, effective(possible)) if width is None else width
+        loss = float(lost.sum())
+        reference = float(possible.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))
-        smallest, most = (0.5, 1.0) if is_share else (smallest, inf)
+        if is_accuracy:
+            smallest = 0.5
+        most = 1.0 if is_accuracy else inf
         if loss == 0:  # one episode with all of the loss has the standard error 1
             high = smallest / reference * exp(min(factor, _WIDEST))
-            return cls(0.0, 0.0, min(high, most), factor if smallest else 0.0, np.zeros(n))
-        contributions = n * (lost / loss - given / reference)
+            half = factor if smallest else 0.0
+            return cls(0.0, 0.0, min(high, most), half, np.zeros(n))
+        contributions = n * (lost / loss - possible / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n)
-        value = loss / reference
+        ratio = loss / reference
+        high = ratio * exp(min(half, _WIDEST))
         return cls(
-            value,
-            value * exp(-half),
-            min(value * exp(min(half, _WIDEST)), most),
-            half,
-            contributions,
+            ratio=ratio,
+            low=ratio * exp(-half),
+            high=min(high, most),
+            half=half,
+            contributions=contributions,
         )
 
 
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
+    """Return sums per episode, added over the outputs."""
     array = np.asarray(values, dtype=np.float64)
     require(
         array.ndim >= 1,
         "sums are given per episode, [episode] or [episode, output]; got one number",
     )
     require(array.size > 0, f"sums are given per episode, at least one; got shape {array.shape}")
-    require(
-        bool((array >= 0).all() and np.isfinite(array).all()),
-        "sums per episode must be finite and not negative",
-    )
+    is_valid = bool((array >= 0).all() and np.isfinite(array).all())
+    require(is_valid, "sums per episode must be finite and not negative")
     return array.reshape(len(array), -1).sum(1)
