@@ -8,7 +8,7 @@ which ``examples/same_machine.py`` does with the tables that this one writes. Ru
 
     python examples/architectures.py OUT MODEL MODEL ...        # goes on where it was stopped
 
-Pairs are compared by the questions of ``interp compare`` at ``compare.QUICK``, on the same episodes all; those across
+Pairs are compared by the questions of ``interp compare`` at the quick budget, on the same episodes all; those across
 architectures with equal seeds.
 """
 
@@ -41,7 +41,7 @@ from circuits.compare.question import (
 )
 from circuits.compare.response import Edits
 from circuits.compare.state import STATE
-from circuits.compare.update import strange
+from circuits.compare.update import draw_strange_states
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.evaluation.experts.by_regime import divergence
@@ -85,16 +85,16 @@ def seed_of(name: str) -> int:
 class Bench:
     """The episodes that all machines meet, and how much is done."""
 
-    effort: compare.Effort
+    budget: compare.Budget
     samples: Samples
     sets: Any
 
     @classmethod
-    def of(cls, machine: Machine, effort: compare.Effort) -> Bench:
+    def of(cls, machine: Machine, budget: compare.Budget) -> Bench:
         """Episodes of a machine's task and sizes."""
         task, sizes = interp.tasks.of(machine), shared_sizes([machine])
-        sets = task.sets_for(effort.battery, effort.rounds, effort.seed, effort.scored, **sizes)
-        return cls(effort, Samples.draw(machine, effort, sizes), sets)
+        sets = task.sets_for(budget.battery, budget.rounds, budget.seed, budget.scored, **sizes)
+        return cls(budget, Samples.draw(machine, budget, sizes), sets)
 
     def pair(self, one: Machine, other: Machine) -> Compared:
         """Two machines as ``compare.machines`` has them, with untrained copies of both."""
@@ -102,10 +102,10 @@ class Bench:
         fresh = [
             once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)
         ]
-        return Compared(*subjects, *fresh, self.effort, self.sets)
+        return Compared(*subjects, *fresh, self.budget, self.sets)
 
     def _fresh(self, machine: Machine) -> list[Participant]:
-        seeds = range(self.effort.seed, self.effort.seed + self.effort.untrained)
+        seeds = range(self.budget.seed, self.budget.seed + self.budget.untrained)
         return [Participant(untrained(machine, seed), self.samples) for seed in seeds]
 
 
@@ -114,8 +114,8 @@ def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
     episodes = experts.sample(n_episodes, 100, 4, seed=11)
     predicted = interp.rollout(machine, episodes).predictions.double().numpy()
     above = mean_interval(divergence(bayes(episodes).predictions, predicted).mean(1))
-    task, seed = interp.tasks.of(machine), bench.effort.seed
-    edits = Edits.of(task, bench.samples.test, bench.effort.edits)
+    task, seed = interp.tasks.of(machine), bench.budget.seed
+    edits = Edits.of(task, bench.samples.test, bench.budget.edits)
     part = compare.explain(machine, task, bench.sets, seed=seed, edits=edits)
     weights = sum(weight.numel() for weight in machine.parameters())  # type: ignore[attr-defined]
     made = ", ".join(f"{key} {value:.3g}" for key, value in part.parameters.items())
@@ -169,15 +169,19 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
 
 def updates(compared: Compared) -> Iterator[Row]:
     """Do the two change their states alike? The worse of one round on and several."""
-    effort, algorithm = compared.effort, experts.TASK.algorithm("bayes")
+    budget, algorithm = compared.budget, experts.TASK.algorithm("bayes")
     fresh = compared.untrained[0], compared.reference_untrained[0]
     values = pooled_values(algorithm, compared.model.samples)
     for manifold in ("on", "off"):
         found = []
-        for horizon in (1, effort.horizon):
-            by = None if manifold == "on" else strange(values, (STATE_KEY,), effort)[STATE_KEY]
+        for horizon in (1, budget.horizon):
+            by = (
+                None
+                if manifold == "on"
+                else draw_strange_states(values, (STATE_KEY,), budget)[STATE_KEY]
+            )
             made, blank = (
-                [steps(s, algorithm, effort, horizon, by) for s in two]
+                [steps(s, algorithm, budget, horizon, by) for s in two]
                 for two in (compared.pair, fresh)
             )
             control = best_of(
@@ -196,7 +200,7 @@ def updates(compared: Compared) -> Iterator[Row]:
 def steps(
     subject: Participant,
     algorithm: Algorithm,
-    effort: compare.Effort,
+    budget: compare.Budget,
     horizon: int,
     by: np.ndarray | None,
 ) -> np.ndarray:
@@ -207,7 +211,7 @@ def steps(
     for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {STATE_KEY: by[rows]}
-        done = transition(subject.model, episodes, mine, round=effort.at, horizon=horizon, by=moved)
+        done = transition(subject.model, episodes, mine, round=budget.at, horizon=horizon, by=moved)
         made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
     return np.concatenate(made)
 
@@ -234,11 +238,14 @@ def pairs_of(machines: dict[str, Machine]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in asked if kinds[a] == kinds[b] or seed_of(a) == seed_of(b)]
 
 
-def main(out: Path, names: list[str], effort: compare.Effort = compare.QUICK) -> list[Path]:
+QUICK = compare.Budget.quick()
+
+
+def main(out: Path, names: list[str], budget: compare.Budget = QUICK) -> list[Path]:
     """Measure what is not measured yet, and write ``machines.csv``, of those that learned, and ``pairs.csv``."""
     loaded = [forgets() if name == FORGETS else interp.load(name) for name in names]
     machines = {machine.name: machine for machine in loaded}
-    bench, parts = Bench.of(next(iter(machines.values())), effort), out / ".parts"
+    bench, parts = Bench.of(next(iter(machines.values())), budget), out / ".parts"
     pairs = pairs_of(machines)
     learned = {name: machine for name, machine in machines.items() if not machine.is_handwired}
     with session():

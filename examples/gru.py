@@ -109,7 +109,7 @@ def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
     )
     algorithm = experts.TASK.explains(learned)
     print(interchange(learned, base, source, algorithm, algorithm.memory, "latent").to_frame())
-    print(compare.machines(learned, "wma-handwired", effort=compare.QUICK).to_frame())
+    print(compare.machines(learned, "wma-handwired", budget=compare.Budget.quick()).to_frame())
     return write(learned, out=folder, n_episodes=n_episodes, n_rounds=20, quick=True).path
 
 

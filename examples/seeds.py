@@ -32,7 +32,7 @@ WIDTH = 2 * 1.96
 
 
 def claims(
-    model: HookedLatentTransformer, n_episodes: int, effort: compare.Effort
+    model: HookedLatentTransformer, n_episodes: int, budget: compare.Budget
 ) -> Iterator[Row]:
     """What is said of one model, a row a number: the numbers of its card, then what a comparison says."""
     for row in headline(model, n_episodes=n_episodes).to_dict("records"):
@@ -42,7 +42,7 @@ def claims(
             "low": row["low"],
             "high": row["high"],
         }
-    found = compare.machines(model, handwired_models(model.layout.task)[0], effort=effort)
+    found = compare.machines(model, handwired_models(model.layout.task)[0], budget=budget)
     part = found.algorithm
     yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
     yield from judged(found)
@@ -83,18 +83,21 @@ def spread(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = compare.FULL) -> None:
+FULL = compare.Budget()
+
+
+def main(names: list[str], n_episodes: int = 1000, budget: compare.Budget = FULL) -> None:
     """Print and write the claims of every model, and the verdicts between each two of them."""
     models = {model.name: model for model in map(interp.load, names)}
     rows = [
         {"model": name, **row}
         for name, model in models.items()
-        for row in claims(model, n_episodes, effort)
+        for row in claims(model, n_episodes, budget)
     ]
     pairs = [
         {"model": name, **row}
         for name, other in combinations(models, 2)
-        for row in judged(compare.machines(models[name], models[other], effort=effort))
+        for row in judged(compare.machines(models[name], models[other], budget=budget))
         if not row["what"].endswith("update")
     ]
     first = next(iter(models))
@@ -107,4 +110,4 @@ def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = comp
 
 if __name__ == "__main__":
     given = [name for name in sys.argv[1:] if name != "--quick"]
-    main(given, *((200, compare.QUICK) if "--quick" in sys.argv else ()))
+    main(given, *((200, compare.Budget.quick()) if "--quick" in sys.argv else ()))

@@ -9,10 +9,9 @@
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.
-* ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`lab.deciding`).
 * ``resolution``: how small a deviation it answers with "no" (:mod:`lab.resolution`).
 
-``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last three only where they are asked for.
+``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last two only where they are asked for.
 What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
 places that are no position's own.
 """
@@ -41,7 +40,6 @@ from interp.interventions.interchange import Claim, InterchangeResult, interchan
 from interp.interventions.sites import Place
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
-from lab import deciding as coverage
 from lab import known, resolution
 from lab.known import scores
 from lab.probing import Advance, Table
@@ -276,12 +274,12 @@ def alignment_summary(frame: pd.DataFrame) -> str:
 
 
 def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The row of one known machine, ``"TASK: KEY"``, at quick or full effort."""
+    """The row of one known machine, ``"TASK: KEY"``, at quick or full budget."""
     task, _, key = part.partition(": ")
     row = scores.score(
         known.gallery(task, DRAWS)[key],
         known.reference(task),
-        compare.QUICK if quick else compare.FULL,
+        compare.Budget.quick() if quick else compare.Budget(),
     )
     advance(1)
     return pd.DataFrame([row])
@@ -301,9 +299,11 @@ def rules() -> dict[str, str]:
 
 
 def deviations(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
-    """The words on one deviation, ``"TASK: NAME, SIZE, SEED"``, at quick or full effort."""
+    """The words on one deviation, ``"TASK: NAME, SIZE, SEED"``, at quick or full budget."""
     key, size, seed = part.split(", ")
-    row = resolution.measure(key, float(size), int(seed), compare.QUICK if quick else compare.FULL)
+    row = resolution.measure(
+        key, float(size), int(seed), compare.Budget.quick() if quick else compare.Budget()
+    )
     advance(1)
     return pd.DataFrame([row])
 
@@ -322,14 +322,6 @@ TABLES: dict[str, Table] = {
     "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
     "machines": Table(
         machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True
-    ),
-    "deciding": Table(
-        coverage.comparison,
-        {True: 1, False: 1},
-        coverage.summary,
-        coverage.parts,
-        rules,
-        takes_long=True,
     ),
     "resolution": Table(
         deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True

@@ -6,8 +6,8 @@
 A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
 of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
 *resolution* of a question is the smallest size from which on the comparison says "no" in half of the runs, and
-in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``python -m lab calibrate --table
-resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full effort,
+in 95 % of them. It is a property of the comparison at one budget, as its rules are; ``python -m lab calibrate --table
+resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full budget,
 ``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
 """
 
@@ -105,13 +105,13 @@ def deviations() -> Mapping[str, Deviation]:
 
 
 @checked
-def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[str, Any]:
+def measure(key: str, size: float, seed: int, budget: compare.Budget) -> dict[str, Any]:
     """The words on one deviation of one size, with one seed: a row of the table."""
     every = deviations()
     require_known("deviation", key, every, limit=20)
     one = every[key]
     found = compare.machines(
-        one.make(size), known.reference(one.task), effort=replace(effort, seed=seed)
+        one.make(size), known.reference(one.task), budget=replace(budget, seed=seed)
     )
     words = {question: found[question].verdict for question in QUESTIONS}
     return {
@@ -192,7 +192,7 @@ def summary(frame: pd.DataFrame) -> str:
 
 @checked
 def seen(task: str, quick: bool) -> list[Resolution]:
-    """The resolutions that were measured for a task at quick or full effort; none where none ship."""
+    """The resolutions that were measured for a task at quick or full budget; none where none ship."""
     path = Path(__file__).with_name(f"resolution{'-quick' if quick else ''}.csv")
     if not path.is_file():
         return []
@@ -203,7 +203,7 @@ def seen(task: str, quick: bool) -> list[Resolution]:
 
 @checked
 def sentence(task: str, quick: bool) -> str:
-    """What a comparison at this effort would have seen in 95 % of the runs; "" where nothing was measured.
+    """What a comparison at this budget would have seen in 95 % of the runs; "" where nothing was measured.
 
     Of each deviation the question that sees it best is named.
     """

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import FancyBboxPatch
 
-from circuits.compare import FULL, Comparison
+from circuits.compare import Budget, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
@@ -35,7 +35,7 @@ from reports.page import Report, Section, write_listed
 from reports.parts.compared import PAGE
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
-"""Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
+"""Task -> budget -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
 _TEXTS = read_tables(
     Path(__file__).with_suffix(".toml")
@@ -58,11 +58,11 @@ def page(comparison: Comparison) -> Report:
     ]
     found.append(Prose(f"**Which algorithm.** {comparison.algorithm}"))
     less = any(
-        comparison.settings[key] < getattr(FULL, key)
+        comparison.settings[key] < getattr(Budget(), key)
         for key in ("known", "test", "scored", "edits")
     )
     seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})
-    found += [Prose(seen[effort]) for effort in ["quick" if less else "full"] if effort in seen]
+    found += [Prose(seen[budget]) for budget in ["quick" if less else "full"] if budget in seen]
     sections = [Section("What was found", found)]
     apart, shown = _MEASURES[task.kind]
     for key in sorted(comparison.parts, key=lambda key: [*_TEXTS, key].index(key)):
@@ -74,6 +74,9 @@ def page(comparison: Comparison) -> Report:
             blocks += (
                 _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
             )
+            blocks += [
+                Prose(one.note) for one in measures if one.key == key == "update" and one.note
+            ]
             blocks += _tables(key, frame)
             if key == "behaviour" and (failures := comparison.failures):
                 missed = pd.DataFrame(map(vars, failures)).drop(columns="n_scored")

@@ -108,13 +108,13 @@ def builders() -> Iterator[None]:
 @pytest.fixture
 def no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other update is fitted, which takes most of the time of what asks about updates."""
-    monkeypatch.setattr("circuits.compare.update._rules", lambda *of: [])
+    monkeypatch.setattr("circuits.compare.update._fit_updates", lambda *of: [])
 
 
 @pytest.fixture
 def no_bent_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What bent maps read is not asked, which is half of the time of an update without other rules."""
-    monkeypatch.setattr("circuits.compare.update._bent", lambda *of: 1.0)
+    """What a non-linear decoder reads is not asked, which is half of the time of an update without fitted ones."""
+    monkeypatch.setattr("circuits.compare.update._nonlinear_r2", lambda *of: 1.0)
 
 
 gc.set_threshold(0)

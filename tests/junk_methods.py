@@ -153,7 +153,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
 
     small = Scope(episodes=16, rounds=4, writes=2, copies=1)
     found = audit(model, effort=small)
-    yield from (found, found.measures[0], small, compare.QUICK)
+    yield from (found, found.measures[0], small, compare.Budget.quick())
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
     yield from (
         circuits.registry.handwired("wma-handwired"),

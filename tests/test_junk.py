@@ -154,7 +154,7 @@ ABSURD = {
     "interp.stats.intervals.resample_weights": {"n_episodes": 2, "n_resamples": 10**12},
     "interp.interventions.steering.steer": {"n_random": 10**9},
     "circuits.benchmark.material.Workload": {"steps": 10**12},
-    "circuits.compare.question.Effort": {"untrained": 10**9},
+    "circuits.compare.question.Budget": {"untrained": 10**9},
     "interp.tasks.reachability.sampling.sample": {"n_edges": 10**12},
     "interp.llm.plan.instances": {"n_instances": 10**5},
 }
@@ -238,7 +238,7 @@ UNBOUNDED = {
     "a data set": lambda: TrainingConfig(
         "experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10
     ),
-    "rounds compared": lambda: replace(circuits.compare.QUICK, rounds=10**6),
+    "rounds compared": lambda: replace(circuits.compare.Budget.quick(), rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
     "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
     "a map": lambda: causal_tables.patch(

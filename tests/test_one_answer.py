@@ -134,13 +134,13 @@ def test_what_judges_has_one_class_each() -> None:
     )
     counted = {
         name: classes[name]
-        for name in ("Measure", "Measured", "Verdict", "Effort", "Subject", "Question")
+        for name in ("Measure", "Measured", "Verdict", "Budget", "Subject", "Question")
     }
     assert counted == {
         "Measure": 1,
         "Measured": 1,
         "Verdict": 0,
-        "Effort": 1,
+        "Budget": 1,
         "Subject": 0,
         "Question": 1,
     }

@@ -53,17 +53,14 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
 
 
 def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
-    """A record of sizes, ``effort=``, or ``quick=`` where there is no such record."""
+    """A record of sizes, ``budget=`` or ``effort=``, or ``quick=`` where there is no such record."""
     functions = [
         value for module in modules() for _, value in own(module) if inspect.isfunction(value)
     ]
-    takes = [
-        {"effort", "quick"} & inspect.signature(function).parameters.keys()
-        for function in functions
-    ]
-    assert {"effort", "quick"} not in takes and min(
-        takes.count({way}) for way in ("effort", "quick")
-    ) >= 3
+    ways = {"budget", "effort", "quick"}
+    takes = [ways & inspect.signature(function).parameters.keys() for function in functions]
+    assert max(map(len, takes)) == 1
+    assert min(takes.count({way}) for way in ways) >= 3
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 import interp
 from circuits.compare.algorithm import explain
 from circuits.compare.driver import run as compare
-from circuits.compare.question import Effort
+from circuits.compare.question import Budget
 from interp.choices.fitting import checked_distributions, predictor
 from interp.core import catalog
 from interp.core.algorithm import Algorithm, Family, Searched
@@ -300,7 +300,7 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
 
 def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
-    effort = Effort(
+    budget = Budget(
         known=24,
         test=12,
         rounds=12,
@@ -312,13 +312,13 @@ def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
         untrained=1,
     )
     machine = tracker.handwired()
-    found = compare(machine, machine, effort=effort)
+    found = compare(machine, machine, budget=budget)
     assert {one.verdict for one in found if one.key != "circuit"} == {"yes"}
     assert "has no attention heads" in str(found) and found.algorithm.family == "kalman"
     alike = tracker.handwired()
     with torch.no_grad():
         alike.module.weight.fill_(1.0)
-    other = compare(alike, machine, effort=effort)
+    other = compare(alike, machine, budget=budget)
     assert other["behaviour"].verdict == "no" and other.failures[0].nats > 0
     for comparison in (found, other):
         page = write(comparison, tmp_path).read_text()

@@ -5,6 +5,4 @@ from circuits.compare.algorithm import FamilyScore as FamilyScore
 from circuits.compare.algorithm import explain as explain
 from circuits.compare.driver import Comparison as Comparison
 from circuits.compare.driver import machines as machines
-from circuits.compare.question import FULL as FULL
-from circuits.compare.question import QUICK as QUICK
-from circuits.compare.question import Effort as Effort
+from circuits.compare.question import Budget as Budget

@@ -612,7 +612,7 @@ def _agreement(
     compared: Compared, subject: Participant, other: Any
 ) -> tuple[_Agreement, list[Failure]]:
     """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
-    sets, seed = compared.sets, compared.effort.seed
+    sets, seed = compared.sets, compared.budget.seed
     edits = edits_of(compared, 1)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
     own, base = (_memoryless(compared, one) for one in (subject.model, other))
@@ -706,7 +706,7 @@ ALGORITHM = Question(
         compared.model.model,
         compared.model.task,
         compared.sets,
-        seed=compared.effort.seed,
+        seed=compared.budget.seed,
         edits=edits_of(compared, 1),
     ),
 )

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compare.question import Budget, Compared, Participant, Question
 from interp.choices.fitting import Array
 from interp.core.algorithm import Algorithm, participants_of
 from interp.core.display import lacks
@@ -133,13 +133,13 @@ class _Matched:
     by_outcome: dict[str, Interval]
 
 
-def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _Profile:
+def _profile(subject: Participant, decode: _Decode | None, budget: Budget) -> _Profile:
     """The profile of a model on the test episodes.
 
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
     """
     run, model = subject.run(subject.samples.test), cast(HookedLatentTransformer, subject.model)
-    config, names, rounds = model.config, model.config.head_names, _rounds(effort)
+    config, names, rounds = model.config, model.config.head_names, _rounds(budget)
     places, layers, n_heads = (
         list(_kinds(run.layout).values()),
         range(config.n_layers),
@@ -274,13 +274,13 @@ def _moved(
     return np.asarray(found.numpy(force=True))
 
 
-def _rounds(effort: Effort) -> list[int]:
+def _rounds(budget: Budget) -> list[int]:
     """Rounds in which heads are ablated: every second of those that are looked at, even and odd ones in turn.
 
-    >>> Effort().at, _rounds(Effort())
+    >>> Budget().at, _rounds(Budget())
     ([5, 8, 10, 13, 16, 19, 21, 24], [5, 10, 15, 20])
     """
-    return [t - (t - effort.at[0] - i) % 2 for i, t in enumerate(effort.at[::2])]
+    return [t - (t - budget.at[0] - i) % 2 for i, t in enumerate(budget.at[::2])]
 
 
 def _kinds(layout: RoundLayout) -> dict[str, list[int]]:
@@ -467,7 +467,7 @@ class CircuitPart(Result):
 
 def _circuits(compared: Compared) -> CircuitPart:
     """Paths and roles of two models, beside fresh models of both shapes with the same samples."""
-    (subject, reference), effort = compared.pair, compared.effort
+    (subject, reference), budget = compared.pair, compared.budget
     fresh = compared.untrained, compared.reference_untrained
     task = reference.task
     algorithm = (
@@ -480,18 +480,18 @@ def _circuits(compared: Compared) -> CircuitPart:
     decoders = [
         s.decoder(algorithm, state) if algorithm is not None and state else None for s in every
     ]
-    profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
-    matched = _match(profiles[0], profiles[1], effort.seed)
-    null = [_match(other, profiles[1], effort.seed) for other in profiles[2:]]
+    profiles = [_profile(s, decode, budget) for s, decode in zip(every, decoders, strict=True)]
+    matched = _match(profiles[0], profiles[1], budget.seed)
+    null = [_match(other, profiles[1], budget.seed) for other in profiles[2:]]
     claimed, causes = (
         [] if algorithm is None else s.causes(algorithm) for s in (reference, subject)
     )
     inputs = [list(cause) for cause in causes if cause in claimed]
     measured = [
-        _mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)
+        _mediated(s, d, inputs, budget) for s, d in zip(compared.pair, decoders, strict=False)
     ]
     controls = [
-        [_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh
+        [_mediated(s, None, inputs, budget, fresh=True) for s in several] for several in fresh
     ]
     layout = subject.run(subject.samples.test).layout
     found = []
@@ -527,7 +527,7 @@ def _mediated(
     subject: Participant,
     decode: Decoder | None,
     inputs: Sequence[list[str]],
-    effort: Effort,
+    budget: Budget,
     *,
     fresh: bool = False,
 ) -> list[MediationResult]:
@@ -537,8 +537,8 @@ def _mediated(
     """
     model, run = subject.model, subject.run(subject.samples.test)
     ends = run.layout.predict_position, run.layout.update_position
-    at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
-    split = Split(each=False, n_random=0, seed=effort.seed)
+    at = budget.at[::_CONTROL_ROUNDS] if fresh else budget.at
+    split = Split(each=False, n_random=0, seed=budget.seed)
     left = Outcome("latents" if decode is None else "state", decode)
     through = partial(
         mediate, model, run, subject.run(subject.samples.other), round=at, split=split

@@ -21,7 +21,7 @@ import torch
 from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import EFFECTS, WHERE
-from circuits.compare.question import FULL, Compared, Effort, Participant, Samples, shared_sizes
+from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
@@ -130,7 +130,7 @@ def machines(
     model: Machine,
     reference: Machine | str | None = None,
     *,
-    effort: Effort = FULL,
+    budget: Budget | None = None,
     folder: str | Path | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Comparison:
@@ -140,8 +140,8 @@ def machines(
         reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
             serves, and at the rates of the model's own episodes); None: against algorithms alone, which decides
             behaviour and update.
-        effort: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
-            :data:`~circuits.compare.QUICK` does a quarter.
+        budget: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
+            ``Budget()`` when None, and ``Budget.quick()`` does a quarter.
         folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
         arguments: what a handwired reference, given by name, is built with beside that, such as ``{"beta": 10}``.
 
@@ -149,6 +149,7 @@ def machines(
         InputError: models of different tasks, on different devices, or that share no size.
     """
     started = time.process_time()
+    budget = budget or Budget()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
     require(
@@ -160,13 +161,13 @@ def machines(
     placed = " and ".join(f"{one.name} on {one.device}" for one in models)
     require(len({one.device for one in models}) == 1, f"{placed}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
-    effort = effort.of_rounds(task.at_most(effort.rounds))
+    budget = budget.of_rounds(task.at_most(budget.rounds))
     with session():
-        compared = _compared(model, other, effort, sizes)
+        compared = _compared(model, other, budget, sizes)
         built = {"reference_arguments": dict(arguments)} if arguments else {}
         digests = [one.digest() for one in models]
         settings = provenance(
-            **asdict(effort), task=task.name, sizes=sizes, digests=digests, **built
+            **asdict(budget), task=task.name, sizes=sizes, digests=digests, **built
         )
         finished = Finished(
             None if folder is None else Path(folder) / ".parts", settings, task.rivals()
@@ -192,10 +193,10 @@ def machines(
 
 
 def _compared(
-    model: Machine, other: Machine | None, effort: Effort, sizes: dict[str, int]
+    model: Machine, other: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
     """The models, their untrained copies and the episodes on which they are compared."""
-    samples = Samples.draw(model, effort, sizes)
+    samples = Samples.draw(model, budget, sizes)
     subject, peer = Participant(model, samples), None
     if other is not None:
         peer = Participant(
@@ -204,19 +205,19 @@ def _compared(
     return Compared(
         model=subject,
         reference=peer,
-        untrained=list(_controls(model, samples, effort)),
-        reference_untrained=[] if other is None else list(_controls(other, samples, effort)),
-        effort=effort,
+        untrained=list(_controls(model, samples, budget)),
+        reference_untrained=[] if other is None else list(_controls(other, samples, budget)),
+        budget=budget,
         sets=tasks.of(model).sets_for(
-            effort.battery, effort.rounds, effort.seed, effort.scored, **sizes
+            budget.battery, budget.rounds, budget.seed, budget.scored, **sizes
         ),
     )
 
 
-def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Participant]:
+def _controls(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
     """Untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
-    for i in range(effort.untrained):
-        subject = Participant(untrained(model, effort.seed + i), samples)
+    for i in range(budget.untrained):
+        subject = Participant(untrained(model, budget.seed + i), samples)
         for _ in range(_HALVINGS):
             runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
             if all(

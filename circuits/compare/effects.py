@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 
 from circuits.compare.question import (
+    Budget,
     Compared,
-    Effort,
     Participant,
     Question,
     columns,
@@ -87,7 +87,7 @@ def effects(
     subject: Participant,
     algorithms: Mapping[str, Algorithm],
     untrained: Sequence[Participant],
-    effort: Effort,
+    budget: Budget,
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
     test, own, found, copies = (
@@ -98,36 +98,44 @@ def effects(
     )
     if own.state:
         writer = subject.writer(own)
-        for variable, what, change in _moves(own, writer, subject, effort):
+        for variable, what, change in _moves(own, writer, subject, budget):
             results, by = {}, {variable: change}
             for key, algorithm in algorithms.items():
                 wants = None if algorithm is own else _stated(own, algorithm, by, subject)
                 if algorithm is own or wants is not None:
                     results[key] = move(
-                        subject.model, test, algorithm, writer, by, round=effort.at, wants=wants
+                        subject.model, test, algorithm, writer, by, round=budget.at, wants=wants
                     )
             random, shapes = (
-                [] if writer.fills else [writer.placebo(effort.seed)],
+                [] if writer.fills else [writer.placebo(budget.seed)],
                 tuple(writer.shapes),
             )
-            placebo = [move(subject.model, test, own, each, by, round=effort.at) for each in random]
+            placebo = [move(subject.model, test, own, each, by, round=budget.at) for each in random]
             fresh = [
-                move(u.model, test, own, u.writer(own, shapes), by, round=effort.at) for u in copies
+                move(
+                    u.model,
+                    test,
+                    own,
+                    u.writer(own, shapes, subject.penalty(own)),
+                    by,
+                    round=budget.at,
+                )
+                for u in copies
             ]
             where = (variable, what, "latent", "prediction")
-            found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
-    found += _at_inputs(subject, algorithms, copies, effort)
+            found += _graded(results, next(iter(results)), where, budget, placebo, fresh)
+    found += _at_inputs(subject, algorithms, copies, budget)
     return EffectsPart(tuple(found), lacks(subject.model, "embed"))
 
 
 def _moves(
-    algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort
+    algorithm: Algorithm, writer: Writer, subject: Participant, budget: Budget
 ) -> list[tuple[str, str, Array]]:
     """Each variable, which change, and by how much: states that could occur (docs/method/comparing.md)."""
     own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
     found = []
     for key in writer.shapes:
-        here, there = (np.asarray(v[key], dtype=np.float64)[:, effort.at] for v in (own, other))
+        here, there = (np.asarray(v[key], dtype=np.float64)[:, budget.at] for v in (own, other))
         if np.array_equal(here, there):
             by = max(1.0, float(np.ptp(own[key])) // 4)
             found.append((key, f"+ {by:g}", np.full_like(here, by)))
@@ -174,7 +182,7 @@ def _at_inputs(
     subject: Participant,
     algorithms: Mapping[str, Algorithm],
     untrained: Sequence[Participant],
-    effort: Effort,
+    budget: Budget,
 ) -> list[_Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     # What a round writes is the carried state, also where an algorithm names something that is computed from it.
@@ -196,21 +204,21 @@ def _at_inputs(
         if first not in usable:
             continue
         results = {
-            key: _interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()
+            key: _interchanged(subject, a, claim, claim.places, budget) for key, a in usable.items()
         }
-        apart = [p for p in (place.placebo(width, effort.seed) for place in claim.places) if p]
-        placebo = [_interchanged(subject, own, claim, apart, effort)] if apart else []
-        fresh = [_interchanged(u, own, claim, claim.places, effort) for u in untrained]
+        apart = [p for p in (place.placebo(width, budget.seed) for place in claim.places) if p]
+        placebo = [_interchanged(subject, own, claim, apart, budget)] if apart else []
+        fresh = [_interchanged(u, own, claim, claim.places, budget) for u in untrained]
         where = (
             claim.variable,
             "input",
             " + ".join(str(place.site) for place in claim.places),
             claim.outcome,
         )
-        for effect in _graded(results, first, where, effort, placebo, fresh):
+        for effect in _graded(results, first, where, budget, placebo, fresh):
             key = effect.algorithm
             score = (
-                _of_pool(subject, usable[key], claim, results[key], effort)
+                _of_pool(subject, usable[key], claim, results[key], budget)
                 if of_state
                 else effect.score
             )
@@ -219,14 +227,14 @@ def _at_inputs(
 
 
 def _of_pool(
-    s: Participant, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
+    s: Participant, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, budget: Budget
 ) -> Interval:
     """The score with the known episodes, too, each with the one before it as its source."""
     known, run = s.samples.known, s.run(s.samples.known)
     before = np.roll(np.arange(len(known)), 1)
     decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
-    of_known = interchange(*of, outcome=Outcome("state", decode), round=effort.at)
+    of_known = interchange(*of, outcome=Outcome("state", decode), round=budget.at)
     effect, wanted = (
         np.concatenate([getattr(r, key) for r in (of_known, of_test)])
         for key in ("effect", "wanted")
@@ -240,7 +248,7 @@ def _interchanged(
     algorithm: Algorithm,
     claim: Claim,
     places: Sequence[Place],
-    effort: Effort,
+    budget: Budget,
     *,
     exact: bool = False,
 ) -> InterchangeResult:
@@ -254,14 +262,14 @@ def _interchanged(
             slice(len(s.samples.known), None)
         )
     of = s.model, s.samples.test, s.samples.other, algorithm, claim.variable, places
-    return interchange(*of, outcome=Outcome(claim.outcome, decode), round=effort.at)
+    return interchange(*of, outcome=Outcome(claim.outcome, decode), round=budget.at)
 
 
 def _graded(
     results: Mapping[str, InterchangeResult],
     own: str,
     moved: tuple[str, str, str, str],
-    effort: Effort,
+    budget: Budget,
     placebo: Sequence[InterchangeResult],
     untrained: Sequence[InterchangeResult],
 ) -> list[_Effect]:
@@ -275,7 +283,7 @@ def _graded(
     ]
     if rivals and first.wanted.any():
         difference = min(
-            (score_difference(first, r, effort.seed) for r in rivals), key=lambda d: d.estimate
+            (score_difference(first, r, budget.seed) for r in rivals), key=lambda d: d.estimate
         )
     other, fresh = (
         best_of(result.score().estimate for result in several).number
@@ -283,7 +291,7 @@ def _graded(
     )
     found = []
     for key, result in results.items():
-        score, slope = result.score(effort.seed), result.slope(effort.seed)
+        score, slope = result.score(budget.seed), result.slope(budget.seed)
         found.append(
             _Effect(
                 *moved, key, score, slope, difference if key == own else NO_NUMBER, other, fresh
@@ -361,11 +369,11 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     # The latents, which act on the prediction, and the inputs of both models that act on the state.
     mine, theirs = (set(s.causes(a)) for s, a in zip(compared.pair, algorithms, strict=True))
     causes = {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
-    effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
+    budget, untrained = compared.budget, (compared.untrained, compared.reference_untrained)
     for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
-        held += _held(s, algorithm, fresh[:1], effort)
+        held += _held(s, algorithm, fresh[:1], budget)
         if len(s.model.points) > 1:
-            samples, rounds = (s.samples.test, s.samples.other), effort.at[::_MAP_ROUNDS]
+            samples, rounds = (s.samples.test, s.samples.other), budget.at[::_MAP_ROUNDS]
             for cause, key in causes.items():
                 fitted = key == "state" and not s.model.is_handwired
                 outcome = Outcome(key, s.decoder(algorithm, algorithm.memory) if fitted else None)
@@ -383,7 +391,7 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
 
 
 def _held(
-    s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort
+    s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], budget: Budget
 ) -> list[_Held]:
     """The best site of every variable that this model is claimed to hold."""
     claims: dict[tuple[str, str], list[Claim]] = {}
@@ -396,7 +404,7 @@ def _held(
     for (variable, outcome), several in claims.items():
         scores, *controls = [
             [
-                _interchanged(u, algorithm, c, c.places, effort, exact=True).score(effort.seed)
+                _interchanged(u, algorithm, c, c.places, budget, exact=True).score(budget.seed)
                 for c in several
             ]
             for u in (s, *(() if s.model.is_handwired else fresh))
@@ -418,7 +426,7 @@ EFFECTS = Question(
     "effects",
     EffectsPart,
     lambda compared: effects(
-        compared.model, compared.candidates, compared.untrained, compared.effort
+        compared.model, compared.candidates, compared.untrained, compared.budget
     ),
 )
 WHERE = Question(

@@ -20,16 +20,16 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from interp import tasks
-from interp.core.algorithm import Algorithm, participants_of
+from interp.core.algorithm import NEXT, Algorithm, Values, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.interventions.interchange import Claim
-from interp.interventions.moves import Writer
+from interp.interventions.moves import Writer, flat
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.results.measure import Measure
 from interp.stats import refit
-from interp.stats.decoder import N_FOLDS, RIDGE, Decoder
+from interp.stats.decoder import N_FOLDS, RIDGE, Decoder, is_wide
 from interp.stats.intervals import NO_NUMBER, Interval, of_each
 from interp.support.checks import check_fields, checked, integer
 from interp.support.errors import require
@@ -39,11 +39,13 @@ _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(
     2
 )  # widens intervals as though the luck of the fit were as large as that of the episodes scored
+_GAIN = 0.01  # of a score, from which on maps go without a penalty: less is within most intervals
+_SHIFT = 1.0  # what a state is moved by to see whether anything reads its sum; no choice of counts turns on it
 _ONE = "the two are one machine: their digests are the same"
 
 
 @dataclass(frozen=True)
-class Effort:
+class Budget:
     """How much of everything a comparison does.
 
     Attributes:
@@ -80,11 +82,26 @@ class Effort:
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
 
+    @classmethod
+    def quick(cls, seed: int = 0) -> Budget:
+        """Return the budget of a quick comparison, which does about a quarter of the work."""
+        return cls(
+            known=48,
+            test=24,
+            rounds=20,
+            starts=4,
+            battery=12,
+            scored=48,
+            edits=240,
+            untrained=2,
+            seed=seed,
+        )
+
     @checked
-    def of_rounds(self, rounds: int) -> Effort:
+    def of_rounds(self, rounds: int) -> Budget:
         """The same with ``rounds`` per episode; where they are few, models start in fewer rounds and run on for less.
 
-        >>> short = Effort().of_rounds(6)
+        >>> short = Budget().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
         (6, 2, 3)
         """
@@ -98,19 +115,13 @@ class Effort:
 
         The state ``horizon`` rounds after the last of them is one before a round, as all that decoders are fitted on.
 
-        >>> Effort().at
+        >>> Budget().at
         [5, 8, 10, 13, 16, 19, 21, 24]
         """
         first, last = self.rounds // 6, self.rounds - 1 - self.horizon
         return [
             first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)
         ]
-
-
-FULL = Effort()
-QUICK = Effort(
-    known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=240, untrained=2
-)
 
 
 @dataclass(frozen=True)
@@ -122,14 +133,14 @@ class Samples:
     other: Any
 
     @classmethod
-    def draw(cls, model: Machine, effort: Effort, sizes: dict[str, int]) -> Samples:
+    def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
         """Episodes of a model's task and rates, of ``sizes``."""
         task, sizes = tasks.of(model), {**tasks.of(model).data.sample_options(model), **sizes}
-        asked = {1000: (0, effort.known), 1001: (1, effort.test), 1002: (0, effort.test)}
+        asked = {1000: (0, budget.known), 1001: (1, budget.test), 1002: (0, budget.test)}
         draws = {
-            i: partial(task.half(half).sample, n, effort.rounds) for i, (half, n) in asked.items()
+            i: partial(task.half(half).sample, n, budget.rounds) for i, (half, n) in asked.items()
         }
-        known, *others = (draw(seed=3 * effort.seed + i, **sizes) for i, draw in draws.items())
+        known, *others = (draw(seed=3 * budget.seed + i, **sizes) for i, draw in draws.items())
         n = min(
             map(len, others)
         )  # they pair up; halves of what was recorded need not be of one size
@@ -183,15 +194,37 @@ class Participant:
         )
 
     @remembered
-    def writer(self, algorithm: Algorithm, keys: tuple[str, ...] = ()) -> Writer:
-        """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
+    def penalty(self, algorithm: Algorithm) -> float:
+        """Choose the penalty of decoders of the algorithm's state, by the steps that they read in other folds."""
+        latents = pooled(self).latents
+        if not algorithm.state or is_wide(latents.flatten(2).flatten(0, 1)):
+            return RIDGE
+        key = algorithm.state[0]
+        steps = np.diff(flat(pooled_values(algorithm, self.samples)[key]), axis=1)
+        varied = float(((steps - steps.mean(0)) ** 2).sum())
 
-        Where no carried variable is named, those that the latents hold are decoded.
+        def missed(penalty: float) -> float:
+            decoder = crossed_writer(self, algorithm, (key,), penalty).decoder
+            decoded = decoder(latents[:, :-1]).numpy(force=True)
+            return float(((np.diff(decoded, axis=1) - steps) ** 2).sum())
+
+        return choose_penalty(missed, varied)
+
+    @remembered
+    def writer(
+        self, algorithm: Algorithm, keys: tuple[str, ...] = (), penalty: float | None = None
+    ) -> Writer:
+        """Fit a writer of the algorithm's state in the latents, on the known episodes.
+
+        Args:
+            keys: the carried variables that are decoded; those that the latents hold where none is named.
+            penalty: of the decoder; the one that :meth:`penalty` chooses when None.
         """
         known, run = self.samples.known, self.run(self.samples.known)
+        ridge = self.penalty(algorithm) if penalty is None else penalty
         if keys:
-            return Writer.fit(self.model, run, algorithm.run(known), keys, ridge=RIDGE)
-        return Writer.of_state(self.model, run, algorithm, known)
+            return Writer.fit(self.model, run, algorithm.run(known), keys, ridge=ridge)
+        return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have.
@@ -308,18 +341,106 @@ def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -
     return CrossFitted.of(fits, fold)
 
 
+def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
+    """Choose the penalty of maps from latents: :data:`~interp.stats.decoder.RIDGE`, or none.
+
+    A penalty shrinks what lies along directions that vary little, such as those of a code stretched 100 : 1; without
+    one, maps read counts off untrained networks (see ``RIDGE``).
+
+    Args:
+        missed: what maps with a penalty miss on other episodes.
+        varied: what they miss where they read nothing.
+
+    Returns:
+        0 where this reduces what is missed by more than :data:`_GAIN` of ``varied``.
+    """
+    return 0.0 if missed(RIDGE) - missed(0.0) > _GAIN * varied else RIDGE
+
+
 @remembered
-def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> Writer:
-    """A writer of ``keys`` for the pool, cross-fitted."""
+def crossed_writer(
+    subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
+) -> Writer:
+    """Fit a writer of ``keys`` for the pool, cross-fitted."""
     run, values, writers = pooled(subject), pooled_values(algorithm, subject.samples), []
     fold = subject.samples.whose % N_FOLDS
     for k in range(N_FOLDS):
         others = fold != k
         held = {key: values[key][others] for key in keys}
         writers.append(
-            Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE)
+            Writer.fit(
+                subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=penalty
+            )
         )
     return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], fold))
+
+
+@dataclass(frozen=True)
+class _Centred:
+    """An equation whose result is less its mean over elements."""
+
+    equation: Callable[[Values], NDArray[Any]]
+
+    def __call__(self, values: Values) -> NDArray[Any]:
+        return _centre(self.equation(values))
+
+
+def _centre(state: ArrayLike) -> NDArray[np.float64]:
+    state = np.asarray(state, dtype=np.float64)
+    return state - state.mean(-1, keepdims=True)
+
+
+def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
+    """Return the algorithm with every state centred whose sum no prediction reads, such as log-weights.
+
+    A machine may hold the differences of such numbers alone, and be the algorithm all the same.
+    """
+    values = algorithm.run(episodes)
+    state, inputs = algorithm.at(values, slice(None))
+    free = []
+    for key in algorithm.state:
+        if np.ndim(state[key]) != 3 or state[key].shape[-1] < 2:
+            continue
+        if algorithm.variable(key).kind != "real":
+            continue
+        after, shifted = algorithm.step({**state, key: state[key] + _SHIFT}, inputs)
+        expected = {k: values[NEXT + k] for k in algorithm.state}
+        expected[key] = expected[key] + _SHIFT
+        same_steps = all(np.allclose(after[k], expected[k]) for k in algorithm.state)
+        if same_steps and np.allclose(
+            algorithm.distribution(shifted), algorithm.distribution(values)
+        ):
+            free.append(key)
+    return centre_states(algorithm, free)
+
+
+def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
+    """Return the algorithm with the states ``keys``, of those that it has, less their mean over elements."""
+    own = [key for key in keys if key in algorithm.state]
+    if not own:
+        return algorithm
+    changes = {}
+    for key in own:
+        after = algorithm.variable(NEXT + key)
+        assert after.equation is not None
+        changes[NEXT + key] = (after.parents, _Centred(after.equation))
+
+    def initial(episodes: Any) -> dict[str, NDArray[Any]]:
+        start = algorithm.initial(episodes)
+        return {**start, **{key: _centre(start[key]) for key in own}}
+
+    return algorithm.varied(
+        algorithm.key, algorithm.name, algorithm.parameters, changes, initial=initial
+    )
+
+
+def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the states that :func:`centre_states` has centred."""
+    return tuple(
+        key
+        for key in algorithm.state
+        if isinstance(algorithm.variable(NEXT + key).equation, _Centred)
+    )
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
@@ -358,7 +479,7 @@ class Compared:
     reference: Participant | None
     untrained: Sequence[Participant]
     reference_untrained: Sequence[Participant]
-    effort: Effort
+    budget: Budget
     sets: Mapping[str, tuple[Any, Any]]
     parts: dict[str, Any] = field(default_factory=dict)
 
@@ -385,7 +506,10 @@ class Compared:
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
-        """Algorithms whose state is looked for: the closest one where it carries a state, then the reference's."""
+        """Algorithms whose state is looked for: the closest one where it carries a state, then the reference's.
+
+        A state whose sum no prediction reads is asked for up to its sum (:func:`modulo_sum`).
+        """
         closest = self.parts["algorithm"].algorithm
         expected = self.model.task.explains((self.reference or self.model).model)
         first = (
@@ -393,7 +517,11 @@ class Compared:
             if closest is None or not closest.state or closest.key == expected.key
             else {closest.key: closest}
         )
-        return {**first, expected.key: expected}
+        algorithms = {**first, expected.key: expected}
+        return {
+            key: modulo_sum(algorithm, self.model.samples.known)
+            for key, algorithm in algorithms.items()
+        }
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:

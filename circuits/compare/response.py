@@ -88,9 +88,9 @@ class Edits:
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """The changes that a comparison asks about, ``times`` as many as its effort says."""
+    """The changes that a comparison asks about, ``times`` as many as its budget says."""
     subject = compared.model
-    return Edits.of(subject.task, subject.samples.test, times * compared.effort.edits)
+    return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
 
 def responses(

@@ -18,7 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.question import Effort, Participant, Question, pooled, scored
+from circuits.compare.question import (
+    Budget,
+    Participant,
+    Question,
+    choose_penalty,
+    pooled,
+    scored,
+)
 from interp.choices.fitting import Array, distributions, divergence
 from interp.core.algorithm import Predicted
 from interp.interventions.experiment import run_on
@@ -148,47 +155,47 @@ class StatePart(Result):
 
 
 def stitch(
-    model: Participant, reference: Participant, untrained: Sequence[Participant], effort: Effort
+    model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
     """Both directions, with and without the round, beside shuffled maps and untrained copies of the model."""
     found, worth, ways, generator = [], {}, [], torch.Generator().manual_seed(0)
     everything, test = slice(None), slice(len(model.samples.known), None)
     for source, target in ((model, reference), (reference, model)):
-        own = _own(target, effort)
+        own = _own(target, budget)
         scale = (
             float(np.var(own)) if _kind(target) == "mean" else 1.0
         )  # a mean has units: a share of its variance
-        clean = pooled(target).latents[:, effort.at]
+        clean = pooled(target).latents[:, budget.at]
         moved = _ROUNDING * clean.std(0) * torch.randn(clean.shape, generator=generator).to(clean)
-        shaken = (_missed(target, clean + by, own, effort, everything) for by in (moved, -moved))
+        shaken = (_missed(target, clean + by, own, budget, everything) for by in (moved, -moved))
         # From a tie, where this changes a choice, any map leads astray: episode and start are left out.
         steady = np.maximum(*shaken) < _WORTH * scale
-        cut = _cut(target, effort, everything) * steady
+        cut = _cut(target, budget, everything) * steady
         whose = target.samples.whose
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
         band = partial(
             _worst,
-            effort,
+            budget,
             "carried values" if is_hard(target) else "predictions",
             cut.mean(0) >= scale * _WORTH,
         )
-        ridge = _penalty(source, target, own, cut, effort)
+        ridge = _penalty(source, target, own, cut, budget)
         for helped, control, episodes in (
             (False, "", everything),
             (True, "", everything),
             (True, "shuffled", test),
         ):
-            mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
-            missed = _missed(target, mapped[episodes], own, effort, episodes) * steady[episodes]
+            mapped = _stitched(source, target, budget, helped, ridge, shuffled=bool(control))
+            missed = _missed(target, mapped[episodes], own, budget, episodes) * steady[episodes]
             worst, supplied = band(missed, cut[episodes], whose[episodes]), _HELP if helped else ()
             found.append(Stitching(source.name, target.name, supplied, control, *worst))
             if helped and not control:
-                ways.append(_trajectory(source, target, mapped, effort))
+                ways.append(_trajectory(source, target, mapped, budget))
         for i, copy in enumerate(untrained):
             giver, taker = (copy, target) if source is model else (source, copy)
-            mapped = _stitched(giver, taker, effort, True, ridge)[test]
-            without = cut[test] if taker is target else _cut(copy, effort, test) * steady[test]
-            missed = _missed(taker, mapped, _own(taker, effort), effort, test) * steady[test]
+            mapped = _stitched(giver, taker, budget, True, ridge)[test]
+            without = cut[test] if taker is target else _cut(copy, budget, test) * steady[test]
+            missed = _missed(taker, mapped, _own(taker, budget), budget, test) * steady[test]
             names = (
                 (f"{giver.name} {i}", taker.name)
                 if giver is copy
@@ -200,27 +207,26 @@ def stitch(
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
-def _cut(target: Participant, effort: Effort, episodes: slice) -> Array:
+def _cut(target: Participant, budget: Budget, episodes: slice) -> Array:
     """How far the target diverges from itself with its initial latents put in, ``[episode, start]``."""
-    initial = pooled(target).latents[episodes, :1].expand(-1, len(effort.at), -1, -1)
-    return _missed(target, initial, _own(target, effort), effort, episodes)
+    initial = pooled(target).latents[episodes, :1].expand(-1, len(budget.at), -1, -1)
+    return _missed(target, initial, _own(target, budget), budget, episodes)
 
 
 def _penalty(
-    source: Participant, target: Participant, own: Array, cut: Array, effort: Effort
+    source: Participant, target: Participant, own: Array, cut: Array, budget: Budget
 ) -> float:
-    """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01."""
+    """Choose the penalty of the maps of one direction, for its controls, too."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
-    lost = {
-        ridge: _missed(
-            target, _stitched(source, target, effort, True, ridge), own, effort, slice(None)
-        ).sum()
-        for ridge in (RIDGE, 0.0)
-    }
-    return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
+
+    def missed(ridge: float) -> float:
+        mapped = _stitched(source, target, budget, True, ridge)
+        return float(_missed(target, mapped, own, budget, slice(None)).sum())
+
+    return choose_penalty(missed, float(cut.sum()))
 
 
 def is_hard(target: Participant) -> bool:
@@ -249,28 +255,28 @@ def _seen(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
     )
 
 
-def _own(target: Participant, effort: Effort) -> Array:
+def _own(target: Participant, budget: Budget) -> Array:
     """What is seen of the target by itself, for the pool."""
-    run, horizon = pooled(target), effort.horizon
-    predictions = torch.stack([run.predictions[:, t : t + horizon] for t in effort.at], 1)
-    return _seen(target, predictions, run.latents[:, [t + horizon for t in effort.at]])
+    run, horizon = pooled(target), budget.horizon
+    predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
+    return _seen(target, predictions, run.latents[:, [t + horizon for t in budget.at]])
 
 
 def _missed(
-    target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice
+    target: Participant, latents: Tensor, own: Array, budget: Budget, episodes: slice
 ) -> Array:
     """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``.
 
     The mean over the rounds run on.
     """
-    ran = run_on(target.model, pooled(target).select(episodes), effort.at, effort.horizon, latents)
+    ran = run_on(target.model, pooled(target).select(episodes), budget.at, budget.horizon, latents)
     found = _seen(target, ran.predictions[0], ran.carried[0, :, :, 0])
     p, q = (x.reshape(-1, *x.shape[2:]) for x in (found, own[episodes]))
     return divergence(p, q, _kind(target)).reshape(found.shape[:2])
 
 
 def _worst(
-    effort: Effort,
+    budget: Budget,
     seen: str,
     counts: NDArray[np.bool_],
     missed: Array,
@@ -284,13 +290,13 @@ def _worst(
     worst = int(
         np.argmin([score.low for score in scores])
     )  # the first that is no number, where one is none
-    return scores[worst], (effort.at[bands[worst][0]], effort.at[bands[worst][-1]]), seen
+    return scores[worst], (budget.at[bands[worst][0]], budget.at[bands[worst][-1]]), seen
 
 
 def _stitched(
     source: Participant,
     target: Participant,
-    effort: Effort,
+    budget: Budget,
     helped: bool,
     ridge: float,
     shuffled: bool = False,
@@ -301,14 +307,14 @@ def _stitched(
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()
-    about, rounds = ((0,), effort.at) if helped else ((0, 1), [0])
+    about, rounds = ((0,), budget.at) if helped else ((0, 1), [0])
     fold = torch.from_numpy(source.samples.whose % N_FOLDS)
-    mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
+    mapped = torch.empty(len(x), len(budget.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         known, own = fold != k, fold == k
         centre, middle = x[known].mean(about, keepdim=True), y[known].mean(about, keepdim=True)
         features, outputs = (x[known] - centre).flatten(0, 1), (y[known] - middle).flatten(0, 1)
-        moved = x[own][:, effort.at] - centre[:, rounds]
+        moved = x[own][:, budget.at] - centre[:, rounds]
         if ridge and is_wide(features):
             unit, products = units(features), _products(source, k, helped)
             scaled = features / unit
@@ -321,7 +327,7 @@ def _stitched(
     mapped = mapped.unflatten(-1, goal.shape[-2:])
     # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
     held = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
-    return torch.where(held, mapped, goal[:, effort.at].to(mapped))
+    return torch.where(held, mapped, goal[:, budget.at].to(mapped))
 
 
 @remembered
@@ -331,12 +337,12 @@ def _products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]
 
 
 def _trajectory(
-    source: Participant, target: Participant, mapped: Tensor, effort: Effort
+    source: Participant, target: Participant, mapped: Tensor, budget: Budget
 ) -> _Trajectory:
     """The first test episode, from the first start to its end."""
-    run, first, at = pooled(target), effort.at[0], len(target.samples.known)
+    run, first, at = pooled(target), budget.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
-    ran = partial(run_on, target.model, run.select(episode), [first], effort.rounds - first)
+    ran = partial(run_on, target.model, run.select(episode), [first], budget.rounds - first)
     stitched, cut = (
         _distribution(target, ran(latents).predictions[0])[0, 0]
         for latents in (mapped[episode, :1], run.latents[episode, :1])
@@ -357,11 +363,11 @@ def _distribution(target: Participant, predictions: Tensor) -> Array:
 STATE = Question(
     "state",
     StatePart,
-    lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
+    lambda compared: stitch(*compared.pair, compared.untrained, compared.budget),
     *(
-        "It holds the same state as {}, by affine maps",
-        "holds the same state",
-        "holds another state",
+        "It has the same state as {}, by affine maps",
+        "has the same state",
+        "has, by affine maps, another state",
     ),
     of_two=True,
 )

@@ -105,14 +105,14 @@ def _compare(
     from circuits import compare as room
 
     held = reference or next(iter(handwired_models(subject.layout.task)), "none")
-    effort = replace(room.QUICK if quick else room.FULL, seed=seed)
+    budget = replace(room.Budget.quick() if quick else room.Budget(), seed=seed)
     if rounds is not None:
-        effort = effort.of_rounds(rounds)
+        budget = budget.of_rounds(rounds)
     if episodes is not None:
-        effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
+        budget = replace(budget, test=episodes, known=round(episodes * budget.known / budget.test))
     folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
     other = None if held == "none" else held
-    found = room.machines(subject, other, effort=effort, folder=folder, arguments=of_reference)
+    found = room.machines(subject, other, budget=budget, folder=folder, arguments=of_reference)
     say.measures(found)
     say.line(f"{found.model}: {found.algorithm.sentence}")
     if of_reference:

@@ -47,8 +47,9 @@ AS_WELL = "does as well"
 NOT_RUN = "a control was not run"
 FEW = "too few episodes"
 NOTHING = "there is no number"
+MISREAD = "affine maps may misread the state"
 _BY_DESIGN = "by design"
-_REASONS = (SPANS, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
+_REASONS = (SPANS, TOO_NEAR, AS_WELL, NOT_RUN, FEW, NOTHING, MISREAD, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
 _CLEAR = 3.0

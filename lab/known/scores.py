@@ -41,9 +41,9 @@ def mark_family(named: str, right: str | None) -> str:
 
 
 @checked
-def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dict[str, Any]:
+def score(specimen: Specimen, reference: Machine, budget: compare.Budget) -> dict[str, Any]:
     """A row of the gallery's table: each question's word, the right one, the mark, and the number that decided."""
-    found = compare.machines(specimen.make(), reference, effort=effort)
+    found = compare.machines(specimen.make(), reference, budget=budget)
     row: dict[str, Any] = {
         "task": specimen.task,
         "key": specimen.key,

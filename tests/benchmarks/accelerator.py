@@ -112,7 +112,7 @@ def _compared(device: str, n_episodes: int) -> Callable[[], Any]:
     """The numbers of a quick comparison, whatever ``n_episodes``: its own are drawn."""
     model = interp.load("wma-learned").to(device)
     return lambda: (
-        compare.machines(model, "wma-handwired", effort=compare.QUICK)
+        compare.machines(model, "wma-handwired", budget=compare.Budget.quick())
         .to_frame()["number"]
         .to_numpy(float)
     )

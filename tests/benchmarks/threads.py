@@ -49,7 +49,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
     episodes = experts.sample(256, 50, 4, seed=0)
     clean, corrupted = corruptions.flip_vote(episodes, round=20, expert="p_2")
     trajectories = mdp.sample(512, 10, 5, 3, seed=0)
-    effort = compare.Effort(known=16, test=8, rounds=16, starts=2, battery=4, untrained=1)
+    budget = compare.Budget(known=16, test=8, rounds=16, starts=2, battery=4, untrained=1)
     return {
         "train wma-learned, 8 steps of 25 rounds": lambda: [run.step() for _ in range(8)],
         "roll out wma-learned, 256 episodes of 50 rounds": lambda: interp.rollout(wma, episodes),
@@ -58,7 +58,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
             wma, clean=clean, corrupted=corrupted, round=20, sites=("resid_pre", "attn_out")
         ),
         "compare with a handwired machine, small": lambda: compare.machines(
-            wma, "wma-handwired", effort=effort
+            wma, "wma-handwired", budget=budget
         ),
     }
 

@@ -13,7 +13,7 @@ from lab.known import by_algorithm
 pytestmark = pytest.mark.usefixtures("few_steps")
 
 
-SMALL = compare.Effort(
+SMALL = compare.Budget(
     known=8, test=12, rounds=14, starts=2, horizon=3, battery=4, scored=12, edits=40, untrained=1
 )
 
@@ -28,7 +28,7 @@ def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatc
     handwired = interp.load("reachability-handwired", n_nodes=10, n_edges=15)
     spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
     for pair in ((spread, handwired), (handwired, spread)):
-        measure = compare.machines(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1))[
+        measure = compare.machines(*pair, budget=replace(SMALL, rounds=5, starts=1, horizon=1))[
             "behaviour"
         ]
         assert (measure.verdict, measure.condition) == ("yes", "with its read-out fitted")

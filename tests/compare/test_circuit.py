@@ -9,7 +9,7 @@ import interp
 from circuits.benchmark.known_machine import rotated, with_distractors
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, _match, _Matched, _Path, _Profile, _profile, _Role
-from circuits.compare.question import Compared, Effort, Participant, Samples
+from circuits.compare.question import Budget, Compared, Participant, Samples
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.sites import Site
@@ -20,7 +20,7 @@ from interp.tasks import experts
 from lab.variants import noisy
 from tests.refusals import refuses
 
-SMALL = Effort(known=16, test=8, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
+SMALL = Budget(known=16, test=8, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
 
 
 def handwired(**arguments):

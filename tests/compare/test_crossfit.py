@@ -3,15 +3,14 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.stats import t
 
 import interp
 from circuits.compare.question import (
+    Budget,
     CrossFitted,
-    Effort,
     Participant,
     Samples,
     crossed_decoder,
@@ -23,10 +22,9 @@ from circuits.compare.state import _cut, _own, _penalty, _stitched, stitch
 from interp.stats.decoder import RIDGE, Decoder
 from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
-from lab import deciding as coverage
 from lab import known
 
-SMALL = Effort(known=11, test=8, rounds=8, starts=2, horizon=2, battery=4, untrained=1, seed=2)
+SMALL = Budget(known=11, test=8, rounds=8, starts=2, horizon=2, battery=4, untrained=1, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -135,69 +133,19 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     )
 
 
-def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_others_and_of_the_large_ones():
-    small = [
-        (0.5, 0.4, 0.6),
-        (0.3, 0.2, 0.4),
-        (0.7, 0.6, 0.8),
-        (0.5, 0.45, 0.55),
-    ]  # others: .5, .567, .433, .5
-    about = {"machine": "m", "question": "state", "number": "there", "effort": "QUICK"}
-    rows = [{**about, "size": "small", "value": v, "low": a, "high": b} for v, a, b in small]
-    rows += [{**about, "size": "large", "value": v, "low": 0.0, "high": 0.0} for v in (0.56, 0.6)]
-    (row,) = coverage.covered(pd.DataFrame(rows)).to_dict("records")
-    assert {
-        **about,
-        "n": 4,
-        "coverage": 0.5,
-        "truth_below": 0.25,
-        "truth_above": 0.25,
-    }.items() <= row.items()
-    assert (row["mean"], row["large"], row["of_large"]) == pytest.approx((0.5, 0.58, 0.25))
-    assert row["low"] < 0.1 and row["high"] > 0.9
-    assert "truth_above" in coverage.summary(pd.DataFrame(rows))
-
-
-@pytest.mark.usefixtures("few_fits", "no_rules")
-def test_a_comparison_of_the_table_has_every_number_that_decides(monkeypatch):
-    """Of a small effort: both directions with and without the round, two worths, four steps, one input."""
-    monkeypatch.setattr(coverage, "_EFFORTS", {"QUICK": SMALL, "FULL": SMALL})
-    assert len(coverage.parts(True)) == 2 * (12 + 4) and len(set(coverage.parts(False))) == 4 * (
-        60 + 4
-    )
-    steps = []
-    frame = coverage.comparison(True, steps.append, "noise .1, QUICK, small, 3")
-    assert steps == [1] and len(frame) == 11 and set(frame.question) == {"state", "update"}
-    assert (
-        frame[["value", "low", "high"]].notna().all(axis=None) and (frame.low <= frame.high).all()
-    )
-    assert (
-        set(frame["size"]) == {"small"}
-        and set(frame.seed) == {3}
-        and set(frame.machine) == {"noise .1"}
-    )
-    small, large = (coverage._sized(SMALL, size, 0) for size in ("small", "large"))
-    assert (small.known, large.known, large.test, large.starts) == (
-        11,
-        77,
-        56,
-        2,
-    ) and small.seed != large.seed
-
-
 def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():
     """A table by algorithm, of which many numbers hardly vary, is the handwired one; a penalty made it another."""
-    effort = Effort(known=32, test=12, rounds=16, starts=2, horizon=3, battery=4, untrained=1)
+    budget = Budget(known=32, test=12, rounds=16, starts=2, horizon=3, battery=4, untrained=1)
     reference = known.reference("qlearning")
     algorithm = known.gallery("qlearning")["by algorithm"].make()
-    samples = Samples.draw(reference, effort, {"n_states": 4, "n_actions": 3})
+    samples = Samples.draw(reference, budget, {"n_states": 4, "n_actions": 3})
     source, target = (
         Participant(algorithm, samples, "by algorithm"),
         Participant(reference, samples),
     )
     ways = {
         (s.source, s.supplied): s.score
-        for s in stitch(source, target, [], effort).stitchings
+        for s in stitch(source, target, [], budget).stitchings
         if not s.control
     }
     assert ways["by algorithm", ("round",)].low > 0.95

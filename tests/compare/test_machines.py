@@ -11,7 +11,7 @@ from circuits import compare
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import _STATE as STATE
 from circuits.compare.effects import _located as where
-from circuits.compare.question import Compared, Effort, Participant, Samples, pooled, shared_sizes
+from circuits.compare.question import Budget, Compared, Participant, Samples, pooled, shared_sizes
 from circuits.compare.state import _stitched, stitch
 from circuits.compare.update import updates
 from interp.results.measure import UNTRAINED
@@ -22,10 +22,10 @@ from tests import handmade, machines
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-SMALL = Effort(
+SMALL = Budget(
     known=40, test=16, rounds=20, starts=3, horizon=4, battery=4, scored=24, edits=160, untrained=1
 )
-TINY = Effort(
+TINY = Budget(
     known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, scored=16, edits=80, untrained=1
 )
 WIRED = "wma-handwired"
@@ -73,11 +73,11 @@ def test_states_of_several_rows_are_stitched_both_ways(subjects):
 @pytest.mark.parametrize("make", [machines.gru, machines.lstm, machines.loop, machines.cached])
 def test_every_machine_holds_its_own_state(make):
     """A cell, two channels, a loop and a cache that grows: what one carries, mapped, is worth all of it to its like."""
-    effort = Effort(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
+    budget = Budget(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
     machine = make()
-    samples = Samples.draw(machine, effort, {"n_experts": 4})
+    samples = Samples.draw(machine, budget, {"n_experts": 4})
     one, other = Participant(machine, samples), Participant(machine, samples, "other")
-    part = stitch(one, other, [], effort)
+    part = stitch(one, other, [], budget)
     assert part.best(one.name, "other").score.low > 0.98
     shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
     assert len(shuffled) == 2 and max(shuffled) < 0.9
@@ -86,20 +86,20 @@ def test_every_machine_holds_its_own_state(make):
 @pytest.mark.usefixtures("no_rules")
 def test_what_is_no_memory_stays_the_targets_own():
     """How far a cache is written, and the numbers that pad its narrower rows, do not come from a map."""
-    effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
-    samples = Samples.draw(cached, effort, {"n_experts": 4})
+    budget, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
+    samples = Samples.draw(cached, budget, {"n_experts": 4})
     source, target = Participant(wired, samples), Participant(cached, samples)
     own, mapped = (
-        pooled(target).latents[:, effort.at],
-        _stitched(source, target, effort, False, RIDGE),
+        pooled(target).latents[:, budget.at],
+        _stitched(source, target, budget, False, RIDGE),
     )
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert (
         torch.equal(mapped[:, :, 6], own[:, :, 6].double())
-        and own[0, :, 6, 0].tolist() == effort.at
+        and own[0, :, 6, 0].tolist() == budget.at
     )
     assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
-    (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], effort).updates
+    (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], budget).updates
     assert np.isfinite(first.r2.estimate)
 
 
@@ -162,7 +162,7 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 @pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
     found = compare.machines(
-        handmade.majority(), WIRED, effort=replace(SMALL, known=24, test=12, edits=80)
+        handmade.majority(), WIRED, budget=replace(SMALL, known=24, test=12, edits=80)
     )
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
@@ -197,7 +197,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
-    found = compare.machines(other, handmade.majority(), effort=replace(TINY, rounds=10, known=24))
+    found = compare.machines(other, handmade.majority(), budget=replace(TINY, rounds=10, known=24))
     words = {one.key: one.verdict for one in found}
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}

@@ -10,7 +10,7 @@ from circuits.compare.driver import _compared
 from circuits.compare.effects import _STATE as STATE
 from circuits.compare.effects import _located as where
 from circuits.compare.effects import effects
-from circuits.compare.question import Compared, Effort, Participant, Samples, shared_sizes
+from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
 from interp.model.transformer import untrained
@@ -19,7 +19,7 @@ from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-SMALL = Effort(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
+SMALL = Budget(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,9 @@ def test_effects_tell_bayes_from_weighted_majority(subjects):
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     """Effective parameters by step equivalence: those that a handwired machine was built with."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
-    effort = replace(SMALL, known=16, test=8, rounds=12)
-    subject = Participant(model, Samples.draw(model, effort, {"n_states": 2, "n_actions": 2}))
-    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], effort).rules
+    budget = replace(SMALL, known=16, test=8, rounds=12)
+    subject = Participant(model, Samples.draw(model, budget, {"n_states": 2, "n_actions": 2}))
+    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], budget).fitted
     own = next(rule for rule in rules if rule.key == "q_learning")
     assert (
         own in rules[:2] and rules[-1].key == "no_bootstrap"
@@ -139,8 +139,8 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
 
 
 def test_bad_efforts_and_pairs_are_refused():
-    refuses("known must be an integer >= 8", Effort, known=4)
-    refuses("too few for 8 starts", Effort, rounds=10)
+    refuses("known must be an integer >= 8", Budget, known=4)
+    refuses("too few for 8 starts", Budget, rounds=10)
     models = interp.load("wma-learned"), interp.load("qlearning-handwired", n_states=2, n_actions=2)
     refuses("compare models of one task", shared_sizes, models)
     with pytest.raises(interp.InputError, match=r"load the handwired model with n_experts=\.\.\."):

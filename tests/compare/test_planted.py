@@ -6,12 +6,11 @@ import pytest
 
 import interp
 from circuits.benchmark.known_machine import rotated
-from circuits.compare.effects import EffectsPart
-from circuits.compare.question import Compared, Effort, Participant, Samples
+from circuits.compare.question import Budget, Compared, Participant, Samples, modulo_sum
 from circuits.compare.response import ResponsePart, _through_state
-from circuits.compare.state import STATE, is_hard, stitch
-from circuits.compare.update import _rules, judge, updates
-from interp.results.measure import NOTHING
+from circuits.compare.state import is_hard, stitch
+from circuits.compare.update import Evidence, _fit_updates, judge, updates
+from interp.results.measure import MISREAD
 from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.lapses import stopped
@@ -20,7 +19,7 @@ from lab import known
 from lab.known import by_algorithm
 from tests.compare.planted import CODES, coded, relabelled, waiting
 
-SMALL = Effort(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
+SMALL = Budget(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
 MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
 HITS = {
     "next_log_weights": (
@@ -28,6 +27,7 @@ HITS = {
         lambda v: v["log_weights"] + 0.5 * v["match"] - 0.25,
     )
 }
+LINEAR = ("scaled", "rotated", "stretched", "permuted and padded")
 EVIDENCE = MAJORITY.varied("evidence", "hits less misses", {"gain": 0.5}, HITS)
 
 
@@ -44,19 +44,25 @@ def wired():
 def _updated(wired, machine, response=UNASKED):
     """The updates of a machine beside an untrained copy, and what they say of it."""
     reference, fresh = wired
-    part = updates(
-        Participant(machine, reference.samples), {MAJORITY.key: MAJORITY}, [fresh], SMALL
-    )
-    return part.updates, judge(part, EffectsPart(()), MAJORITY.key, response)
+    algorithm = modulo_sum(MAJORITY, reference.samples.known)
+    subject = Participant(machine, reference.samples)
+    part = updates(subject, {MAJORITY.key: algorithm}, [fresh], SMALL)
+    return part.updates, judge(Evidence(part.updates, response))
 
 
 @pytest.mark.usefixtures("no_rules")
-@pytest.mark.parametrize("code", ["scaled", "rotated", "permuted and padded"])
+@pytest.mark.parametrize("code", [*LINEAR, "differences", "8 bits"])
 def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired, code):
-    """The same machine with its log-weights in units of 1000 to .001, turned, in another order, beside constants."""
+    """The same machine with its log-weights in units of 1000 to .001, turned, stretched, beside constants; and without
+    their sum, which no prediction reads."""
     machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
     steps, measure = _updated(wired, machine)
-    assert measure.verdict == "yes" and min(u.r2.low for u in steps) > 0.999, measure
+    assert measure.verdict == "yes", measure
+    if code == "8 bits":  # their rounding is noise
+        return
+    assert min(u.r2.low for u in steps) > 0.999
+    if code not in LINEAR:
+        return
     state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
     assert (
         state.measure.verdict != "no" and state.measure.number.low > 0.999
@@ -81,27 +87,29 @@ def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_o
 
 
 @pytest.mark.usefixtures("no_rules")
-@pytest.mark.parametrize("code", ["bent", "exponential", "evidence"])
+@pytest.mark.parametrize("code", ["bent", "exponential"])
 def test_a_code_that_affine_maps_do_not_read_is_not_said_to_be_updated_otherwise(wired, code):
-    """A tanh of sums, exponentials, and hits less misses: one must know the round to tell the hits from that."""
-    layout = wired[0].model.layout
-    machine = (
-        coded(MAJORITY, layout, *CODES[code], code)
-        if code in CODES
-        else by_algorithm.machine(EVIDENCE, layout)
-    )
+    """A tanh of sums, and exponentials."""
+    machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
     steps, measure = _updated(wired, machine)
-    assert measure.verdict == "undecided" and measure.reason.startswith(NOTHING), measure
-    assert (
-        min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
-    )
+    assert measure.verdict == "undecided"
+    if code == "bent":  # affine maps read .96 of it
+        return
+    assert measure.reason.startswith(MISREAD)
+    assert min(u.r2.estimate for u in steps) < 0.95 < steps[0].nonlinear
+
+
+@pytest.mark.usefixtures("no_rules")
+def test_hits_less_misses_are_log_weights_up_to_their_sum(wired):
+    machine = by_algorithm.machine(EVIDENCE, wired[0].model.layout)
+    assert _updated(wired, machine)[1].verdict == "yes"
 
 
 @pytest.mark.usefixtures("no_rules")
 def test_noise_is_another_update(wired):
     """Random features do not read its steps."""
     steps, measure = _updated(wired, known.gallery("experts")["noise 1"].make())
-    assert steps[0].bent < 0.5 and measure.verdict == "no"
+    assert steps[0].nonlinear < 0.5 and measure.verdict == "no"
 
 
 @pytest.mark.usefixtures("no_rules")
@@ -109,8 +117,8 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
     """The log-weights that are decoded hold what waits, and step exactly; the next prediction does not know it yet."""
     machine = by_algorithm.machine(waiting(), wired[0].model.layout, name="waits")
     found = type("Found", (), {"algorithm": MAJORITY})
-    effort, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
-    response = _through_state(Compared(subject, wired[0], [], [], effort, {}, {"algorithm": found}))
+    budget, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
+    response = _through_state(Compared(subject, wired[0], [], [], budget, {}, {"algorithm": found}))
     steps, measure = _updated(wired, machine, response)
     assert (
         min(u.r2.low for u in steps) > 0.999
@@ -126,9 +134,9 @@ def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     monkeypatch.setattr(type(task), "update_families", lambda self: asked)
     traced = acting(asked["trace_q"].make(0.1, 0.9, 0.3), shared_ties=False, after=False)
     machine = by_algorithm.machine(traced, reference.layout)
-    effort = replace(SMALL, known=32, rounds=20)
-    subject = Participant(machine, Samples.draw(reference, effort, {"n_states": 4, "n_actions": 3}))
-    rules = _rules(subject, task.explains(reference), effort)
+    budget = replace(SMALL, known=32, rounds=20)
+    subject = Participant(machine, Samples.draw(reference, budget, {"n_states": 4, "n_actions": 3}))
+    rules = _fit_updates(subject, task.explains(reference), budget)
     assert rules[0].key == "trace_q" and rules[0].left.high < 0.25, rules
     assert rules[0].parameters == {"alpha": 0.1, "gamma": 0.9, "trace": 0.3}
 
@@ -146,27 +154,27 @@ def test_a_hard_choice_is_compared_by_what_it_hides_and_one_between_equals_is_no
     The same table, of which the least is taken: among entries that are 0 alike, rounding decides which one.
     """
     plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
-    algorithm, effort = (
+    algorithm, budget = (
         interp.tasks.get("qlearning").explains(plain),
         replace(SMALL, known=32, rounds=20),
     )
     least = {"choice": (("next_values",), lambda v: v["next_values"].argmin(-1))}
     other = by_algorithm.machine(algorithm.varied("least", "least", {}, least), plain.layout)
-    samples = Samples.draw(plain, effort, {"n_states": 4, "n_actions": 3})
+    samples = Samples.draw(plain, budget, {"n_states": 4, "n_actions": 3})
     hard, told, tied = (
         Participant(m, samples, name) for m, name in ((plain, ""), (soft, "soft"), (other, ""))
     )
     assert is_hard(hard) and not is_hard(told)
     ways = {
         (s.source, s.seen): s.score.low
-        for s in stitch(told, hard, [], effort).stitchings
+        for s in stitch(told, hard, [], budget).stitchings
         if not s.control
     }
     assert ways == {
         ("soft", "carried values"): pytest.approx(1),
         (hard.name, "predictions"): pytest.approx(1),
     }
-    assert stitch(tied, hard, [], effort).measure.number.low > 0.999
+    assert stitch(tied, hard, [], budget).measure.number.low > 0.999
     found = type("Found", (), {"algorithm": algorithm})
-    response = _through_state(Compared(tied, hard, [], [], effort, {}, {"algorithm": found}))
+    response = _through_state(Compared(tied, hard, [], [], budget, {}, {"algorithm": found}))
     assert response.arrives.low > 0.999 and all(cell.alike.low > 0.999 for cell in response.cells)

@@ -8,7 +8,7 @@ import pytest
 
 import interp
 from circuits.compare import response
-from circuits.compare.question import Effort, Participant, Samples
+from circuits.compare.question import Budget, Participant, Samples
 from circuits.compare.response import _NOTICED, Edits, _from_next_state, cells, responses
 from interp.core.algorithm import Variable
 from interp.stats.intervals import resample_weights
@@ -257,7 +257,7 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
         if key != "from the set before"
         else _from_the_set_before()
     )
-    effort = Effort(known=48, test=24, rounds=6, starts=1, horizon=2)
-    samples = Samples.draw(made, effort, {"n_nodes": 28, "n_edges": 24})
+    budget = Budget(known=48, test=24, rounds=6, starts=1, horizon=2)
+    samples = Samples.draw(made, budget, {"n_nodes": 28, "n_edges": 24})
     found = _from_next_state(Participant(made, samples), breadth_first())
     assert low <= round(found.low, 9) <= round(found.high, 9) <= high

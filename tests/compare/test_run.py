@@ -22,7 +22,7 @@ from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
-SMALL = compare.Effort(
+SMALL = compare.Budget(
     known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1
 )
 
@@ -109,7 +109,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
             "behaviour", "", **held, yes="predicts the same", no="predicts differently"
         ),
         "state": Measure(
-            "state", "", **held, yes="holds the same state", condition="given the round number"
+            "state", "", **held, yes="has the same state", condition="given the round number"
         ),
         "update": Measure(
             "update",
@@ -122,7 +122,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
     away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
     said = replace(found, measures=tuple((measures | away).values())).sentence
     assert said == (
-        "wma-learned holds the same state as wma-handwired (given the round number) and updates its state likewise, "
+        "wma-learned has the same state as wma-handwired (given the round number) and updates its state likewise, "
         "but predicts differently."
     )
     assert len(said.split()) <= _MOST_WORDS
@@ -191,7 +191,7 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch)
     tiny = replace(
         SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20
     )
-    found = compare.machines(one, other, effort=tiny)
+    found = compare.machines(one, other, budget=tiny)
     words = {measure.key: measure.verdict for measure in found}
     assert words == {
         "behaviour": "yes",
@@ -220,7 +220,7 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
 
     stopping("effects")
     with pytest.raises(KeyboardInterrupt):
-        compare.machines(model, effort=SMALL, folder=tmp_path)
+        compare.machines(model, budget=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
     assert [path.name.split("-")[0] for path in kept] == [
         "algorithm",
@@ -231,8 +231,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     monkeypatch.undo()
     stopping("algorithm", "behaviour", "response", "update")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
-        compare.machines(model, effort=replace(SMALL, seed=1), folder=tmp_path)
-    found = compare.machines(model, effort=SMALL, folder=tmp_path)
+        compare.machines(model, budget=replace(SMALL, seed=1), folder=tmp_path)
+    found = compare.machines(model, budget=SMALL, folder=tmp_path)
     assert not list(tmp_path.iterdir())
     assert [one.key for one in found] == [
         "behaviour",

@@ -5,28 +5,38 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from sklearn.preprocessing import PowerTransformer
 
 import interp
 from circuits.compare import update
-from circuits.compare.question import Effort, Participant, Samples, pooled, pooled_values, scored
+from circuits.compare.question import (
+    Budget,
+    Participant,
+    Samples,
+    centre_states,
+    centred_states,
+    choose_penalty,
+    modulo_sum,
+    pooled,
+    pooled_values,
+    scored,
+)
 from circuits.compare.update import (
+    FittedUpdate,
+    StepScore,
     UpdatePart,
-    _bent,
-    _decoded,
-    _extended,
-    _fitted,
-    _made,
+    _decoding_r2,
+    _fit_extension,
+    _fit_family,
+    _member,
+    _nonlinear_r2,
     _rank,
-    strange,
+    _Steps,
+    draw_strange_states,
     updates,
 )
-from circuits.compare.update import _missed_steps as missed_steps
-from circuits.compare.update import _Rule as Rule
-from circuits.compare.update import _Update as Update
 from interp.interventions.moves import Writer, transition
 from interp.model.transformer import untrained
-from interp.stats.decoder import RIDGE, Affine
+from interp.stats.decoder import RIDGE
 from interp.stats.intervals import Interval
 from interp.support.session import session
 from interp.tasks.experts.algorithms import (
@@ -36,7 +46,7 @@ from interp.tasks.experts.algorithms import (
     weighted_majority,
 )
 
-SMALL = Effort(known=16, test=12, rounds=14, starts=2, horizon=3, battery=4, untrained=1, seed=4)
+SMALL = Budget(known=16, test=12, rounds=14, starts=2, horizon=3, battery=4, untrained=1, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +88,25 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         algorithm = CANDIDATES[found.algorithm]
         writer = model.writer(algorithm)
         keys = tuple(writer.shapes)
-        moves = (
-            strange(pooled_values(algorithm, model.samples), keys, SMALL)
-            if found.manifold == "off"
-            else None
-        )
-        missed, varied = missed_steps(model, algorithm, keys, SMALL, found.horizon, moves)
+        moves = None
+        if found.manifold == "off":
+            moves = draw_strange_states(pooled_values(algorithm, model.samples), keys, SMALL)
+        steps = _Steps(algorithm, keys, SMALL.at, found.horizon, moves, model.penalty(algorithm))
+        missed, varied = _pooled_steps(steps, model)
         assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
         for control, score in zip(subjects[1:], found.untrained, strict=True):
-            left, asked = missed_steps(
-                control, algorithm, keys, SMALL, found.horizon, moves, known=False
-            )
-            assert len(left) == SMALL.test and score == pytest.approx(
-                1 - left.sum() / asked.sum(), abs=1e-12
-            )
-        assert found.model == model.name and found.decoded == _decoded(writer, model, algorithm)
+            left, asked = steps.missed(control, slice(SMALL.known, None))
+            assert len(left) == SMALL.test
+            assert score == pytest.approx(1 - left.sum() / asked.sum(), abs=1e-12)
+        assert found.model == model.name
+        assert found.decoded == _decoding_r2(writer, model, algorithm)
     assert part.updates[4].state == ("counts",) and part.updates[4].missing == ("elapsed",)
+
+
+def _pooled_steps(steps, subject):
+    """What is missed of the steps of the pool, and how much they vary, ``[2, episode]``."""
+    rows = slice(SMALL.known), slice(SMALL.known, None)
+    return np.concatenate([steps.missed(subject, part) for part in rows], axis=1)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -101,8 +114,9 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
     """By hand: episode i of known, then test, is read (and moved) by a writer of those with another i modulo 5."""
     model, algorithm, n = subjects[1], CANDIDATES["wm"], SMALL.known
     values = pooled_values(algorithm, model.samples)
-    moves = strange(values, ("log_weights",), SMALL) if moved else None
-    missed, varied = missed_steps(model, algorithm, ("log_weights",), SMALL, 3, moves)
+    moves = draw_strange_states(values, ("log_weights",), SMALL) if moved else None
+    steps = _Steps(algorithm, ("log_weights",), SMALL.at, 3, moves, RIDGE)
+    missed, varied = _pooled_steps(steps, model)
     run, fold = pooled(model), np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
         by = moves and {"log_weights": moves["log_weights"][rows]}
@@ -122,30 +136,33 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
     families = interp.tasks.get("experts").update_families()
-    carrying = {key for key, family in families.items() if "log_weights" in _made(family, {}).state}
-    assert {rule.key for rule in part.rules} == carrying and len(part.rules) == len(carrying) > 1
+    carrying = {
+        key for key, family in families.items() if "log_weights" in _member(family, {}).state
+    }
+    assert {rule.key for rule in part.fitted} == carrying and len(part.fitted) == len(carrying) > 1
     assert all(
         rule.state == ("log_weights",) and rule.name == families[rule.key].name
-        for rule in part.rules
+        for rule in part.fitted
     )
-    first = part.rules[0]
+    first = part.fitted[0]
     assert first.parameters == {"gain": pytest.approx(0.3, rel=0.01)}  # no point of its grid
     assert first.r2.low > 0.99 and first.r2.estimate == pytest.approx(
-        max(rule.r2.estimate for rule in part.rules), abs=1e-6
+        max(rule.r2.estimate for rule in part.fitted), abs=1e-6
     )
-    for rule in part.rules:
+    for rule in part.fitted:
         assert set(rule.parameters) == {p.name for p in families[rule.key].searched if not p.enters}
 
 
 def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     """Against Weighted Majority of another gain, which is what a rule is fitted to be."""
     model, half = subjects[0], weighted_majority(0.15)
+    half = modulo_sum(half, model.samples.known)
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
     held = transition(model.model, test, writer, round=SMALL.at).under(half).missed.sum()
     families = interp.tasks.get("experts").update_families()
-    for rule in (one for one in part.rules if families[one.key].extends != half.key):
-        made = _made(families[rule.key], rule.parameters)
+    for rule in (one for one in part.fitted if families[one.key].extends != half.key):
+        made = centre_states(_member(families[rule.key], rule.parameters), ["log_weights"])
         missed = transition(model.model, test, writer, round=SMALL.at).under(made).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / held)
 
@@ -153,9 +170,9 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
 def test_parameters_that_are_not_given_are_the_first_of_their_grids():
     family = interp.tasks.get("qlearning").update_families()["q_learning"]
     first = {p.name: p.grid[0] for p in family.searched}
-    assert _made(family, {}).parameters == family.make(**first).parameters
+    assert _member(family, {}).parameters == family.make(**first).parameters
     assert (
-        _made(family, {"gamma": 0.5}).parameters
+        _member(family, {"gamma": 0.5}).parameters
         == family.make(**{**first, "gamma": 0.5}).parameters
     )
 
@@ -170,19 +187,19 @@ def fake():
 
 
 @pytest.mark.parametrize(
-    "effort", [SMALL, Effort(), Effort(rounds=12, starts=9, horizon=1), Effort().of_rounds(3)]
+    "budget", [SMALL, Budget(), Budget(rounds=12, starts=9, horizon=1), Budget().of_rounds(3)]
 )
-def test_starts_end_where_the_state_that_is_read_was_decoded(effort):
+def test_starts_end_where_the_state_that_is_read_was_decoding_r2(budget):
     """Each start is another round, and the state a horizon after the last one stands before a round."""
-    assert len(set(effort.at)) == effort.starts and effort.at == sorted(effort.at)
-    assert max(effort.at) + effort.horizon == effort.rounds - 1 and SMALL.at == [2, 10]
+    assert len(set(budget.at)) == budget.starts and budget.at == sorted(budget.at)
+    assert max(budget.at) + budget.horizon == budget.rounds - 1 and SMALL.at == [2, 10]
 
 
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(
     fake,
 ):
     values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
-    changes = strange(values, ("q", "elapsed"), SMALL)
+    changes = draw_strange_states(values, ("q", "elapsed"), SMALL)
     here = fake.q[:, SMALL.at]
     there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
     within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
@@ -198,7 +215,7 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
 
 def test_a_set_off_the_manifold_is_another_set():
     held = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
-    changes = strange({"reached": held}, ("reached",), SMALL)["reached"]
+    changes = draw_strange_states({"reached": held}, ("reached",), SMALL)["reached"]
     other = np.random.default_rng([4, 7]).random(changes.shape) < 0.1
     assert np.array_equal(
         held[:, SMALL.at] + changes, np.where(other, 1 - held[:, SMALL.at], held[:, SMALL.at])
@@ -220,43 +237,53 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
     writer = SimpleNamespace(
         shapes=("q", "elapsed"), read=lambda latents: asked.append(latents.shape[1]) or read
     )
-    assert _decoded(writer, subject, fake) == pytest.approx(0.75)
+    assert _decoding_r2(writer, subject, fake) == pytest.approx(0.75)
     assert asked == [SMALL.rounds]  # the latents before each round
 
 
-def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
-    """One variable is in the latents, the other is noise; by hand: latents, also of each round, and 600 cosines."""
+def test_a_non_linear_decoder_reads_a_curved_code_and_no_noise(monkeypatch):
+    """A state behind a tanh, and noise; the worst variable is the score."""
     rng = np.random.default_rng(0)
-    held = {key: np.cumsum(1 + rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
-    held["still"] = np.ones((60, 6, 1))
-    carried = np.stack([held["held"], rng.normal(size=(60, 6, 1))], 2)
+    states = {key: np.cumsum(rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
+    states["still"] = np.ones((60, 6, 1))
+    carried = np.stack([np.tanh(states["held"] / 2), rng.normal(size=(60, 6, 1))], 2)
     latents = torch.from_numpy(np.concatenate([carried, carried[:, -1:]], 1))
     monkeypatch.setattr(update, "pooled", lambda subject: SimpleNamespace(latents=latents))
-    monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: held)
+    monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: states)
     subject = SimpleNamespace(samples=SimpleNamespace(known=range(40)))
-    scores = [
-        _bent(subject, None, keys)
-        for keys in (("held",), ("noise",), ("held", "noise"), ("noise", "held"))
-    ]
-    assert (
-        0.9 < scores[0] <= 1
-        and -2 < scores[1] < 0.2
-        and scores[2:] == pytest.approx([scores[1]] * 2)
-    )
-    assert _bent(subject, None, ("still",)) == 1
-    x, draw = latents[:, :-1].flatten(2).flatten(0, 1).numpy(), np.random.RandomState(0)
-    x = np.hstack([x, np.tile(np.arange(6.0), 60)[:, None]])
-    own = np.hstack([np.where(x[:, 2:] == t, x, 0) for t in range(6)])
-    powers, x = PowerTransformer().fit(x[:240]).transform(x), (x - x[:240].mean(0)) / x[:240].std(0)
-    waves, phases = draw.normal(0, (2 / (3 * 18)) ** 0.5, (3, 600)), draw.uniform(0, 2 * np.pi, 600)
-    x = torch.from_numpy(np.hstack([x, powers, (2 / 600) ** 0.5 * np.cos(x @ waves + phases), own]))
-    for key, score in zip(held, scores[:2], strict=False):
-        read = Affine.fit(x[:240], torch.from_numpy(held[key][:40].reshape(-1, 1)), RIDGE)(x[240:])
-        missed, true = (
-            np.diff(read.numpy().reshape(20, 6) - held[key][40:, :, 0]),
-            np.diff(held[key][40:, :, 0]),
-        )
-        assert score == pytest.approx(1 - (missed**2).sum() / ((true - true.mean(0)) ** 2).sum())
+    scores = {keys: _nonlinear_r2(subject, None, keys) for keys in (("held",), ("noise",))}
+    assert scores["held",] > 0.8
+    assert scores["noise",] < 0.2
+    assert _nonlinear_r2(subject, None, ("held", "noise")) == pytest.approx(scores["noise",])
+    assert _nonlinear_r2(subject, None, ("still",)) == 1
+
+
+def test_a_penalty_is_left_out_where_that_adds_more_than_a_hundredth():
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 1.9, varied=100.0) == 0
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 2.1, varied=100.0) == RIDGE
+    assert choose_penalty(lambda ridge: 3.0 if ridge else 4.0, varied=100.0) == RIDGE
+
+
+def test_what_no_prediction_reads_of_a_state_is_not_asked_for():
+    """The sum of log-weights and of a leader's counts is free; that of the counts of Bayes and of a table is not."""
+    experts, mdps = interp.tasks.get("experts"), interp.tasks.get("qlearning")
+    episodes = experts.half(0).sample(8, 6, seed=0, n_experts=3)
+    assert centred_states(modulo_sum(weighted_majority(0.3), episodes)) == ("log_weights",)
+    assert centred_states(modulo_sum(bayes(), episodes)) == ()
+    played = mdps.half(0).sample(8, 6, seed=0, n_states=3, n_actions=2)
+    q_learning = mdps.update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
+    assert centred_states(modulo_sum(q_learning, played)) == ()
+
+
+def test_a_centred_state_has_no_mean_and_predicts_the_same():
+    episodes = interp.tasks.get("experts").half(0).sample(8, 6, seed=0, n_experts=3)
+    plain = weighted_majority(0.3)
+    centred = centre_states(plain, ["log_weights", "none of its states"])
+    values, others = plain.run(episodes), centred.run(episodes)
+    expected = values["log_weights"] - values["log_weights"].mean(-1, keepdims=True)
+    assert others["log_weights"] == pytest.approx(expected)
+    assert centred.distribution(others) == pytest.approx(plain.distribution(values))
+    assert (centred.key, centred.parameters) == (plain.key, plain.parameters)
 
 
 def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
@@ -268,15 +295,20 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
         missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6)
     )
 
-    def steps(model, episodes, writer, rounds):
+    def steps(model, episodes, writer, round):
         left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
         return SimpleNamespace(left=left, under=lambda made: under, shapes=("q",))
 
     monkeypatch.setattr(update, "transition", steps)
     samples = SimpleNamespace(other=None, test=None)
-    subject = SimpleNamespace(model=None, samples=samples, writer=lambda made, keys: None)
+    subject = SimpleNamespace(
+        model=None,
+        samples=samples,
+        writer=lambda made, keys, penalty: None,
+        penalty=lambda algorithm: 0.0,
+    )
     base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
-    left, rule = _extended(subject, family, base, ("q",), own, SMALL)
+    left, rule = _fit_extension(subject, family, base, ("q",), own, SMALL)
     assert left == 0 and rule.parameters == {"alpha": 0.1, "gamma": 0.9, "trace": grid[1]}
     assert rule.left.estimate == pytest.approx(
         2
@@ -284,9 +316,8 @@ def test_a_family_is_taken_where_it_leaves_least(monkeypatch):
     fits = SimpleNamespace(
         left=lambda made: abs(made.parameters["alpha"] - 0.3) + abs(made.parameters["gamma"] - 0.6)
     )
-    rule = _fitted(
-        interp.tasks.get("qlearning").rivals()["q_learning"], fits, steps(*"abcd"), own, 0
-    )[1]
+    family = interp.tasks.get("qlearning").rivals()["q_learning"]
+    rule = _fit_family(family, base, fits, steps(*"abcd"), own, 0)[1]
     assert rule.parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.01)
 
 
@@ -303,7 +334,7 @@ def test_an_extension_that_leaves_hardly_less_than_what_it_extends_comes_after_i
 
 def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_each_rule():
     steps = [
-        Update(
+        StepScore(
             "m",
             "wm",
             ("a", "b"),
@@ -315,11 +346,11 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
             Interval(0.7, 0.6, 0.8),
             (0.2, 0.4, 0.3),
         ),
-        Update("m", "wm", ("a",), (), 0.9, np.nan, "off", 5, Interval(0.5, 0.4, 0.55), ()),
+        StepScore("m", "wm", ("a",), (), 0.9, np.nan, "off", 5, Interval(0.5, 0.4, 0.55), ()),
     ]
     left = Interval(0.6, 0.5, 0.7)
     rules = (
-        Rule(
+        FittedUpdate(
             "q", "Q", ("a", "b"), {"alpha": 0.123456, "gamma": 0.5}, Interval(0.3, 0.1, 0.4), left
         ),
     )

@@ -5,6 +5,7 @@ out here: a change of one must be made here, too.
 """
 
 import math
+from dataclasses import replace
 from itertools import zip_longest
 from types import SimpleNamespace
 
@@ -20,20 +21,27 @@ from circuits.compare.algorithm import (
     _differences,
 )
 from circuits.compare.circuit import CircuitPart, _apart, _Matched, _Path, _Role
-from circuits.compare.effects import EffectsPart, _Effect
-from circuits.compare.question import Effort
+from circuits.compare.question import Budget
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
-from circuits.compare.update import UpdatePart, _judged, _Rule, _Update, judge
+from circuits.compare.update import (
+    RULES,
+    UPDATE,
+    Evidence,
+    FittedUpdate,
+    StepScore,
+    judge,
+)
 from interp.choices.fitting import divergence
 from interp.results.measure import (
     AS_WELL,
     FEW,
+    MISREAD,
     NOT_RUN,
     NOTHING,
-    SPANS,
     TOO_NEAR,
     UNTRAINED,
+    Measure,
 )
 from interp.stats.intervals import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
@@ -307,27 +315,27 @@ def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
 
 def test_state_is_the_score_of_the_worst_band_of_starts():
     """A mean of .875 hides a last band of .5; a start at which the memory is worth nothing yet says nothing."""
-    effort = Effort()
+    budget = Budget()
     missed, asked = np.zeros((8, 8)), np.ones((8, 8))
     missed[:, 6:] = 0.5
     every = np.ones(8, bool)
-    score, band, seen = _worst(effort, "predictions", every, missed, asked)
+    score, band, seen = _worst(budget, "predictions", every, missed, asked)
     assert (score.estimate, band, seen) == (pytest.approx(0.5), (21, 24), "predictions")
-    assert _worst(effort, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
-    one_of_three = _worst(effort, "", every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked)
+    assert _worst(budget, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
+    one_of_three = _worst(budget, "", every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked)
     assert one_of_three[0].estimate == pytest.approx(0.7)
     unsure = (
         np.where(np.arange(8) < 3, 0.3, 0.0) * asked
     )  # a mean of .75 that spans more than .7 does
     unsure[::2, 3:6] = 0.5
-    assert _worst(effort, "", every, unsure, asked)[0].estimate == pytest.approx(0.75)
-    assert _worst(effort, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
-    assert _worst(effort, "", np.arange(8) > 5, missed, asked)[1] == (
+    assert _worst(budget, "", every, unsure, asked)[0].estimate == pytest.approx(0.75)
+    assert _worst(budget, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
+    assert _worst(budget, "", np.arange(8) > 5, missed, asked)[1] == (
         21,
         21,
     )  # as many bands as starts
     asked[:, :3] = math.nan
-    assert math.isnan(_worst(effort, "", every, missed, asked)[0].estimate)
+    assert math.isnan(_worst(budget, "", every, missed, asked)[0].estimate)
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents():
@@ -388,45 +396,169 @@ def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, reas
 # Update.
 
 
-def _step(
-    r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan, decoded=1.0
-):
-    return _Update(
-        "a",
-        algorithm,
-        ("log_weights", "elapsed"),
-        (),
-        decoded,
-        bent,
-        manifold,
-        horizon,
-        r2,
-        untrained,
+def _step(r2, untrained=(0.5, 0.1), manifold="on", horizon=1, nonlinear=math.nan, decoded=1.0):
+    return StepScore(
+        model="a",
+        algorithm="wm",
+        state=("log_weights", "elapsed"),
+        missing=(),
+        decoded=decoded,
+        nonlinear=nonlinear,
+        manifold=manifold,
+        horizon=horizon,
+        r2=r2,
+        untrained=untrained,
     )
 
 
-def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
-    return _Effect(
-        variable, what, "embed@y", outcome, algorithm, score, score, score, 0.0, untrained
-    )
+def _evidence(*steps, **options):
+    return Evidence(steps=steps or (_step(SURE),), **options)
 
 
-UNASKED = ResponsePart()
+def _fitted(low, high):
+    left = between(low, high)
+    return FittedUpdate("best", "rule best", ("log_weights",), {"keep": 0.98}, SURE, left)
 
 
-def _update(steps, effects=(), response=UNASKED, rules=(), another=BELOW):
-    other = _step(another, untrained=(1.0,), algorithm="another")
-    part = UpdatePart((other, *steps, other), tuple(rules))
-    return judge(part, EffectsPart(tuple(effects)), "wm", response)
+def _by(measure):
+    """The name of the rule that decided, from the note of a measure."""
+    return measure.note.removeprefix("Decided by the rule of ").partition(":")[0]
+
+
+SAME = {"reference": "b", "alike": 1.0}
+NEEDED = {
+    "steps": (_evidence(_step(SURE), _step(BELOW, horizon=5)), "no", "yes"),
+    "responses": (_evidence(response=ResponsePart("wm", (_cell(0.1, 0.2),))), "no", "yes"),
+    "arrival": (_evidence(response=ResponsePart(arrives=between(0.4, 0.6))), "no", "yes"),
+    "next state": (_evidence(response=ResponsePart(later=between(0.1, 0.2))), "undecided", "yes"),
+    "same predictions": (_evidence(_step(BELOW), **SAME), "undecided", "no"),
+    "unread state": (
+        _evidence(_step(BELOW, decoded=0.5), state="yes", reference="b"),
+        "undecided",
+        "no",
+    ),
+    "another update": (_evidence(fitted=_fitted(0.1, 0.2)), "undecided", "yes"),
+}
+"""Rule -> evidence that it alone decides, the word that it gives, and the word without it."""
+
+
+def test_every_rule_of_an_update_is_needed_and_there_are_seven():
+    assert [rule.name for rule in RULES] == list(NEEDED)
+    assert len(RULES) == 7
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_rule_decides_what_nothing_else_does(name, monkeypatch):
+    evidence, word, without = NEEDED[name]
+    measure = judge(evidence)
+    assert (measure.verdict, _by(measure)) == (word, name)
+    rest = [rule for rule in RULES if rule.name != name]
+    if name == "steps":  # without it, nothing is left that could be "yes"
+        rest.insert(
+            0,
+            replace(
+                RULES[0], require=lambda evidence: [Measure("", "", SURE, 0.5, needs_control=False)]
+            ),
+        )
+    monkeypatch.setattr("circuits.compare.update.RULES", rest)
+    assert judge(evidence).verdict == without
+
+
+@by_cases("on, off, word, decided_by")
+def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
+    on, off = one(on), one(off)
+    measure = judge(_evidence(_step(on), _step(off, manifold="off", horizon=5)))
+    assert measure.verdict == word
+    assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
+    assert measure.number == (on if decided_by.endswith("occur") else off)
+
+
+@by_cases("copies, word, control")
+def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word, control):
+    """Each pair is the two copies at one step."""
+    close = _step(between(0.975, 0.98), copies[0])
+    measure = judge(_evidence(close, _step(SURE, copies[1], horizon=5)))
+    assert (measure.verdict, measure.controls[UNTRAINED].number) == (word, control)
+    assert (TOO_NEAR in measure.reason) == (word == "undecided")
+    low = [_step(BELOW, pair, horizon=i + 1) for i, pair in enumerate(copies)]
+    assert judge(_evidence(*low)).verdict == "no"
+
+
+@pytest.mark.parametrize("untrained", [(), (math.nan,)])
+def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained):
+    """What is false needs none."""
+    measure = judge(_evidence(_step(SURE, untrained)))
+    assert measure.verdict == "undecided"
+    assert measure.reason.startswith(NOT_RUN)
+    assert judge(_evidence(_step(BELOW, untrained))).verdict == "no"
 
 
 @by_cases("step, cells, word, decided_by")
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
     found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
-    measure = _update([_step(one(step))], response=ResponsePart("wm", found))
-    assert measure.verdict == word and measure.about.startswith(decided_by)
+    measure = judge(_evidence(_step(one(step)), response=ResponsePart("wm", found)))
+    assert measure.verdict == word
+    assert measure.about.startswith(decided_by)
     if decided_by != "log_weights":
         assert measure.threshold == 0.5
+
+
+@pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
+def test_an_update_that_arrives_late_is_another_one(high, word):
+    """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
+    response = ResponsePart("wm", (), Interval(0.5, 0.4, high))
+    assert judge(_evidence(response=response)).verdict == word
+
+
+@pytest.mark.parametrize(
+    ("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
+)
+def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
+    """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
+    response = ResponsePart("wm", later=Interval(low, low, low + 0.1))
+    assert judge(_evidence(response=response)).verdict == word
+    assert judge(_evidence(_step(BELOW), response=response)).verdict == "no"
+
+
+@pytest.mark.parametrize(
+    ("alike", "shows_state", "decoded", "word"),
+    [
+        (0.999, True, 1.0, "undecided"),
+        (0.9989, True, 1.0, "no"),
+        (0.999, False, 0.95, "no"),  # choices alone show no state, unless nothing reads one
+        (0.999, False, 0.94, "undecided"),
+        (math.nan, True, 0.5, "no"),
+    ],
+)
+def test_what_predicts_as_the_reference_does_may_be_it_in_another_code(
+    alike, shows_state, decoded, word
+):
+    step = _step(BELOW, decoded=decoded)
+    measure = judge(_evidence(step, reference="b", alike=alike, shows_state=shows_state))
+    assert measure.verdict == word
+    assert word == "no" or measure.reason == f"{MISREAD}: its predictions are those of b"
+    assert NOTHING not in measure.reason
+
+
+@pytest.mark.parametrize(
+    ("nonlinear", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")]
+)
+def test_an_update_that_only_a_non_linear_decoder_reads_is_undecided(nonlinear, word):
+    """Affine maps miss half of the steps; a decoder that leaves a quarter of that says that the steps are there."""
+    steps = _step(Interval(0.5, 0.4, 0.6), nonlinear=nonlinear), _step(BELOW, horizon=5)
+    measure = judge(_evidence(*steps))
+    assert measure.verdict == word
+    if word == "undecided":
+        assert measure.reason.endswith("R2 0.50 of its steps, a non-linear decoder 0.88")
+
+
+@pytest.mark.parametrize(
+    ("decoded", "state", "word"),
+    [(0.94, "yes", "undecided"), (0.95, "yes", "no"), (0.94, "no", "no")],
+)
+def test_a_state_that_only_stitching_finds_is_undecided(decoded, state, word):
+    evidence = _evidence(_step(BELOW, decoded=decoded), state=state, reference="b")
+    assert judge(evidence).verdict == word
 
 
 @by_cases("one_round, several, left, word")
@@ -435,204 +567,17 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(
 ):
     """By the steps of one round on the manifold, and by the update that fits them best."""
     one_round, several = one(one_round), one(several)
-    rules = [
-        _Rule(key, f"rule {key}", ("log_weights",), {"keep": 0.98}, SURE, between(*bounds))
-        for key, bounds in (("best", left), ("next", (0.0, 0.01)))
-    ]
-    steps = [_step(several, manifold="off"), _step(several, horizon=5), _step(one_round)]
-    measure = _update(steps, rules=rules)
+    steps = _step(several, manifold="off"), _step(several, horizon=5), _step(one_round)
+    measure = judge(_evidence(*steps, fitted=_fitted(*left)))
     assert measure.verdict == word
-    assert measure.reason.startswith(f"rule best (keep 0.98) {AS_WELL}") == (word == "undecided")
-    assert _update(steps, rules=rules[1:]).verdict == (
-        "undecided" if word == "yes" and left[1] > 0.5 else word
-    )
+    is_doubted = measure.reason.startswith(f"rule best (keep 0.98) {AS_WELL}")
+    assert is_doubted == (word == "undecided")
 
 
-@by_cases("on, off, word, decided_by")
-def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
-    on, off = one(on), one(off)
-    measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
-    alone = f"{SPANS}: only states that no episode reaches are updated differently"
-    assert measure.verdict == word and (measure.reason == alone) == (
-        off == BELOW and on.low >= 0.95
-    )
-    assert (
-        _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).verdict
-        == "no"
-    )
-    assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.975)
-    assert measure.number == (on if decided_by.endswith("occur") else off)
-
-
-@by_cases("on, off, word")
-def test_steps_that_are_exact_where_episodes_go_and_not_elsewhere_are_undecided(on, off, word):
-    """A table may learn less from losses, where none occurs: four times as much is missed, and more than rounding."""
-    measure = _update([_step(between(on, 1.0)), _step(between(*off), manifold="off")])
-    assert measure.verdict == word and measure.reason.startswith(
-        SPANS if word == "undecided" else ""
-    )
-
-
-@by_cases("copies, word, control")
-def test_update_is_held_against_the_best_copy_by_its_own_worst_step(copies, word, control):
-    """Each pair is the two copies at one step."""
-    measure = _update([_step(between(0.975, 0.98), copies[0]), _step(SURE, copies[1])])
-    assert (measure.verdict, measure.controls[UNTRAINED].number) == (word, control)
-    assert (TOO_NEAR in measure.reason) == (word == "undecided")
-    assert _update([_step(BELOW, pair) for pair in copies]).verdict == "no"
-
-
-@pytest.mark.parametrize("untrained", [(), (math.nan,)])
-def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained):
-    """In its steps and in its inputs; what is false needs none."""
-    measure = _update([_step(SURE, untrained)])
-    assert measure.verdict == "undecided" and measure.reason.startswith(NOT_RUN)
-    assert _update([_step(BELOW, untrained)]).verdict == "no"
-    measure = _update([_step(SURE)], [_effect(SURE, untrained=math.nan)])
-    assert measure.verdict == "undecided" and measure.reason.startswith(NOT_RUN)
-    measure = _update([_step(SURE)], [_effect(SURE, untrained=0.95)])
-    assert measure.verdict == "undecided" and TOO_NEAR in measure.reason
-
-
-@by_cases("scores, word, decided_by")
-def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_by):
-    label, reward = map(one, scores)
-    effects = [_effect(label, untrained=0.3), _effect(reward, "reward", untrained=0.4)]
-    measure = _update([_step(SURE), _step(SURE)], effects)
-    assert measure.verdict == word and measure.about.startswith(decided_by)
-    if decided_by != "log_weights":
-        assert measure.about.endswith("in what a round writes") and measure.threshold == 0.9
-        assert measure.number == (label if decided_by == "label" else reward)
-        assert measure.controls[UNTRAINED].number == (0.3 if decided_by == "label" else 0.4)
-
-
-@pytest.mark.parametrize(
-    "other", [{"algorithm": "another"}, {"what": "all"}, {"outcome": "prediction"}]
-)
-def test_update_is_not_decided_by_other_effects(other):
-    """Of another algorithm, of a move of the state, or on the prediction."""
-    measure = _update([_step(SURE)], [_effect(SURE), _effect(BELOW, **other)])
-    assert measure.verdict == "yes" and measure.about.startswith("log_weights")
-
-
-@by_cases("step, score, word, decided_by")
-def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(
-    step, score, word, decided_by
-):
-    step, score = one(step), one(score)
-    measure = _update([_step(step)], [_effect(score)])
-    assert measure.verdict == word and measure.about.startswith(decided_by)
-
-
-@pytest.mark.parametrize(("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")])
-def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
-    """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there.
-
-    Where they do not read the state either, they do not move it, and what its moves do says no more.
-    """
-    steps = [
-        _step(Interval(0.5, 0.4, 0.6), bent=bent, decoded=0.94),
-        _step(BELOW, bent=bent, horizon=5),
-    ]
-    measure = _update(steps)
-    assert measure.verdict == word == _update(steps, [_effect(BELOW)]).verdict
-    assert measure.reason.startswith(NOTHING if word == "undecided" else "")
-    assert word == "no" or measure.reason.endswith(
-        "affine maps read R2 0.50 of its steps, others 0.88"
-    )
-    steps[0] = _step(steps[0].r2, bent=bent, decoded=0.95)
-    assert _update(steps, [_effect(BELOW)]).verdict == "no"
-
-
-@pytest.mark.parametrize(("low", "word"), [(0.9951, "undecided"), (0.9949, "yes")])
-def test_no_update_is_the_same_where_the_state_of_another_algorithm_steps_four_times_as_well(
-    low, word
-):
-    """A table that bootstraps by the mean is near one of Q-learning; of .001 that is missed nothing is said."""
-    measure = _update([_step(Interval(0.98, 0.976, 0.99))], another=Interval(0.999, low, 1))
-    assert (measure.verdict, measure.reason[-17:]) == (
-        word,
-        "and 0.02 of these" if word != "yes" else "",
-    )
-    assert _update([_step(Interval(0.9991, 0.998, 1))], another=Interval(1, 1, 1)).verdict == "yes"
-
-
-@pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
-def test_an_update_that_arrives_late_is_another_one(high, word):
-    """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
-    measure = _update([_step(SURE)], response=ResponsePart("wm", (), Interval(0.5, 0.4, high)))
-    assert measure.verdict == word and measure.about.startswith(
-        "response one" if word == "no" else "log_weights"
-    )
-
-
-@pytest.mark.parametrize(
-    ("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")]
-)
-def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
-    """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
-    measure = _update(
-        [_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low + 0.1))
-    )
-    assert measure.verdict == word and ("state of the round after" in measure.about) == (
-        word == "undecided"
-    )
-    assert (
-        _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).verdict
-        == "no"
-    )
-
-
-@by_cases("family, group, named, word")
-def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
-    family, group, named, word, monkeypatch
-):
-    """Or a small change of it, which leaves it without a name. No update is of a reference that names no algorithm."""
-    score, left = (
-        SimpleNamespace(key=family, group=group, name=family),
-        None if named else Interval(0.1, 0, 0.2),
-    )
-    found = SimpleNamespace(
-        family=family if named else None, closest=family, left=left, scores={family: score}
-    )
-    parts = {
-        "algorithm": found,
-        "update": UpdatePart((_step(SURE),)), "effects": EffectsPart(()), "response": UNASKED,
-    }  # fmt: skip
-    compared = SimpleNamespace(
-        parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False
-    )
-    assert _judged(compared).verdict == word
-    assert ("a small change" in _judged(compared).reason) == (not named and group == "wm")
-    compared.reference = SimpleNamespace(names_algorithm=False, name="b")
-    assert (_judged(compared).verdict, _judged(compared).reason) == (
-        "not applicable",
-        "b names no algorithm",
-    )
-    compared.reference.names_algorithm, compared.reference.model = (
-        True,
-        SimpleNamespace(is_handwired=False),
-    )
-    parts["behaviour"] = SimpleNamespace(measure=SimpleNamespace(number=between(0.9989, 1.0)))
-    assert _judged(compared).verdict == word
-    parts["update"] = UpdatePart((_step(BELOW),))
-    assert _judged(compared).verdict == "no"
-    parts["behaviour"].measure.number = between(0.999, 1.0)  # it is the reference in another code
-    assert (_judged(compared).verdict, _judged(compared).reason[:18]) == ("undecided", NOTHING)
-    monkeypatch.setattr(
-        "circuits.compare.update.is_hard", lambda reference: True
-    )  # choices alone show no state
-    cases = (
-        (0.95, 1, "yes", True),
-        (0.94, 1, "no", False),
-        (0.94, 0.9, "no", True),
-        (0.94, 0.9, "yes", False),
-    )
-    for decoded, low, state, sure in cases:
-        parts["update"] = UpdatePart((_step(BELOW, decoded=decoded),))
-        parts["state"] = SimpleNamespace(measure=SimpleNamespace(verdict=state))
-        parts["behaviour"].measure.number = between(low, 1.0)
-        assert _judged(compared).verdict == ("no" if sure else "undecided")
+def test_no_update_is_of_a_reference_that_names_no_algorithm():
+    reference = SimpleNamespace(names_algorithm=False, name="b")
+    measure = UPDATE.judge(SimpleNamespace(reference=reference, is_one=False))
+    assert (measure.verdict, measure.reason) == ("not applicable", "b names no algorithm")
 
 
 # Circuit.

@@ -21,7 +21,7 @@ from lab.known import scores
 from tests.cases import cases
 from tests.compare.test_algorithm import blend
 
-SMALL = compare.Effort(
+SMALL = compare.Budget(
     known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
 )
 SOME = cases(__file__, "known SOME")
@@ -51,7 +51,7 @@ EVERY = [(task, key) for task in known.TASKS for key in known.gallery(task)]
 )
 @pytest.mark.parametrize(("task", "key"), EVERY, ids=[f"{task}: {key}" for task, key in EVERY])
 def test_no_known_machine_gets_a_wrong_word(task, key):
-    row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK)
+    row = scores.score(known.gallery(task)[key], known.reference(task), compare.Budget.quick())
     assert not row["n_wrong"], row
 
 

@@ -87,7 +87,7 @@ def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
     assert ("algorithm", "false no") not in told.index and (told["held out"] == "yes").all()
 
 
-SMALL = compare.Effort(
+SMALL = compare.Budget(
     known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=24, edits=80, untrained=1
 )
 

@@ -17,7 +17,7 @@ import interp
 import interp.audit
 import probes
 from circuits import compare
-from circuits.compare.question import Effort
+from circuits.compare.question import Budget
 from interp.core import catalog
 from interp.interventions import mediation
 from interp.interventions.interchange import interchange
@@ -27,7 +27,7 @@ from reports.build import write
 from tests.machines_of_others.kinds import made, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
-TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
+TINY = Budget(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
 AUDITED = interp.audit.Scope(episodes=8, rounds=3, writes=1, copies=1)
 RAN = "ran"
 """What a cell says of a room that ran whole."""
@@ -92,7 +92,7 @@ def _compare(machine: Any, folder: Path) -> str:
     known = interp.load("wma-handwired", n_experts=4)
     if machine.layout.task != "experts":
         known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
-    found = compare.machines(machine, known, effort=TINY)
+    found = compare.machines(machine, known, budget=TINY)
     lacking = [
         str(measure).rstrip(".").replace(known.name, "another")
         for measure in found

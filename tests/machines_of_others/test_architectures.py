@@ -16,7 +16,7 @@ import torch
 
 import interp
 import lab
-from circuits.compare.question import Effort
+from circuits.compare.question import Budget
 from interp.machines.recurrent import Actor
 from tests.cases import by_cases
 
@@ -154,7 +154,7 @@ def test_the_page_says_what_the_numbers_say():
 
 @pytest.mark.slow(reason="two machines and a pair of them at small size: half a minute of one core")
 def test_a_pair_is_measured_and_kept(tmp_path):
-    small = Effort(
+    small = Budget(
         known=16, test=8, rounds=8, starts=2, horizon=2, battery=4, scored=8, edits=60, untrained=1
     )
     made = measured.main(tmp_path, ["wma-gru", str(lab.CHECKPOINTS / "wma-gru-1")], small)

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 import interp
 import probes
 from circuits.benchmark.material import Workload
-from circuits.compare.question import Effort
+from circuits.compare.question import Budget
 from interp.interventions import patching
 from interp.machines.sequences import Embedded, state_space
 from interp.tasks import experts
@@ -586,7 +586,7 @@ test_arguments_that_were_ignored_are_refused = refused(
     (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
     (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
     (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
-    *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
+    *((lambda n=n: Budget(battery=n), "battery") for n in (0, -1, 10**7)),
     (lambda: Workload(fits=-1), "fits must be an integer >= 1, got -1"),
     (
         lambda: interp.Channel("h", torch.ones(2, device="meta").long()),

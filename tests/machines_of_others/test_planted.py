@@ -67,10 +67,10 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
 @pytest.mark.slow(reason="a comparison with all its controls: 10 seconds of one core")
 def test_what_fades_is_another_update_of_a_state_that_is_as_good():
     """By 5 % a round (.974 stitched); ``tests/compare/test_machines.py`` has the machine that does not fade."""
-    effort = replace(
-        compare.QUICK, test=64
+    budget = replace(
+        compare.Budget.quick(), test=64
     )  # so many that its memory, of .013 nats a round, is surely worth .01
-    found = compare.machines(handmade.majority(decay=0.95), "wma-handwired", effort=effort)
+    found = compare.machines(handmade.majority(decay=0.95), "wma-handwired", budget=budget)
     words = {measure.key: measure.verdict for measure in found}
     assert [words[key] for key in ("state", "update", "circuit")] == ["yes", "no", "not applicable"]
     assert words["behaviour"] != "yes"  # .951 [.946, .955], where .95 is asked

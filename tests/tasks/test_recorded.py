@@ -7,7 +7,7 @@ import pytest
 
 import interp
 import probes
-from circuits.compare.question import QUICK, Samples
+from circuits.compare.question import Budget, Samples
 from interp.audit.trial import QUICK as SHORT
 from interp.audit.trial import Trial
 from interp.core.algorithm import refuse_missing
@@ -208,7 +208,7 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
         target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
         assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
         samples, trial = (
-            Samples.draw(machine, QUICK, {"n_arms": 2}),
+            Samples.draw(machine, Budget.quick(), {"n_arms": 2}),
             Trial.of(machine, replace(SHORT, episodes=8)),
         )
         used = provenance(machine)
