@@ -147,40 +147,56 @@ class AttentionView:
 
 
 @checked
-def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
-    """The attention of a run, as a view that a notebook draws; it works offline.
+def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) -> AttentionView:
+    """Show the attention of a run as a view that a notebook draws; it works offline.
 
-    The run has cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES`` episodes
-    and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from; ``heads`` are called L0H0, L0H1, ... when None.
+    Args:
+        run: a rollout with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. Of a long run the
+            first ``N_EPISODES`` episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
+        heads: names of the heads by layer; L0H0, L0H1, ... when None.
+        round: the round that is shown first, counted from 0; the earliest when None.
+
+    Raises:
+        InputError: the run caches no attention, or not that of ``round``.
     """
     from interp.model.run import Rollout
 
     fit("run", run, Rollout)
-    layers = {
-        int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")
-    }
+    hooks = sorted(name for name in run.cache if name.endswith("attn.hook_pattern"))
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
-    require(bool(layers), f"the run caches no attention; give {example}")
-    rounds = spread(len(run.cached_rounds), N_ROUNDS)
-    patterns = [
-        run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)
-    ]
-    numbers = {
-        at: [f"L{at}H{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers
-    }
-    called = [numbers[at] if heads is None else list(heads[at]) for at in sorted(layers)]
+    require(bool(hooks), f"the run caches no attention; give {example}")
+    cached = list(run.cached_rounds)
+    chosen = {cached[i] for i in spread(len(cached), N_ROUNDS)}
+    if round is not None:
+        said = f"the attention of round {round} is not cached; cached rounds: {cached}"
+        require(round in cached, said)
+        chosen.add(round)
+    rounds = sorted(chosen)
+    rows = [cached.index(t) for t in rounds]
+    patterns = []
+    names = []
+    for hook in sorted(hooks, key=_layer_of):
+        layer = _layer_of(hook)
+        pattern = run.cache[hook][:N_EPISODES, rows].numpy(force=True)
+        addresses = [f"L{layer}H{head}" for head in range(pattern.shape[2])]
+        layer_names = addresses if heads is None else list(heads[layer])
+        patterns.append(pattern[:, :, : len(layer_names)])
+        names.append(layer_names)
     return AttentionView(
-        [
-            pattern[:, :, : len(of_layer)]
-            for pattern, of_layer in zip(patterns, called, strict=True)
-        ],
+        patterns,
         run.layout.labels,
-        called,
+        names,
         f"Attention of {run.settings.get('model', 'a model')}",
         episodes=tuple(range(len(patterns[0]))),
-        rounds=tuple(run.cached_rounds[i] for i in rounds),
+        rounds=tuple(rounds),
+        first=(0, 0 if round is None else rounds.index(round)),
         opened=True,
     )
+
+
+def _layer_of(hook: str) -> int:
+    """Return the layer that a hook's name holds: 1 of ``blocks.1.attn.hook_pattern``."""
+    return int(hook.split(".")[1])
 
 
 def spread(n: int, wanted: int) -> list[int]:

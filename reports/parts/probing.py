@@ -8,183 +8,272 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 import probes
 from interp.core.algorithm import NEXT
 from interp.core.display import lacks
+from interp.model.rollout import rollout
 from interp.results import figures
+from interp.results.measure import Measure
 from interp.results.style import WIDTH
+from interp.stats.decoder import Affine
 from interp.support.errors import require
 from probes import ProbeResult
+from probes.activations import places
+from probes.activations import read as read_activations
+from probes.targets import compute as compute_targets
 from probes.targets import parse
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
 
 KEY = "probes"
 _SAYS = TEXTS["probing"]
+_READ = "The algorithm's memory, read from the latents themselves."
+_SCALE = (
+    "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
+)
+_DECODED = (
+    "What a linear probe, fitted on other episodes, decodes from the latents after each round."
+)
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
-    """Probes of the latents after every round, of ``targets`` or those that the task names.
+    """Make the part that probes the latents after every round.
 
-    The latents should hold the first ``n_claimed`` of them; a quick report leaves out the others.
+    Args:
+        targets: keys of what is decoded; those that the task names when empty.
+        n_claimed: the latents should hold so many of the first; a quick report leaves out the others.
     """
 
-    def asked(context: Context) -> tuple[str, ...]:
+    def choose_targets(context: Context) -> tuple[str, ...]:
         keys = tuple(targets or context.task.analysis.probed)
         return keys[:n_claimed] if context.quick else keys
 
     def compute(context: Context) -> list[ProbeResult]:
-        wanted = [(key, *parse(key, context.task)) for key in asked(context)]
-        keys = [
-            key
-            for key, target, moment in wanted
-            if target(context.episodes, moment).as_numbers().varies
-        ]
-        kept = [
-            channel for channel in context.model.channels if not channel.grows
-        ] or context.model.channels
-        widest = max(kept, key=lambda channel: np.prod(channel.shape)).name
-        site = "latents" if len(kept) == len(context.model.channels) else f"latents@{widest}"
-        how: dict[str, Any] = {"run": context.run, "site": site, "seed": context.seed}
-        return probes.probe(context.model, context.episodes, keys, **how) if keys else []
+        varying = []
+        for key in choose_targets(context):
+            target, moment = parse(key, context.task)
+            if target(context.episodes, moment).as_numbers().varies:
+                varying.append(key)
+        if not varying:
+            return []
+        return probes.probe(
+            context.model,
+            context.episodes,
+            varying,
+            run=context.run,
+            site=_widest_site(context),
+            seed=context.seed,
+        )
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
-        constant = [
-            key for key in asked(context) if key not in [result.target.key for result in results]
-        ]
-        left = [parse(key, context.task)[0].variable.noun for key in constant]
-        said = (
-            _SAYS["part"].format(site=results[0].site)
-            if results and results[0].site != "latents"
-            else ""
-        )
-        said += "".join(
-            f"\n\n**Left out.** Nothing of {one} varies over these episodes." for one in left
-        )
-        text = Prose(_SAYS["text"] + said)
+        text = _SAYS["text"]
+        if results and results[0].site != "latents":
+            text += _SAYS["part"].format(site=results[0].site)
+        probed = [result.target.key for result in results]
+        for key in choose_targets(context):
+            if key not in probed:
+                noun = parse(key, context.task)[0].variable.noun
+                text += f"\n\n**Left out.** Nothing of {noun} varies over these episodes."
         if not results:
-            return [text]
-        measures = [one for result in results for one in result]
+            return [Prose(text)]
+        measures = [measure for result in results for measure in result]
         numbers = pd.concat([result.scores() for result in results], ignore_index=True)
-        caption = "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
         return [
-            text,
-            Measures(measures, caption),
+            Prose(text),
+            Measures(measures, _SCALE),
             Table(numbers, "Every output, metric and control", collapsed=True),
         ]
 
-    return Part(
-        KEY,
-        "Probes",
-        compute,
-        draw,
-        lambda context: bool(targets or context.task.analysis.probed),
-        lambda results, of: [
-            one for own in results if own.target.key in asked(of)[:n_claimed] for one in own
-        ],
-    )
+    def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
+        claimed = choose_targets(context)[:n_claimed]
+        return [
+            _say_roughly(measure)
+            for result in results
+            for measure in result
+            if result.target.key in claimed
+        ]
+
+    def applies(context: Context) -> bool:
+        return bool(targets or context.task.analysis.probed)
+
+    return Part(KEY, "Probes", compute, draw, applies, summarise)
+
+
+def _widest_site(context: Context) -> str:
+    """Return the site of all that is carried, or of the widest channel where another one grows with every round."""
+    channels = context.model.channels
+    fixed = [channel for channel in channels if not channel.grows] or channels
+    if len(fixed) == len(channels):
+        return "latents"
+    widest = max(fixed, key=lambda channel: np.prod(channel.shape))
+    return f"latents@{widest.name}"
+
+
+def _say_roughly(measure: Measure) -> Measure:
+    """Let a sentence say "roughly holds" where a map reads less than ``ROUGH`` of the variable."""
+    is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
+    return replace(measure, yes=f"roughly {measure.yes}") if is_rough and measure.yes else measure
+
+
+ROUGH = 0.98
+"""R2 below which a state is said to be held roughly, and is decoded for the figure by a map of more episodes."""
+_N_DECODED = 256
+"""Episodes that such a map is fitted on."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """What is drawn of a variable: ``state`` of the model and ``reference``, ``[step, series]``; a label a series."""
+class Trajectory:
+    """What is drawn of a variable in one episode.
+
+    Attributes:
+        noun: what a sentence calls the variable.
+        state: what the model holds, ``[step, series]``.
+        reference: what the algorithm holds, ``[step, series]``.
+        labels: a name for each series.
+        r2: how well a map decodes the variable over all episodes; None where it is read exactly.
+    """
 
     noun: str
     state: NDArray[Any]
     reference: NDArray[Any]
     labels: tuple[str, ...]
+    r2: float | None = None
 
-    @property
-    def largest(self) -> float:
-        """The largest difference between the two."""
-        return float(np.abs(self.state - self.reference).max())
-
-
-_READ = "The algorithm's memory, read from the latents themselves."
+    def describe_difference(self) -> str:
+        """Say how far the model and the algorithm lie apart in this episode."""
+        difference = np.abs(self.state - self.reference)
+        if not difference.max():
+            return "are equal in every bit"
+        largest = f"differ by at most {number(float(difference.max()))}"
+        if self.r2 is None or self.r2 >= ROUGH:
+            return largest
+        mean = number(float(difference.mean()))
+        return f"agree roughly (R² {self.r2:.2f} over all episodes): they differ by {mean} on average, {largest[7:]}"
 
 
 def state(
     title: str = "The state over time",
     *,
     read: str = _READ,
-    decoded: str = "What a linear probe, fitted on other episodes, decodes from the latents after each round.",
+    decoded: str = _DECODED,
     probed: str = "",
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),
 ) -> Part:
-    """The state of one episode over time: read from a handwired model's latents, decoded from a learned model's.
+    """Make the part that shows the state of one episode over time, beside the algorithm's.
 
     Args:
-        read, decoded: the text where the state is read (``{name}`` is a parameter of the algorithm), and where decoded.
+        title: of the section.
+        read: the text where the state is read from a handwired model; ``{name}`` is a parameter of the algorithm.
+        decoded: the text where the state is decoded from a learned model.
         probed: variable that is decoded, one of those that the report probes; the algorithm's memory when empty.
-        units, shown: label of the axis, and what is drawn, each where the state is read and where it is decoded.
+        units: label of the axis where the state is read, and where it is decoded.
+        shown: what is drawn where the state is read, and where it is decoded.
     """
 
-    def figure(held: Held, context: Context, width: float = WIDTH) -> Figure:
-        which = 0 if context.exact else 1
-        ylabel = units[which] or held.noun.removeprefix("the ")
-        drawn = figures.trajectories(
-            held.state, held.reference, held.labels, ylabel=ylabel, width=width
+    def draw_trajectory(trajectory: Trajectory, context: Context, width: float) -> Any:
+        label = units[0] if context.exact else units[1]
+        return figures.trajectories(
+            trajectory.state,
+            trajectory.reference,
+            trajectory.labels,
+            ylabel=label or trajectory.noun.removeprefix("the "),
+            width=width,
         )
-        apart = (
-            f"differ by at most {number(held.largest)}"
-            if held.largest
-            else "are equal in every bit"
+
+    def compute(context: Context) -> Trajectory:
+        return _read_memory(context) if context.exact else _decode_memory(context, probed)
+
+    def draw(trajectory: Trajectory, context: Context) -> list[object]:
+        text = decoded
+        if context.exact:
+            text = read.format(**context.algorithm.parameters) if context.compiled else _READ
+        machine = "machine" if lacks(context.model, "pattern") else "transformer"
+        series = (shown[0] if context.exact else shown[1]).format(context.shown)
+        caption = (
+            f"What the {machine} holds and {trajectory.noun} of the algorithm "
+            f"{trajectory.describe_difference()}. {series}: thin lines are the {machine}'s, wide pale ones "
+            "the algorithm's."
         )
-        series = shown[which].format(context.shown)
-        whose = "machine" if lacks(context.model, "pattern") else "transformer"
-        caption = f"What the {whose} holds and {held.noun} of the algorithm {apart}. {series}: "
-        caption += f"thin lines are the {whose}'s, wide pale ones the algorithm's."
-        return Figure(drawn, f"{title}, {whose} and algorithm", caption)
+        picture = draw_trajectory(trajectory, context, WIDTH)
+        return [Prose(text), Figure(picture, f"{title}, {machine} and algorithm", caption)]
 
-    def draw(held: Held, context: Context) -> list[object]:
-        known = read.format(**context.algorithm.parameters) if context.compiled else _READ
-        return [Prose(known if context.exact else decoded), figure(held, context)]
+    def draw_hero(trajectory: Trajectory, context: Context) -> list[Figure]:
+        if context.compiled:
+            return []
+        roughly = ""
+        if trajectory.r2 is not None and trajectory.r2 < ROUGH:
+            roughly = f" They agree roughly (R² {trajectory.r2:.2f})."
+        caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's.{roughly}"
+        return [Figure(draw_trajectory(trajectory, context, 5.0), title, caption)]
 
-    def hero(held: Held, context: Context) -> list[Figure]:
-        caption = f"{title}: thin lines are the model's, wide pale ones the algorithm's."
-        return [] if context.compiled else [replace(figure(held, context, 5.0), caption=caption)]
+    def applies(context: Context) -> bool:
+        has_memory = bool(context.algorithms and context.algorithm.memory)
+        return has_memory and bool(context.exact or context.task.analysis.probed)
 
-    return Part(
-        "state",
-        title,
-        lambda context: _of_the_latents(context) if context.exact else _of_a_probe(context, probed),
-        draw,
-        lambda of: bool(
-            of.algorithms and of.algorithm.memory and (of.exact or of.task.analysis.probed)
-        ),
-        hero=hero,
-        opened=True,
-    )
+    return Part("state", title, compute, draw, applies, hero=draw_hero, opened=True)
 
 
-def _of_the_latents(context: Context) -> Held:
-    """The state that a handwired model's latents hold, before the first round and after every one."""
-    key, i = context.algorithm.memory, context.shown
-    state = context.model.read_state(context.run.latents)[i].numpy(force=True)
+def _read_memory(context: Context) -> Trajectory:
+    """Read the memory of a handwired model's latents, before the first round and after every one."""
+    key = context.algorithm.memory
+    episode = context.shown
+    state = context.model.read_state(context.run.latents)[episode].numpy(force=True)
     values = context.algorithm.run(context.episodes)
-    reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
-    shapes = f"{state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
+    reference = np.concatenate([values[key][episode, :1], values[NEXT + key][episode]])
     require(
-        state[0].size == reference[0].size, f"{context.model.name} reads a state of shape {shapes}"
+        state[0].size == reference[0].size,
+        f"{context.model.name} reads a state of shape {state.shape[1:]}, "
+        f"{context.algorithm.name} keeps {reference.shape[1:]}",
     )
-    of, labels = (
-        context.algorithm.variable(key),
-        context.algorithm.variable(key).labels(values[key]),
-    )
-    return Held(
-        of.noun, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels
+    variable = context.algorithm.variable(key)
+    return Trajectory(
+        noun=variable.noun,
+        state=state.reshape(len(state), -1),
+        reference=reference.reshape(len(reference), -1),
+        labels=variable.labels(values[key]),
     )
 
 
-def _of_a_probe(context: Context, key: str) -> Held:
-    """What a probe decodes from the latents after every round."""
-    results, wanted = context.result(KEY), key or context.algorithm.memory
+def _decode_memory(context: Context, key: str) -> Trajectory:
+    """Decode a variable from the latents after every round of one episode."""
+    results = context.result(KEY)
+    wanted = key or context.algorithm.memory
     result = next((result for result in results if result.target.key == wanted), results[0])
-    i, values = context.shown, result.target.values
-    decoded, true = (
-        np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values)
+    target = result.target
+    decoded = result.predictions
+    r2 = result.score.estimate
+    if target.kind == "real" and r2 < ROUGH and not context.task.recorded:
+        decoded = _decode_by_more_episodes(context, result)
+        residual = ((decoded - target.values) ** 2).sum()
+        total = ((target.values - target.values.mean((0, 1))) ** 2).sum()
+        r2 = float(1 - residual / total)
+    state = np.asarray(decoded[context.shown])
+    reference = np.asarray(target.values[context.shown])
+    return Trajectory(
+        noun=target.noun,
+        state=state.reshape(len(state), -1),
+        reference=reference.reshape(len(reference), -1),
+        labels=tuple(target.outputs),
+        r2=r2 if target.kind == "real" else None,
     )
-    return Held(result.target.noun, decoded, true, tuple(result.target.outputs))
+
+
+def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
+    """Decode a probe's target in the report's episodes by a least-squares map of ``_N_DECODED`` other ones."""
+    model = context.model
+    others = context.sample(_N_DECODED, context.n_rounds, context.seed + 2)
+    (known,) = compute_targets([result.target.key], others, model)
+    (place,) = places(model, others, [result.site or "latents"])
+    features = read_activations(rollout(model, others), place, known.when)
+    own_features = read_activations(context.run, place, known.when)
+    width = int(np.prod(features.shape[2:]))
+    fitted = Affine.fit(
+        torch.as_tensor(features).reshape(-1, width),
+        torch.as_tensor(known.values).reshape(-1, known.values.shape[-1]),
+    )
+    decoded = fitted(torch.as_tensor(own_features).reshape(-1, width))
+    return decoded.reshape(result.target.values.shape).numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,7 @@ from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned, needing
 from reports.parts import verification
-from reports.parts.probing import Held
+from reports.parts.probing import Trajectory
 from reports.parts.verification import Sweep
 from reports.tasks import prose
 
@@ -78,27 +79,24 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-def _draw_weights(logs: Held, context: Context) -> list[object]:
-    """The log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
-    state, reference = (
-        special.softmax(np.asarray(x, np.float64), axis=-1) for x in (logs.state, logs.reference)
+def _draw_weights(log_weights: Trajectory, context: Context) -> list[object]:
+    """Draw the log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
+    shares = replace(
+        log_weights,
+        state=special.softmax(np.asarray(log_weights.state, np.float64), axis=-1),
+        reference=special.softmax(np.asarray(log_weights.reference, np.float64), axis=-1),
     )
-    held = Held(logs.noun, state, reference, logs.labels)
-    drawn = figures.trajectories(
-        held.state, held.reference, held.labels, ylabel="share of the weight"
+    picture = figures.trajectories(
+        shares.state, shares.reference, shares.labels, ylabel="share of the weight"
     )
+    largest = np.abs(shares.state - shares.reference).max()
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
-        f"The shares of the weight differ from the algorithm's by at most {held.largest:.2g}. In episode "
+        f"The shares of the weight differ from the algorithm's by at most {largest:.2g}. In episode "
         f"{context.shown}, thin lines are {source}, and wide pale ones are the algorithm's."
     )
-    return [
-        Figure(
-            drawn,
-            "Shares of the weight over rounds",
-            titled("5", text) if context.compiled else text,
-        )
-    ]
+    caption = titled("5", text) if context.compiled else text
+    return [Figure(picture, "Shares of the weight over rounds", caption)]
 
 
 def _robustness(context: Context) -> pd.DataFrame:

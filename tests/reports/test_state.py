@@ -1,0 +1,65 @@
+"""The figure of a state over time says what a map of enough episodes reads, and says "roughly" where that is so."""
+
+import numpy as np
+import pytest
+
+import interp
+from interp.tasks import experts
+from reports.part import Context
+from reports.parts import probing
+
+N_ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def context() -> Context:
+    """A GRU whose centred log-weights a linear map reads with an R2 of .97."""
+    parts = (
+        probing.part(targets=["log_weights_centred"]),
+        probing.state(probed="log_weights_centred"),
+    )
+    return Context(interp.load("wma-gru"), "wma-gru", 16, N_ROUNDS, seed=0, parts=parts)
+
+
+def centred_hits(episodes: experts.ExpertEpisodes) -> np.ndarray:
+    """Count each expert's hits after every round, less their mean."""
+    hits = (episodes.advice == episodes.labels[..., None]).cumsum(1)
+    return hits - hits.mean(-1, keepdims=True)
+
+
+def add_constant(latents: np.ndarray) -> np.ndarray:
+    return np.concatenate([latents, np.ones((*latents.shape[:-1], 1))], axis=-1)
+
+
+def test_a_rough_state_is_decoded_by_least_squares_on_256_other_episodes(context: Context) -> None:
+    """By NumPy alone: fitted on 256 episodes, applied to the episode that is drawn."""
+    others = context.sample(256, N_ROUNDS, seed=2)
+    fitted_on = add_constant(
+        interp.rollout(context.model, others).latents[:, 1:, 0].double().numpy()
+    )
+    targets = centred_hits(others)
+    slopes = np.linalg.lstsq(
+        fitted_on.reshape(-1, fitted_on.shape[-1]), targets.reshape(-1, 4), rcond=None
+    )[0]
+    read_from = add_constant(context.run.latents[context.shown, 1:, 0].double().numpy())
+    trajectory = context.result("state")
+    assert trajectory.state == pytest.approx(read_from @ slopes, abs=1e-4)
+    assert trajectory.reference == pytest.approx(centred_hits(context.episodes)[context.shown])
+
+
+def test_a_rough_state_is_called_rough_in_the_figure_and_in_the_sentence(context: Context) -> None:
+    _, state = context.parts
+    (hero,) = state.hero(context.result("state"), context)
+    assert "They agree roughly (R² 0.9" in hero.caption
+    probes_part, _ = context.parts
+    (measure,) = probes_part.summary(context.result("probes"), context)
+    assert measure.yes == "roughly holds the centred log-weights"
+
+
+def test_an_exact_state_is_not_called_rough() -> None:
+    parts = (probing.part(targets=["log_weights"]), probing.state())
+    model = interp.load("wma-handwired", n_experts=3)
+    context = Context(model, "wma-handwired", 8, 10, seed=0, parts=parts)
+    assert context.result("state").describe_difference() == "are equal in every bit"
+    (measure,) = parts[0].summary(context.result("probes"), context)
+    assert measure.yes == "holds the log-weights"
