@@ -14,14 +14,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.model.library import models
-from interp.results.figures import heatmaps, intervals
+from interp.model.library import load, models
+from interp.results.figures import heatmaps, intervals, trajectories
 from interp.results.measure import Measure
 from interp.results.palette import INK
 from interp.results.style import WIDTH, styled
 from interp.stats.intervals import Interval
 from interp.support.files import read_json, write_csv, write_figure
 from reports.comparison import LOOKS, PARTS, machines
+from reports.part import Context
+from reports.parts import probing
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
@@ -108,8 +110,24 @@ def words(frame: pd.DataFrame) -> Figure:
     return figure
 
 
+def state_over_time() -> Figure:
+    """Draw what ``SHOWN`` carries in one episode, decoded, beside the log-weights of Weighted Majority."""
+    parts = (
+        probing.part(targets=["log_weights_centred"]),
+        probing.state(probed="log_weights_centred"),
+    )
+    context = Context(load(SHOWN), SHOWN, n_episodes=24, n_rounds=40, seed=0, parts=parts)
+    trajectory = context.result("state")
+    return trajectories(
+        trajectory.state,
+        trajectory.reference,
+        trajectory.labels,
+        ylabel="log-weight less the mean",
+    )
+
+
 def draw() -> list[Path]:
-    """Every picture, from the tables."""
+    """Draw every picture, from the tables and from the model ``SHOWN``."""
     frame = pd.read_csv(TABLE, keep_default_na=False)
     shown = []
     for row in frame[frame["model"] == SHOWN].to_dict("records"):
@@ -130,7 +148,8 @@ def draw() -> list[Path]:
                 **said,
             )
         ]
-    drawn = {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
+    drawn = {"state": state_over_time()}
+    drawn |= {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
     drawn["seeds"] = words(between_seeds())
     scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")
     scores = scores[scores["method"].str.contains(":another|:single|oracle|random")]

@@ -22,7 +22,6 @@ from reports.part import Context, Part
 
 _SAYS = TEXTS["interchange"]
 _ALIGNED, _COLUMNS = _SAYS["aligned"], _SAYS["columns"]
-_QUICK_DECODED = 32  # episodes that a state decoder is fitted on in a quick report
 _MOST = 0.5  # a variable is carried where interchanging a place makes more than this share of the counterfactual effect
 _NOTHING = {"doing nothing": Control(0.0)}
 """The control of a place that can move in no other direction: a score of 0 is that of no effect."""
@@ -38,10 +37,7 @@ def _compute(context: Context) -> _Tables:
     """The places are those that a handwired model's circuit names; of a learned model, those that its task claims."""
     model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
     claims = wired(context.circuit) if context.compiled else None
-    known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
-    carried = causal_tables.interchange_table(
-        model, bases, sources, t, seed, claims, n_decoded=known
-    )
+    carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
     carried["noun"] = [
         context.task.explains(model).variable(key).noun for key in carried["variable"]
     ]
