@@ -259,13 +259,17 @@ def main(out: Path, names: list[str], budget: compare.Budget = QUICK) -> list[Pa
                 "kind_b": architecture(machines[b]),
             }
             keep(parts / f"{a}+{b}.csv", partial(_compared, about, machines[a], machines[b], bench))
-    tables = {"machines": list(learned), "pairs": [f"{a}+{b}" for a, b in pairs]}
+    names_of_pairs = [f"{a}+{b}" for a, b in pairs]
     return [
-        write_csv(
-            out / f"{key}.csv", pd.concat([pd.read_csv(parts / f"{part}.csv") for part in held])
-        )
-        for key, held in tables.items()
+        join_parts(parts, list(learned), out / "machines.csv"),
+        join_parts(parts, names_of_pairs, out / "pairs.csv"),
     ]
+
+
+def join_parts(parts: Path, names: list[str], path: Path) -> Path:
+    """Write one table of the parts of some names."""
+    frames = [pd.read_csv(parts / f"{name}.csv") for name in names]
+    return write_csv(path, pd.concat(frames))
 
 
 def _compared(about: Row, one: Machine, other: Machine, bench: Bench) -> list[Row]:

@@ -170,17 +170,14 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             f"In {measure}, {count.get(NO_FARTHER, 0)} of {len(rows)} pairs of architectures lie no farther apart than "
             f"two seeds of one of them, {count.get(FARTHER, 0)} farther, and {count.get(UNDECIDED, 0)} are undecided."
         )
-    same = [
-        two
-        for two, rows in table.groupby(["a", "b"], sort=False)
-        if (rows["verdict"] == NO_FARTHER).all()
-    ]
+    same = []
+    apart = []
+    for pair, rows in table.groupby(["a", "b"], sort=False):
+        if (rows["verdict"] == NO_FARTHER).all():
+            same.append(pair)
+        if (rows["verdict"] == FARTHER).any():
+            apart.append(pair)
     said.append(f"The same machine by all {len(MEASURES)} measures: {_listed(same)}.")
-    apart = [
-        two
-        for two, rows in table.groupby(["a", "b"], sort=False)
-        if (rows["verdict"] == FARTHER).any()
-    ]
     said.append(f"Farther apart than seeds by at least one measure: {_listed(apart)}.")
     for measure, rows in known.groupby("measure", sort=False):
         by_hand = rows["control"].str.startswith(BY_HAND)

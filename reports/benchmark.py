@@ -69,35 +69,65 @@ def _title(question: str) -> str:
 
 
 def _blocks(result: BenchmarkResult, question: str) -> list[Any]:
-    record, summary = QUESTIONS[question], result.summary(question)
-    chance = summary.loc[summary["method"] == "random", "mean"]
-    beside = {"random": float(chance.iloc[0])} if len(chance) else {}
-    numbers = summary[["method", "mean", "low", "high"]].itertuples(index=False, name=None)
-    rows = [plain(str(method), Interval(*number), beside) for method, *number in numbers]
-    known = {method: record.name for (of, method), record in METHODS.items() if of == question}
-    listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
-    listed.insert(1, "what", listed["method"].map(known).fillna(""))
-    graded = summary.loc[~summary["method"].isin(_BOUNDS), ["method", "mean"]].itertuples(
-        index=False, name=None
-    )
-    best = next((f"{method} ({mean:.2f})" for method, mean in graded), "none")
-    caption = f"Best is {best}. {_title(question)}: {record.headline}, mean over forms of machines."
-    scores = result.table(question)
-    kept = [
-        str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores
-    ]
-    by_variant = result.summary(question, by=["variant"]).pivot(
-        index="method", columns="variant", values="mean"
-    )
-    order = [name for name in (*VARIANTS, "trained") if name in by_variant]
-    shown = by_variant.loc[[key for key in summary["method"] if not key.endswith(_PARTIAL)], order]
-    picture = figures.heatmaps({"": shown}, label=f"mean {record.headline}", limit=1.0)
+    """Make the section of one question: scores, every method, every number, and scores by variant."""
+    record = QUESTIONS[question]
+    summary = result.summary(question)
+    text = f"**{record.asked}** **Truth.** {record.true} **Score.** {record.scored}"
+    picture = _draw_variants(result, question)
     return [
-        Prose(f"**{record.asked}** **Truth.** {record.true} **Score.** {record.scored}"),
-        Measures(rows, caption),
-        Table(listed, "Every method, with CPU seconds for each subject", collapsed=True),
-        Table(
-            scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True
-        ),
+        Prose(text),
+        Measures(_rate_methods(summary), _caption(question, summary)),
+        _list_methods(question, summary),
+        _list_scores(result, question),
         Figure(picture, "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]
+
+
+def _rate_methods(summary: pd.DataFrame) -> list[Any]:
+    """Make one measure for each method, beside a draw at random where there is one."""
+    chance = summary.loc[summary["method"] == "random", "mean"]
+    controls = {"random": float(chance.iloc[0])} if len(chance) else {}
+    measures = []
+    for row in summary.itertuples(index=False):
+        interval = Interval(row.mean, row.low, row.high)
+        measures.append(plain(str(row.method), interval, controls))
+    return measures
+
+
+def _caption(question: str, summary: pd.DataFrame) -> str:
+    """Name the best method that is graded."""
+    graded = summary[~summary["method"].isin(_BOUNDS)]
+    best = "none"
+    if len(graded):
+        first = graded.iloc[0]
+        best = f"{first['method']} ({first['mean']:.2f})"
+    headline = QUESTIONS[question].headline
+    return f"Best is {best}. {_title(question)}: {headline}, mean over forms of machines."
+
+
+def _list_methods(question: str, summary: pd.DataFrame) -> Table:
+    """Make the table of every method, with what it is and what it costs."""
+    names = {key[1]: method.name for key, method in METHODS.items() if key[0] == question}
+    renamed = summary.rename(columns={"cpu_s": "CPU s", "mean": "score"})
+    listed = joined(renamed.round({"CPU s": 2}))
+    listed.insert(1, "what", listed["method"].map(names).fillna(""))
+    return Table(listed, "Every method, with CPU seconds for each subject", collapsed=True)
+
+
+def _list_scores(result: BenchmarkResult, question: str) -> Table:
+    """Make the table of every score."""
+    scores = result.table(question)
+    wanted = _EDGE_SCORES if question == "edges" else scores
+    columns = [str(name) for name in wanted if name in scores]
+    formats = dict.fromkeys(columns, ".2f")
+    return Table(scores[columns].reset_index(), "Every score", formats, collapsed=True)
+
+
+def _draw_variants(result: BenchmarkResult, question: str) -> Any:
+    """Draw the mean score of every whole method on each variant of the machines."""
+    summary = result.summary(question, by=["variant"])
+    by_variant = summary.pivot(index="method", columns="variant", values="mean")
+    order = [name for name in (*VARIANTS, "trained") if name in by_variant]
+    methods = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
+    label = f"mean {QUESTIONS[question].headline}"
+    return figures.heatmaps({"": by_variant.loc[methods, order]}, label=label, limit=1.0)

@@ -30,10 +30,10 @@ CAPS = {
     "interp": Cap(full_share=15.5, overfull=70, branching_share=7.8, function_words=1132),
     "probes": Cap(full_share=13.2, overfull=2, branching_share=15.4, function_words=90),
     "circuits": Cap(full_share=16.8, overfull=17, branching_share=7.0, function_words=304),
-    "reports": Cap(full_share=17.3, overfull=19, branching_share=8.8, function_words=265),
+    "reports": Cap(full_share=15.4, overfull=11, branching_share=7.0, function_words=253),
     "lab": Cap(full_share=17.1, overfull=10, branching_share=1.8, function_words=123),
-    "examples": Cap(full_share=19.0, overfull=8, branching_share=2.7, function_words=98),
-    "tests": Cap(full_share=16.9, overfull=54, branching_share=5.9, function_words=1214),
+    "examples": Cap(full_share=17.8, overfull=8, branching_share=1.9, function_words=62),
+    "tests": Cap(full_share=16.5, overfull=54, branching_share=5.6, function_words=1199),
 }
 
 

@@ -284,13 +284,20 @@ def _app(explorer: Explorer, token: str) -> Any:
         TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False
     )
 
-    fault = "a fault of ours, not of the view"
+    def refuse_page(request: Any, error: Exception) -> Any:
+        return refused("there is no such page", 404)
+
+    def refuse_input(request: Any, error: Exception) -> Any:
+        return refused(str(error), 400)
+
+    def report_fault(request: Any, error: Exception) -> Any:
+        kind = type(error).__name__
+        return refused(f"a fault of ours, not of the view: {kind}: {one_line(error)}", 500)
+
     handlers: dict[Any, Any] = {
-        404: lambda request, error: refused("there is no such page", 404),
-        InputError: lambda request, error: refused(str(error), 400),
-        Exception: lambda request, error: refused(
-            f"{fault}: {type(error).__name__}: {one_line(error)}", 500
-        ),
+        404: refuse_page,
+        InputError: refuse_input,
+        Exception: report_fault,
     }
     listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
     return Starlette(routes=listed, middleware=[hosts], exception_handlers=handlers)

@@ -111,11 +111,12 @@ class Bench:
     @cached_property
     def changes(self) -> list[tuple[Corruption, str, str]]:
         """Single changes of an input: the corruption, what it changes by name, and its options as an edit has them."""
-        return [
-            (record, name, ",".join(f"{key}={value}" for key, value in options.items()) or "-")
-            for record in self.task.analysis.corruptions()
-            for name, options in record.each(self.episodes).items()
-        ]
+        changes = []
+        for corruption in self.task.analysis.corruptions():
+            for name, options in corruption.each(self.episodes).items():
+                words = [f"{key}={value}" for key, value in options.items()]
+                changes.append((corruption, name, ",".join(words) or "-"))
+        return changes
 
     @cached_property
     def unreadable(self) -> str:

@@ -41,85 +41,92 @@ def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    facts, table = {**_describe(context.model), "Episodes": sampled(context)}, measures_of(context)
+    facts = {**_describe(context.model), "Episodes": sampled(context)}
     if context.quick:
-        left_out = ", ".join(f"“{title}”" for title in context.left_out)
-        facts["Quick report"] = "less of everything" + (
-            f", and without {left_out}" if left_out else ""
-        )
-    # What the page is not evidence of: a learned model's card says it, where there is one.
-    is_not = _BY_HAND if context.model.is_handwired else _ONE_RUN
-    cards = [place / "README.md" for place in (SHIPPED / context.source, Path(context.source))]
-    card = next(
-        (
-            card
-            for card in cards
-            if context.source and not context.model.is_handwired and card.is_file()
-        ),
-        None,
-    )
-    text = card.read_text("utf-8") if card else ""
-    if limits := re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", text, re.M | re.S):
-        is_not = " ".join(re.findall(r"^- (.*)$", limits[1], re.M))
-    return [*([table] if table.measures else []), Prose(is_not), Summary(facts)]
+        facts["Quick report"] = "less of everything"
+        if context.left_out:
+            titles = ", ".join(f"“{title}”" for title in context.left_out)
+            facts["Quick report"] += f", and without {titles}"
+    table = measures_of(context)
+    blocks: list[object] = [table] if table.measures else []
+    return [*blocks, Prose(_find_limits(context)), Summary(facts)]
+
+
+def _find_limits(context: Context) -> str:
+    """Say what the page is not evidence of: in the words of the model's card, where there is one."""
+    if context.model.is_handwired:
+        return _BY_HAND
+    if not context.source:
+        return _ONE_RUN
+    for folder in (SHIPPED / context.source, Path(context.source)):
+        card = folder / "README.md"
+        if card.is_file():
+            limits = re.search(
+                r"^## Limits\n+(.*?)(?=^## |\Z)", card.read_text("utf-8"), re.M | re.S
+            )
+            return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
+    return _ONE_RUN
 
 
 def measures_of(context: Context) -> Measures:
-    """The measures of all parts, and an undecided one for each part that could not be computed."""
-    rows = []
+    """Return the measures of all parts, and an undecided one for each part that could not be computed."""
+    measures: list[Measure] = []
+    places: list[tuple[str, str]] = []
     for part in context.parts:
         section = context.sections.get(part.key)
-        where = (section.slug, section.title) if section else ("", "")
-        rows += [(measure, where) for measure in context.measures.get(part.key, ())]
+        own = list(context.measures.get(part.key, ()))
         if part.key in context.failures:
             why = f"not computed, because {context.reason(part.key)}"
-            rows.append((Measure(part.key, part.title, unless={"undecided": why}), where))
-    measures, sections = zip(*rows, strict=True) if rows else ((), ())
-    return Measures(measures, f"{counts(measures)}.", sections)
+            own.append(Measure(part.key, part.title, unless={"undecided": why}))
+        measures += own
+        places += [(section.slug, section.title) if section else ("", "")] * len(own)
+    return Measures(tuple(measures), f"{counts(measures)}.", tuple(places))
 
 
 def sampled(context: Context) -> str:
-    """What the model was run on, in a line."""
+    """Say in a line what the model was run on."""
     episodes = context.episodes
-    sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
-    sampled = [
-        f"{len(episodes)} episodes of {episodes.n_rounds} rounds",
-        *sizes,
-        f"{episodes.regime} regime",
-    ]
-    if "episodes" in (used := context.task.recorded):
-        those = f"{used['rounds']:,} rounds of {used['episodes']} episodes"
-        sampled[-1] = (
-            f"all of which count, from {those} that {used['participants']} participants played"
-        )
-    if used:
-        sampled.append(f"held against {with_parameters(context.algorithm)}")
-    sampled += [f"seed {episodes.seed}"] * (episodes.seed is not None) + [
-        "a quick report"
-    ] * context.quick
-    return ", ".join(sampled)
+    words = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds"]
+    words += [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
+    recorded = context.task.recorded
+    if "episodes" in recorded:
+        rounds = f"{recorded['rounds']:,} rounds of {recorded['episodes']} episodes"
+        players = f"{recorded['participants']} participants played"
+        words.append(f"all of which count, from {rounds} that {players}")
+    else:
+        words.append(f"{episodes.regime} regime")
+    if recorded:
+        words.append(f"held against {with_parameters(context.algorithm)}")
+    if episodes.seed is not None:
+        words.append(f"seed {episodes.seed}")
+    if context.quick:
+        words.append("a quick report")
+    return ", ".join(words)
 
 
 def _describe(model: Any) -> dict[str, str]:
-    """A model in a line: layers, heads, sizes, precision; one without heads by what it carries and its points."""
-    weights = f"{number(sum(int((p != 0).sum()) for p in model.parameters()))} non-zero weights"
+    """Describe a model in a line; one without heads by what it carries and its points."""
+    n_weights = sum(int((p != 0).sum()) for p in model.parameters())
+    weights = f"{number(n_weights)} non-zero weights"
     precision = str(model.dtype).removeprefix("torch.")
     if not lacks(model, "pattern"):
         layers = heads_of(model)
-        sizes = f"{len(layers)} layers, {sum(map(len, layers))} heads, d_model {model.channels[0].shape[-1]}"
+        n_heads = sum(len(layer) for layer in layers)
+        width = model.channels[0].shape[-1]
+        sizes = f"{len(layers)} layers, {n_heads} heads, d_model {width}"
         return {"Model": f"{sizes}, {weights}, {precision}"}
-    shapes = [
-        f"{of.name} [{', '.join(map(str, of.shape))}]"
-        + f", grows by {of.grows} a round" * bool(of.grows)
-        for of in model.channels
-    ]
-    points = [
-        kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer
-        for kind in model.points.values()
-    ]
+    carried = []
+    for channel in model.channels:
+        sizes = ", ".join(str(size) for size in channel.shape)
+        growth = f", grows by {channel.grows} a round" if channel.grows else ""
+        carried.append(f"{channel.name} [{sizes}]{growth}")
+    points = []
+    for kind in model.points.values():
+        times = f" ({kind.n_layers} times a round)" if kind.has_layer else ""
+        points.append(f"{kind.key}{times}")
     return {
         "Model": f"{weights}, {precision}, on {model.device}",
-        "Carried from round to round": "; ".join(shapes),
+        "Carried from round to round": "; ".join(carried),
         "Points to look into": ", ".join(points),
     }
 

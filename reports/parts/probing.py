@@ -224,11 +224,10 @@ def _read_memory(context: Context) -> Trajectory:
     state = context.model.read_state(context.run.latents)[episode].numpy(force=True)
     values = context.algorithm.run(context.episodes)
     reference = np.concatenate([values[key][episode, :1], values[NEXT + key][episode]])
-    require(
-        state[0].size == reference[0].size,
-        f"{context.model.name} reads a state of shape {state.shape[1:]}, "
-        f"{context.algorithm.name} keeps {reference.shape[1:]}",
+    shapes = (
+        f"a state of shape {state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
     )
+    require(state[0].size == reference[0].size, f"{context.model.name} reads {shapes}")
     variable = context.algorithm.variable(key)
     return Trajectory(
         noun=variable.noun,
@@ -271,9 +270,8 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
     features = read_activations(rollout(model, others), place, known.when)
     own_features = read_activations(context.run, place, known.when)
     width = int(np.prod(features.shape[2:]))
-    fitted = Affine.fit(
-        torch.as_tensor(features).reshape(-1, width),
-        torch.as_tensor(known.values).reshape(-1, known.values.shape[-1]),
-    )
-    decoded = fitted(torch.as_tensor(own_features).reshape(-1, width))
+    x = torch.as_tensor(features).reshape(-1, width)
+    y = torch.as_tensor(known.values).reshape(len(x), -1)
+    decode = Affine.fit(x, y)
+    decoded = decode(torch.as_tensor(own_features).reshape(-1, width))
     return decoded.reshape(result.target.values.shape).numpy()

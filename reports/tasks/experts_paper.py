@@ -224,13 +224,13 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     shown = {
         name: table for name, table in result.tables.items() if name != "regret_curves"
     }  # drawn by regime below
-    return [
+    blocks: list[object] = [
         Prose(_PROSE["elsewhere"]),
         Table(result.to_frame(), caption, collapsed=True),
         Table(result.tables["latent_control"], _PROSE["control"]),
-        *[
-            Figure(figure, _PICTURES[name], _PICTURES[name])
-            for name, figure in draw_tables(shown).items()
-        ],
-        Table(result.tables["theory"], "The statements of the paper's appendix B, as numbers"),
     ]
+    for name, figure in draw_tables(shown).items():
+        blocks.append(Figure(figure, _PICTURES[name], _PICTURES[name]))
+    theory = "The statements of the paper's appendix B, as numbers"
+    blocks.append(Table(result.tables["theory"], theory))
+    return blocks
