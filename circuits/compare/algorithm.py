@@ -45,6 +45,7 @@ from interp.core.algorithm import (
 from interp.core.task import Task
 from interp.interventions.experiment import named
 from interp.results.measure import UNTRAINED, Control, Measure, Result, best_of, decisive
+from interp.stats.confidence_set import model_confidence_set
 from interp.stats.intervals import (
     NO_NUMBER,
     Interval,
@@ -122,6 +123,8 @@ class AlgorithmPart(Result):
         response: the input, lag or round at which its response is least like the model's; None where no input can be
             changed, or no family was close enough to ask.
         left: share of what it misses that small changes of its update leave; None where that was not asked.
+        change: the small change that leaves least of it by itself, in words; "" where none was asked.
+        not_rejected: keys of the families that may predict best, by the model confidence set over episodes (95 %).
         scores: every family by key, the closest first.
     """
 
@@ -137,6 +140,8 @@ class AlgorithmPart(Result):
     apart: Interval | None = None
     response: Cell | None = None
     left: Interval | None = None
+    change: str = ""
+    not_rejected: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -144,7 +149,12 @@ class AlgorithmPart(Result):
         name, rival = (self.scores[key].name for key in (self.closest, self.runner_up))
         named = f"{name} ({in_words(self.parameters)})"
         told = f"explains {self.explained} of the predictions and leaves {self.ratio} of the error of {rival}."
-        return f"{named} {told}" if self.family else f"No family fits; the closest, {named}, {told}"
+        if self.family:
+            return f"{named} {told}"
+        found = f"No family fits; the closest, {named}, {told}"
+        if self.left is not None and self.change:
+            found += f" Small changes of its update leave {self.left.estimate:.2f} of that; {self.change}."
+        return found
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -201,6 +211,8 @@ class AlgorithmPart(Result):
             "ratio",
             "runner_up",
             "baseline",
+            "not_rejected",
+            "change",
             "settings",
         )
         return json_values(
@@ -257,37 +269,60 @@ def explain(
     decided = _responding(decided, subject, edits)
     if decided.family is None or decided.explained.low >= NEARLY_ALL or task.kind != "classes":
         return decided
-    left = _left(predictor(subject), made, sets, seed)
-    return replace(decided, left=left, family=None if left.low <= _LEFT else decided.family)
+    left, change = _left(predictor(subject), made, sets, seed)
+    family = None if left.low <= _LEFT else decided.family
+    return replace(decided, left=left, change=change, family=family)
 
 
-def _left(predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int) -> Interval:
-    """What small changes of the algorithm's update leave of what it misses, as a share.
+def _left(predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int) -> tuple[Interval, str]:
+    """Measure what small changes of the algorithm's update leave of what it misses.
 
     To first order, in standard deviations of an outcome; fitted on the episodes that families are fitted on.
+
+    Returns:
+        The share that all changes together leave, and the change that leaves least by itself, with its share.
     """
-    halves = []
-    for batches in zip(*sets.values(), strict=True):
-        parts = []
-        for episodes in batches:
-            p, (q, slopes) = (
-                checked_distributions(predict(episodes), episodes),
-                _changed(algorithm, episodes),
-            )
-            parts.append(
-                np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + _RARE)[..., None]
-            )
-        halves.append(np.concatenate(parts, 1))
-    (missed, fits), (left, scores) = ((half[..., 0], half[..., 1:]) for half in halves)
-    weights = np.linalg.lstsq(fits.reshape(missed.size, -1), missed.ravel(), rcond=_SMALL)[0]
-    sums = (np.square(nats).sum((1, 2)) for nats in (left - scores @ weights, left))
-    return ratio_interval(
-        *sums, seed=seed, participants=participants_of(next(iter(sets.values()))[1])
-    )
+    fitted_on = [pair[0] for pair in sets.values()]
+    scored_on = [pair[1] for pair in sets.values()]
+    missed, slopes, names = _standardised(predict, algorithm, fitted_on)
+    other_missed, other_slopes, _ = _standardised(predict, algorithm, scored_on)
+    participants = participants_of(scored_on[0])
+
+    def left_by(changes: list[int]) -> Interval:
+        chosen = slopes[..., changes].reshape(missed.size, -1)
+        weights = np.linalg.lstsq(chosen, missed.ravel(), rcond=_SMALL)[0]
+        rest = other_missed - other_slopes[..., changes] @ weights
+        sums = [np.square(nats).sum((1, 2)) for nats in (rest, other_missed)]
+        return ratio_interval(*sums, seed=seed, participants=participants)
+
+    alone = {name: left_by([i]).estimate for i, name in enumerate(names)}
+    best = min(alone, key=lambda name: round(alone[name], 3), default="")  # the first of equal ones
+    words = f"{best} alone leaves {alone[best]:.2f}" if best else ""
+    return left_by(list(range(len(names)))), words
 
 
-def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
-    """Predictions ``[episode, asked round, outcome]``, and how fast each change moves them, along a last axis."""
+def _standardised(
+    predict: Predict, algorithm: Algorithm, batches: Sequence[Any]
+) -> tuple[Array, Array, list[str]]:
+    """Return what the algorithm misses of predictions and how fast changes move it, in standard deviations.
+
+    ``[episode, asked round of all batches, outcome]``, the second with a last axis of changes; then their names.
+    """
+    missed, slopes, names = [], [], list[str]()
+    for episodes in batches:
+        p = checked_distributions(predict(episodes), episodes)
+        q, moved, names = _changed(algorithm, episodes)
+        deviation = np.sqrt(p + q + _RARE)
+        missed.append((p - q) / deviation)
+        slopes.append(moved / deviation[..., None])
+    return np.concatenate(missed, 1), np.concatenate(slopes, 1), names
+
+
+def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[str]]:
+    """Return predictions ``[episode, asked round, outcome]``, how fast changes move them, and what these are in words.
+
+    The second has a last axis of changes.
+    """
     values, inputs, before = (
         algorithm.run(episodes),
         algorithm.read(episodes),
@@ -298,9 +333,8 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
         for key in algorithm.state
         if values[key].ndim > 2 and algorithm.variable(key).kind == "real"
     ]
-    moves = {
-        key: _SMALL * _changes(values[key], values[NEXT + key], inputs.values()) for key in free
-    }
+    directions = {key: _changes(values[key], values[NEXT + key], inputs) for key in free}
+    moves = {key: _SMALL * np.stack(list(named.values())) for key, named in directions.items()}
     own = asked_rounds(algorithm.distribution(values), episodes)
     n = max(map(len, moves.values()), default=1)
     state = {key: np.repeat(values[key][None, :, 0], n, 0) for key in algorithm.state}
@@ -313,36 +347,52 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array]:
     p = algorithm.distribution(
         OnDemand(algorithm, {**changed, **inputs})
     )  # what comes after it is not needed
-    return own, np.nan_to_num(
-        np.stack([asked_rounds(one, episodes) - own for one in p], -1) / _SMALL
-    )
+    slopes = np.stack([asked_rounds(changed_p, episodes) - own for changed_p in p], -1) / _SMALL
+    names = max(directions.values(), key=len, default={})
+    return own, np.nan_to_num(slopes), list(names)
 
 
-def _changes(state: Array, after: Array, inputs: Collection[Array]) -> Array:
-    """What each round could leave beside its own step, ``[change, episode, round, ...]``.
+def _changes(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what each round could leave beside its own step, by what it is in words, ``[episode, round, ...]`` each.
 
-    A part of the step that depends on the round before, on when it is, on the state, on others' steps, on whose it is
-    or on what the round gives; the step; the last one again; and what fades, slower or faster as it grows, is clipped,
-    or goes to a neighbour.
+    Args:
+        state, after: one carried variable before and after every round, ``[episode, round, ...]``.
+        inputs: of the rounds, by key.
     """
-    step, one = after - np.asarray(state, float), [1] * (state.ndim - 2)
-    last, t = (
-        np.concatenate([0 * step[:, :1], step[:, :-1]], 1),
-        np.arange(step.shape[1]).reshape(-1, *one),
-    )
-    gap, others = state - state.max(-1, keepdims=True), step.mean(-1, keepdims=True)
-    turns = [wave(2 * np.pi * t / period) for period in (3, 4) for wave in (np.cos, np.sin)]
-    told = [given.reshape(*given.shape[:2], *one) if given.ndim == 2 else given for given in inputs]
-    told = [
-        given if given.shape[2:] in (step.shape[2:], tuple(one)) else np.zeros(1) for given in told
-    ]
-    parts = [
-        step * of
-        for of in (last, t, (-1) ** t, *turns, state, others, np.arange(step.shape[-1]), *told)
-    ]
-    return np.stack(
-        [*parts, step, last, state, state**2, gap, gap**2, np.exp(gap), np.roll(step, 1, -1)]
-    )
+    state = np.asarray(state, float)
+    step = after - state
+    per_round = [1] * (state.ndim - 2)
+    round_number = np.arange(step.shape[1]).reshape(-1, *per_round)
+    last_step = np.concatenate([np.zeros_like(step[:, :1]), step[:, :-1]], 1)
+    below_largest = state - state.max(-1, keepdims=True)
+    directions = {
+        "a larger step": step,
+        "steps that follow the last one": step * last_step,
+        "steps that grow with the round": step * round_number,
+        "steps that alternate": step * (-1.0) ** round_number,
+    }
+    for period in (3, 4):
+        for name, wave in (("", np.cos), (", shifted", np.sin)):
+            turn = wave(2 * np.pi * round_number / period)
+            directions[f"steps of period {period}{name}"] = step * turn
+    directions |= {
+        "steps that grow with the state": step * state,
+        "steps that follow the others'": step * step.mean(-1, keepdims=True),
+        "steps that differ by element": step * np.arange(step.shape[-1]),
+    }
+    for key, given in inputs.items():
+        values = given.reshape(*given.shape[:2], *per_round) if given.ndim == 2 else given
+        fits = values.shape[2:] in (step.shape[2:], tuple(per_round))
+        directions[f"steps that depend on {key}"] = step * values if fits else np.zeros_like(step)
+    return directions | {
+        "the last step once more": last_step,
+        "a leak": state,
+        "a leak that grows": state**2,
+        "a leak below the largest": below_largest,
+        "a leak that grows below the largest": below_largest**2,
+        "a clipped state": np.exp(below_largest),
+        "steps of a neighbour": np.roll(step, 1, -1),
+    }
 
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
@@ -460,7 +510,32 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
         baseline=base.key,
         scores={score.key: score for score in (closest, *ranked)},
         settings=settings,
+        not_rejected=_not_rejected(ranked, base, seed),
     )
+
+
+def _not_rejected(scores: Sequence[FamilyScore], base: FamilyScore, seed: int) -> tuple[str, ...]:
+    """Return the keys of the families that are not rejected as the best one, by the model confidence set.
+
+    Episodes are the units; the i-th ones of all sets count together. What a family leaves below a thousandth of what
+    the best one without a memory leaves is rounding, or the steps of a search: such families tie.
+
+    Args:
+        scores: of all families.
+        base: that of the best family without a memory.
+        seed: of the bootstrap.
+    """
+    n_units = min(len(nats) for nats in base.divergences.values())
+    losses = np.stack(
+        [np.mean([nats[:n_units] for nats in s.divergences.values()], 0) for s in scores], 1
+    )
+    finite = np.isfinite(losses).all(0)
+    least = (1 - NEARLY_ALL) * np.mean([nats.mean() for nats in base.divergences.values()])
+    if n_units < 2 or not finite.any():
+        return ()
+    result = model_confidence_set(np.maximum(losses[:, finite], least), seed=seed)
+    asked = [score.key for score, is_finite in zip(scores, finite, strict=True) if is_finite]
+    return tuple(key for key, included in zip(asked, result.included, strict=True) if included)
 
 
 def _pooled_ratio(

@@ -5,8 +5,8 @@
     known.gallery("experts", draws=5)                        # and five more of each kind that has a size
     known.reference("experts")                               # the machine that all of them are compared with
 
-``deviations.csv`` is the table: what was done, the sizes between which it may be done, and which words are right.
-:mod:`lab.known.makers` makes a machine of each row. Thresholds were chosen with half of the rows; the others, and all
+:mod:`lab.known.records` says what was done, the sizes between which it may be done, and which words are right.
+:mod:`lab.known.makers` makes a machine of each record. Thresholds were chosen with half of them; the others, and all
 draws, are held out. The table "machines" of ``python -m lab calibrate`` runs all of them.
 
 What is claimed of a machine, and is rightly answered with "yes" or "no". *Behaviour*: it gives the same predictions,
@@ -21,23 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
 from interp.core.machine import Machine
 from interp.support.errors import require_known
-from interp.support.files import read_rows
 from lab.known import makers
 from lab.known.makers import REFERENCES, reference
+from lab.known.records import RECORDS, Record, Right
 
 __all__ = ["QUESTIONS", "TASKS", "Right", "Specimen", "gallery", "reference"]
 
 TASKS = tuple(REFERENCES)
 QUESTIONS = ("behaviour", "state", "update", "circuit")
-Right = Literal["yes", "no", "either"]
 
 
 @dataclass(frozen=True)
@@ -63,32 +60,25 @@ class Specimen:
     held_out: bool
 
 
-@cache
-def _table() -> tuple[dict[str, str], ...]:
-    return tuple(read_rows(Path(__file__).with_name("deviations.csv")))
-
-
-def _specimen(row: Mapping[str, str], rng: np.random.Generator | None) -> Specimen:
-    """The machine of a row, of the row's first size, or of one that is drawn between its two."""
-    sizes = [float(size) for size in row["sizes"].split()]
-    size = sizes[:1]
+def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
+    """Return the machine of a record, of its first size, or of one that is drawn between its two."""
+    size = record.sizes[:1]
     if rng is not None:
-        low, high = sorted(sizes)
-        whole = low.is_integer() and high.is_integer()
-        size = [
-            float(rng.integers(int(low), int(high) + 1))
-            if whole
-            else round(float(rng.uniform(low, high)), 3)
-        ]
-    make = makers.MAKERS[row["task"]][row["key"]]
+        low, high = sorted(record.sizes)
+        if float(low).is_integer() and float(high).is_integer():
+            size = (float(rng.integers(int(low), int(high) + 1)),)
+        else:
+            size = (round(float(rng.uniform(low, high)), 3),)
+    make = makers.MAKERS[record.task][record.key]
+    words = {question: getattr(record, question) for question in QUESTIONS}
     return Specimen(
-        key=row["key"].format(*size),
-        task=row["task"],
+        key=record.key.format(*size),
+        task=record.task,
         make=partial(make, *size),
-        right={question: row[question] for question in QUESTIONS if row[question]},  # type: ignore[misc]
-        why=row["what"].format(*size),
-        algorithm={"": None, "none": ""}.get(row["algorithm"], row["algorithm"]),
-        held_out=rng is not None or row["held out"] == "yes",
+        right={question: word for question, word in words.items() if word},
+        why=record.what.format(*size),
+        algorithm=record.algorithm,
+        held_out=rng is not None or record.held_out,
     )
 
 
@@ -103,11 +93,13 @@ def gallery(task: str, draws: int = 0) -> dict[str, Specimen]:
     'yes'
     """
     require_known("task with known machines", task, TASKS)
-    rows = [row for row in _table() if row["task"] == task]
-    found = {one.key: one for row in rows for one in [_specimen(row, None)]}
+    records = [record for record in RECORDS if record.task == task]
+    specimens = [_specimen(record, None) for record in records]
     for draw in range(draws):
-        for index, row in enumerate(rows):
-            if row["sizes"]:
-                one = _specimen(row, np.random.default_rng([draw, index]))
-                found.setdefault(one.key, one)
-    return found
+        for index, record in enumerate(records):
+            if record.sizes:
+                specimens.append(_specimen(record, np.random.default_rng([draw, index])))
+    gallery_by_key: dict[str, Specimen] = {}
+    for specimen in specimens:
+        gallery_by_key.setdefault(specimen.key, specimen)
+    return gallery_by_key

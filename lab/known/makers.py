@@ -1,4 +1,4 @@
-"""What makes the machine of each row of ``deviations.csv``: a function of the row's size, or of nothing."""
+"""What makes the machine of each of ``lab.known.records``: a function of its size, or of nothing."""
 
 from __future__ import annotations
 

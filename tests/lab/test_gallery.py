@@ -12,6 +12,7 @@ from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
+from lab.known.records import RECORDS
 from tests.cases import cases
 from tests.refusals import refuses
 
@@ -28,7 +29,7 @@ def test_every_specimen_says_what_is_right_and_why(task):
     """Two fifths of each task's are not used to choose thresholds, and machines differ in every question."""
     machines = known.gallery(task)
     assert len(machines) >= 16 and makers.MAKERS[task].keys() == {
-        r["key"] for r in known._table() if r["task"] == task
+        record.key for record in RECORDS if record.task == task
     }
     assert len(machines) == len(makers.MAKERS[task]), "no key comes twice"
     for one in machines.values():
@@ -52,7 +53,7 @@ def test_every_specimen_says_what_is_right_and_why(task):
 def test_draws_have_other_sizes_within_the_row_and_its_words_and_are_held_out(task):
     plain, drawn = known.gallery(task), known.gallery(task, draws=5)
     more = [one for key, one in drawn.items() if key not in plain]
-    rows = {row["key"]: row for row in known._table() if row["task"] == task and row["sizes"]}
+    rows = {r.key: r for r in RECORDS if r.task == task and r.sizes}
     assert (
         list(drawn)[: len(plain)] == list(plain)
         and len(more) >= 4 * len(rows) - 8
@@ -60,10 +61,10 @@ def test_draws_have_other_sizes_within_the_row_and_its_words_and_are_held_out(ta
     )
     for one in more:
         (row,) = [row for key, row in rows.items() if one.key.startswith(key.partition("{")[0])]
-        low, high = sorted(map(float, row["sizes"].split()))
+        low, high = sorted(row.sizes)
         (size,) = one.make.args
         assert low <= size <= high and f"{size:g}" in one.key and one.held_out
-        assert one.right == plain[row["key"].format(float(row["sizes"].split()[0]))].right
+        assert one.right == plain[row.key.format(row.sizes[0])].right
 
 
 @cache
