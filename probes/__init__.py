@@ -4,7 +4,7 @@
     >>> from interp.tasks import experts
     >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=2, seed=0)
     >>> model = interp.load("wma-handwired", n_experts=2)
-    >>> (result,) = probes.probe(model, episodes, ["log_weights_centred"], site="resid_post[2]@w?")
+    >>> (result,) = probes.probe(model, episodes, ["log_weights_centred"], sites="resid_post[2]@w?")
     >>> round(result.r2, 6), result.verdict, list(result.controls)
     (1.0, 'yes', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
 

@@ -25,7 +25,7 @@ from interp.model.rollout import require_own, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
 from interp.stats.refit import PLATEAU
-from interp.support.checks import checked, integer
+from interp.support.checks import checked, integer, non_empty
 from interp.support.errors import InputError, require, unknown_name
 from interp.support.provenance import provenance
 from interp.support.session import session
@@ -75,7 +75,7 @@ def fit(
     n_untrained: int = _N_UNTRAINED,
     episodes: Episodes | None = None,
     inputs: Any = None,
-    site: str = "latents",
+    sites: str | Sequence[str] = "latents",
     method: str | Any | None = None,
     seed: int = 0,
     model: Machine | None = None,
@@ -94,7 +94,7 @@ def fit(
         episodes: whose inputs the control reads; those of the rollout when None.
         inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms of it; zeros where
             rounds have no inputs.
-        site: where to read a rollout (:mod:`probes.activations`).
+        sites: where to read a rollout (:mod:`probes.activations`): one site, such as "L1H0@p?".
         method: "ridge", or "logistic" for class targets (the default for them), or an estimator of scikit-learn, which
             is cloned for every fold. Whole numbers given bare are classes to a classifier.
         seed: of the folds, the shuffles, the untrained copies and their further episodes.
@@ -111,6 +111,7 @@ def fit(
     >>> bare.verdict, bare.reason.partition(" (")[0]
     ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
     """
+    site = _require_one(sites)
     if not isinstance(target, TargetValues):
         target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
     require(
@@ -156,6 +157,18 @@ def fit(
         return _fit_run(run, [target], where, 0 if copies else n_untrained, copies, **how)[0]
 
 
+def _require_one(sites: str | Sequence[str]) -> str:
+    """Return the only site of a fit."""
+    if isinstance(sites, str):
+        return sites
+    require(
+        len(sites) == 1,
+        f"a fit reads one site, got {', '.join(sites) or 'none'}; probes.probe(model, episodes, sites=[...]) takes "
+        "several",
+    )
+    return sites[0]
+
+
 @checked
 @one_thread()
 def probe(
@@ -163,7 +176,7 @@ def probe(
     episodes: Episodes,
     targets: Sequence[str] | None = None,
     *,
-    site: str = "latents",
+    sites: str | Sequence[str] = "latents",
     method: str | Any | None = None,
     seed: int = 0,
     n_untrained: int = _N_UNTRAINED,
@@ -174,23 +187,28 @@ def probe(
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
             task's record names as ``probed``, or every variable where it names none.
+        sites: where to read (:mod:`probes.activations`): a site, or several, one after the other.
         n_untrained: untrained copies of the machine, of which the best counts.
-        run: the rollout of the model over the episodes, with what the site needs cached, where it is known.
+        run: the rollout of the model over the episodes, with what the sites need cached, where it is known.
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
     about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
     with session():
         values = compute(targets, episodes, model)
-        (where,) = places(model, episodes, [site])
-        hooks = None if where.hook is None else [where.hook]
+        named = [sites] if isinstance(sites, str) else non_empty("sites", sites)
+        where = places(model, episodes, named)
+        hooks = sorted({site.hook for site in where if site.hook is not None})
         run = (
-            rollout(model, episodes, names_filter=hooks)
+            rollout(model, episodes, names_filter=hooks or None)
             if run is None
             else require_own(run, model, episodes)
         )
         run = replace(run, model=model, episodes=episodes)
-        return _fit_run(run, values, where, n_untrained, method=method, seed=seed, **about)
+        results: list[ProbeResult] = []
+        for site in where:
+            results += _fit_run(run, values, site, n_untrained, method=method, seed=seed, **about)
+        return results
 
 
 def _fit_run(

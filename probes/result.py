@@ -193,7 +193,7 @@ class ProbeResult(Measured):
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
         """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""
         if isinstance(run, Rollout):
-            remedy = "give it activations, or fit it with probes.fit(run, target, site=...)"
+            remedy = "give it activations, or fit it with probes.fit(run, target, sites=...)"
             where = "this probe was fitted on an array, so it cannot know where to read a run"
             require(self.site is not None, f"{where}; {remedy}")
             assert self.site is not None

@@ -8,10 +8,10 @@ by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from interp.core.algorithm import Episodes, counted_of
 from interp.core.machine import Machine
-from interp.interventions.sites import Site, sites
+from interp.interventions.sites import Site, select_sites
+from interp.interventions.sites import sites as list_sites
 from interp.model.layout import RoundLayout
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
@@ -190,9 +191,7 @@ def sweep(
     episodes: Episodes,
     targets: Sequence[str] | None = None,
     *,
-    components: str | Iterable[str] | None = None,
-    layers: Iterable[int] | Literal["all"] = "all",
-    positions: str | Iterable[str] = "all",
+    sites: Site | str | Sequence[Site | str] | None = None,
     windows: Sequence[_Window] | None = None,
     per_round: bool = False,
     estimator: Any = None,
@@ -208,9 +207,9 @@ def sweep(
     Args:
         targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when None, every variable
             that varies, states at both moments.
-        components: of ``interp.interventions.sites``, or the machine's own points; when None, the residual stream and
-            what is added to it, or every point of a machine without one.
-        layers, positions: cycles, of a loop within the round; labels of the layout, or "all".
+        sites: sites, their texts ("L1H0@p?"), or components ("resid_post", "resid_post@p?"), which stand for every
+            layer, head and position (:func:`interp.interventions.sites.select_sites`); when None, the residual stream
+            and what is added to it, or every point of a machine without one.
         windows: (first round, round after the last); all rounds when None.
         per_round: probe each round by itself, in which the targets vary; drawn as layers by rounds.
         estimator: a regressor or classifier of scikit-learn, cloned for every fold; the ridge probe when None. A
@@ -224,7 +223,7 @@ def sweep(
     >>> from interp.tasks import experts
     >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
     >>> model = interp.load("wma-handwired", n_experts=2)
-    >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
+    >>> frame = sweep(model, episodes, ["label"], sites=["resid_post@p?", "resid_post@w?"]).to_frame()
     >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
     1.0
     """
@@ -234,10 +233,12 @@ def sweep(
     kind = RIDGE if estimator is None else estimators.kind(estimator)
     spans = _spans(windows, per_round, episodes.n_rounds)
     layout = model.layout.fit(episodes)
-    if components is None:
+    if sites is None:
         stream = [key for key in _COMPONENTS if key in model.points]
         components = stream if "resid_post" in stream else list(model.points)
-    places = sites(model, layout, components, positions, layers)
+        places = list_sites(model, layout, components)
+    else:
+        places = select_sites(model, layout, sites)
     values = compute(targets, episodes, model)
     for value in values:
         require(

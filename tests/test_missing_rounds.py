@@ -96,7 +96,7 @@ ANALYSES = {
         probes.to_sklearn(interp.rollout(MODEL, e).latents[:, 1:], probes.targets.log_weights(e)).x
     ),
     "sweep": lambda e: sweep(
-        MODEL, e, ["log_weights", "votes"], components="resid_post", positions="p?", n_jobs=1
+        MODEL, e, ["log_weights", "votes"], sites="resid_post@p?", n_jobs=1
     ).to_frame(),
     "patching": lambda e: patching.sweep(
         MODEL, *flipped(e), 2, read_round=4, sites="resid_pre"

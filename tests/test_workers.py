@@ -51,7 +51,7 @@ def test_processes_run_a_models_hooks() -> None:
     episodes = experts.sample(8, 6, 2, seed=0)
     here, there = (
         probes.sweep(
-            model, episodes, ["votes"], components="resid_post", n_jobs=2, scheduler=scheduler
+            model, episodes, ["votes"], sites="resid_post", n_jobs=2, scheduler=scheduler
         ).to_frame()
         for scheduler in ("", _LOCAL)
     )
@@ -72,7 +72,7 @@ def test_a_share_that_is_none_is_refused(shard: str) -> None:
 def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
     """What three commands kept, a fourth one finds: it computes no cell, and its table is that of a run by itself."""
     model = interp.load("wma-handwired", n_experts=2)
-    asked = {"components": "resid_post", "layers": [1], "positions": ["p?", "w?"]}
+    asked = {"sites": ["resid_post[1]@p?", "resid_post[1]@w?"]}
     episodes = experts.sample(8, 6, 2, seed=0)
     rows = [
         len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame)

@@ -69,37 +69,49 @@ def _patch(
         tables: Instead, every causal table: all corruptions, alignment, steering, edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
-    for asked in (at, read):
-        require(
-            asked is None or rounds is None or asked < rounds,
-            f"round {asked} is out of range: the episodes have rounds 0 to {(rounds or 0) - 1}",
-        )
+    for named in (at, read):
+        if named is not None and rounds is not None:
+            require(
+                named < rounds,
+                f"round {named} is out of range: the episodes have rounds 0 to {rounds - 1}",
+            )
     require(
         at is None or read is None or at <= read,
         f"--read {read} comes before --round {at}, which it cannot show",
     )
     chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
-    from interp.interventions import causal_tables as run
+    from interp.interventions import causal_tables
 
-    round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
+    round_ = at
+    if round_ is None:
+        round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
     folder = folder_to_write(out / Path(model).name)
     n_episodes = episodes or (16 if quick else 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
-    sample = run.Sample(corruption, n_episodes, rounds, map_, seed, regime, chosen.sizes)
+    sample = causal_tables.Sample(
+        corruption=corruption,
+        n_episodes=n_episodes,
+        n_rounds=rounds,
+        n_map=map_,
+        seed=seed,
+        regime=regime,
+        sizes=chosen.sizes,
+    )
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
 
-        smooth = (
-            differentiable(cast(Any, loaded)) if runs_from(loaded) else None
-        )  # others have no heads
-        results = run.tables(loaded, round_, smooth=smooth, sample=sample)
-        say.wrote(
-            [write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()]
-        )
+        smooth = None  # machines without heads have no softmax-only variant
+        if runs_from(loaded):
+            smooth = differentiable(cast(Any, loaded))
+        by_name = causal_tables.tables(loaded, round_, smooth=smooth, sample=sample)
+        paths = [
+            write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in by_name.items()
+        ]
+        say.wrote(paths)
         return
-    result = run.patch(
+    result = causal_tables.patch(
         loaded,
         round_,
         components=components or (),
@@ -109,16 +121,13 @@ def _patch(
         direction=direction,
         sample=sample,
     )
-    title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     for swept in result.sweeps:
         say.line(swept.sentence)
-    say.facts(
-        corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps}
-    )
-    called = {
-        "effect": "value",
-        "effect_low": "low",
-        "effect_high": "high",
-    }  # as in docs/schema.json
-    say.table(run.summary(result).rename(columns=called), title, "largest_effects")
-    say.wrote(run.write(result, folder / result.corruption))
+    gaps = {swept.metric: swept.gap for swept in result.sweeps}
+    say.facts(corruption=result.corruption, gaps=gaps)
+    # Columns as in docs/schema.json.
+    columns = {"effect": "value", "effect_low": "low", "effect_high": "high"}
+    summary = causal_tables.summary(result).rename(columns=columns)
+    title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
+    say.table(summary, title, "largest_effects")
+    say.wrote(causal_tables.write(result, folder / result.corruption))

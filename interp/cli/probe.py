@@ -119,7 +119,7 @@ def _probe(
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
-            results = probes.probe(loaded, sampled, names, site=site, seed=seed)
+            results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
         write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
         write_csv(
             folder / "probes.csv",

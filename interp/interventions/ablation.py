@@ -22,13 +22,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.core.algorithm import participants_of
@@ -57,61 +57,70 @@ class CircuitScorer:
     def __init__(
         self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample"
     ) -> None:
-        at = f"got {fit('pair', pair, Pair).round}, read {pair.read_round}"
+        round = fit("pair", pair, Pair).round
         require(
-            pair.read_round == pair.round, f"circuits are measured at the round they run in, {at}"
+            pair.read_round == round,
+            f"circuits are measured at the round they run in, got {round}, read {pair.read_round}",
         )
-        self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
-        self.graph = EdgeGraph(pair.model)
         require_known("ablation", ablation, get_args(Ablation))
-        clean, other = (
-            self.graph.contributions(run, pair.round) for run in (pair.clean, pair.corrupted)
+        self.pair = pair
+        self.measure = find_metric(metric, pair.layout)
+        self.ablation = ablation
+        self.graph = EdgeGraph(pair.model)
+        written = self.graph.contributions(pair.clean, round)
+        self.other = _ablate_written(self.graph.contributions(pair.corrupted, round), ablation)
+        layers = range(self.graph.model.config.n_layers)
+        names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
+        _, _, cache = replay(pair.model, pair.clean, rounds=round, names_filter=names)
+        self.clean = written, [cache[name][:, 0] for name in names]
+        self.participants = participants_of(pair.clean_episodes)
+        self.settings = provenance(
+            pair.model,
+            round=round,
+            metric=self.measure.key,
+            ablation=ablation,
+            granularity="edges between heads, MLPs and exits, at all positions",
         )
-        means = other.mean(1, keepdim=True).expand_as(other)
-        self.other = {"resample": other, "mean": means, "zero": torch.zeros_like(other)}[ablation]
-        names = [
-            f"blocks.{layer}.hook_resid_pre" for layer in range(self.graph.model.config.n_layers)
-        ]
-        _, _, before = replay(pair.model, pair.clean, rounds=pair.round, names_filter=names)
-        self.clean = clean, [before[name][:, 0] for name in names]
-        self.whose = participants_of(pair.clean_episodes)
-        chosen = {"round": pair.round, "metric": self.measure.key, "ablation": ablation}
-        edges = "edges between heads, MLPs and exits, at all positions"
-        self.settings = provenance(pair.model, **chosen, granularity=edges)
-        self._ran: dict[bytes, Readout] = {}
+        self._readouts: dict[bytes, Readout] = {}
         self._measured: dict[Readout, Float[np.ndarray, " episode"]] = {}
 
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
-        """The same circuits by another metric; those that either has run are not run again."""
+        """Return the same circuits by another metric; those that either has run are not run again."""
         other = copy(self)
-        other.measure, other._measured = find_metric(metric, self.pair.layout), {}
+        other.measure = find_metric(metric, self.pair.layout)
+        other._measured = {}
         other.settings = {**self.settings, "metric": other.measure.key}
         return other
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
-        """What the round gives with only the kept edges of each circuit: each is run once, several at a time."""
-        kept = [self.graph.fitted("keep", keep, 0, 1) for keep in keeps]
-        keys = [one.tobytes() + str(one.dtype).encode() for one in kept]
-        circuits = dict(zip(keys, kept, strict=True))
-        new = [key for key in circuits if key not in self._ran]
-        for start in range(0, len(new), _AT_ONCE):
-            batch = {key: circuits[key] for key in new[start : start + _AT_ONCE]}
-            out = self.graph.run(
-                self.pair.clean, self.pair.round, list(batch.values()), self.other, self.clean
+        """Run the round with only the kept edges of each circuit: each is run once, several at a time."""
+        keys: list[bytes] = []
+        missing: dict[bytes, NDArray[Any]] = {}
+        for keep in keeps:
+            circuit = self.graph.fitted("keep", keep, 0, 1)
+            key = circuit.tobytes() + str(circuit.dtype).encode()
+            keys.append(key)
+            if key not in self._readouts:
+                missing[key] = circuit
+        names = list(missing)
+        for start in range(0, len(names), _AT_ONCE):
+            batch = names[start : start + _AT_ONCE]
+            circuits = [missing[key] for key in batch]
+            predictions, latents = self.graph.run(
+                self.pair.clean, self.pair.round, circuits, self.other, self.clean
             )
-            self._ran |= {
-                key: Readout(one.unsqueeze(1), left)
-                for key, one, left in zip(batch, *out, strict=True)
-            }
-        return [self._ran[key] for key in keys]
+            for key, prediction, left in zip(batch, predictions, latents, strict=True):
+                self._readouts[key] = Readout(prediction.unsqueeze(1), left)
+        return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """The metric with only the kept edges; each circuit is run once."""
-        (ran,) = self.run([keep])
-        if ran not in self._measured:
-            self._measured[ran] = self.measure.measure(ran, self.pair).double().numpy(force=True)
-        return self._measured[ran]
+        """Return the metric with only the kept edges; each circuit is run once."""
+        (readout,) = self.run([keep])
+        if readout not in self._measured:
+            measured = self.measure.measure(readout, self.pair)
+            self._measured[readout] = measured.double().numpy(force=True)
+        return self._measured[readout]
 
     @property
     def full(self) -> Float[np.ndarray, " episode"]:
@@ -127,38 +136,50 @@ class CircuitScorer:
     def gap(self) -> float:
         """The whole model's metric less the empty circuit's: faithfulness is a share of it, so 0 is an error."""
         gap = float((self.full - self.empty).mean())
-        where = f"the model and the empty circuit do not differ in {self.measure.key}"
-        require(abs(gap) > 1e-12, f"{where}; change the corruption or metric")
+        require(
+            abs(gap) > 1e-12,
+            f"the model and the empty circuit do not differ in {self.measure.key}; change the corruption or metric",
+        )
         return gap
 
     def faithfulness(self, keep: _Keep) -> float:
-        """Share of the gap between the empty circuit and the whole model that the circuit keeps."""
+        """Return the share of the gap between the empty circuit and the whole model that the circuit keeps."""
         return float((self.values(keep) - self.empty).mean()) / self.gap
 
 
-def _random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
-    """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
+def _ablate_written(written: Tensor, ablation: str) -> Tensor:
+    """Return what cut edges carry, from what the corrupted run writes, ``[source, episode, ...]``."""
+    if ablation == "mean":
+        return written.mean(1, keepdim=True).expand_as(written)
+    if ablation == "zero":
+        return torch.zeros_like(written)
+    return written
+
+
+def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
+    """Draw ``n`` circuits of ``size`` edges at random: the control for a circuit of that size."""
     integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
-    draws = [generator.choice(len(graph.edges), size, replace=False) for _ in range(n)]
-    return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
+    circuits: list[_Keep] = []
+    for _ in range(n):
+        drawn = generator.choice(len(graph.edges), size, replace=False)
+        circuits.append(graph.mask([graph.edges[i] for i in drawn]))
+    return circuits
 
 
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
-    """The metric's mean drop (95 % interval over episodes) without each node, and as a share of the gap."""
+    """Measure the metric's mean drop (95 % interval over episodes) without each node, and as a share of the gap."""
     rows = []
     for i, name in enumerate(scorer.graph.sources):
         keep = scorer.graph.mask()
         keep[i] = False
-        mean, low, high = bootstrap_mean(
-            scorer.full - scorer.values(keep), participants=scorer.whose
-        )
+        drop = scorer.full - scorer.values(keep)
+        mean, low, high = bootstrap_mean(drop, participants=scorer.participants)
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
     frame = pd.DataFrame(rows)
-    return frame.assign(
-        share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation
-    )
+    share = frame["drop"] / scorer.gap
+    return frame.assign(share=share, metric=scorer.measure.key, ablation=scorer.ablation)
 
 
 @checked
@@ -171,81 +192,107 @@ def evaluate(
     minimality: bool = True,
     seed: int = 0,
 ) -> Tabulated:
-    """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
+    """Measure faithfulness, completeness and minimality of a circuit, beside random circuits of equal size.
 
-    Minimality is most of the work: a run for each of ``n_sets`` sets, the empty one among them, and every edge.
+    Args:
+        keep: which edges the circuit holds.
+        n_random: how many random circuits.
+        n_sets: sets of edges that are left out, the empty one among them.
+        minimality: most of the work is a run for each of the sets and every edge; False leaves it NaN.
     """
     require(
         n_random >= 1 and n_sets >= 1,
         f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}",
     )
-    keep = scorer.graph.fitted("keep", keep, 0, 1)
+    graph = scorer.graph
+    keep = graph.fitted("keep", keep, 0, 1)
     whole = keep.astype(bool)
     require(
         bool((whole == keep).all()),
         "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values",
     )
-    keep = whole & scorer.graph.exists
-    graph, gap = scorer.graph, abs(scorer.gap)
-    edges = [edge for edge in graph.edges if keep[edge]]
-    kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
-    weights = resample_weights(len(kept), seed=seed, participants=scorer.whose)
-    with np.errstate(
-        invalid="ignore", divide="ignore"
-    ):  # A resample may hold no episode that differs.
-        samples = (weights @ (kept - empty)) / (weights @ (full - empty))
-    interval = Interval.of_samples(samples, scorer.faithfulness(keep))
-    generator = np.random.default_rng([seed, 1])
-    sets = [[e for e in edges if i and generator.random() < 0.5] for i in range(n_sets)]
-    missing, least = [], dict.fromkeys(map(graph.name, edges) if minimality else (), 0.0)
-    for removed in sets:
-        circuit, model = keep.copy(), graph.mask()
-        for edge in removed:
-            circuit[edge] = model[edge] = False
-        without = scorer.values(circuit).mean()
-        missing.append(abs(without - scorer.values(model).mean()) / gap)
-        for edge in edges if minimality else ():
-            if circuit[edge]:
-                less = circuit.copy()
-                less[edge] = False
-                name = graph.name(edge)
-                least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
-    random = np.array(
-        [
-            scorer.faithfulness(other)
-            for other in _random_circuits(graph, len(edges), n_random, seed)
-        ]
-    )
-    row = {
-        "size": len(edges),
-        "of": len(graph.edges),
-        **dict(zip(("faithfulness", "low", "high"), vars(interval).values(), strict=True)),
-        "random_mean": float(random.mean()),
-        "random_max": float(random.max()),
-        "incompleteness": float(np.mean(missing)),
-        "least_minimal": min(least.values(), default=float("nan")),
-        "metric": scorer.measure.key,
-        "ablation": scorer.ablation,
-    }
-    rows = {
-        "circuit": interval,
-        **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())},
-    }
+    keep = whole & graph.exists
+    n_edges = int(keep.sum())
+    interval = _bootstrap_faithfulness(scorer, keep, seed)
+    missing, least = _leave_out(scorer, keep, n_sets=n_sets, minimality=minimality, seed=seed)
+    circuits = random_circuits(graph, n_edges, n_random, seed)
+    random = np.array([scorer.faithfulness(circuit) for circuit in circuits])
+    row = {"size": n_edges, "of": len(graph.edges)}
+    row |= {"faithfulness": interval.estimate, "low": interval.low, "high": interval.high}
+    row |= {"random_mean": float(random.mean()), "random_max": float(random.max())}
+    row |= {"incompleteness": float(np.mean(missing)), "least_minimal": least}
+    rows = {"circuit": interval}
+    for i, share in enumerate(random.tolist()):
+        rows[f"random {i + 1}"] = Interval(share, share, share)
+    frame = pd.DataFrame([row])
+    frame = frame.assign(metric=scorer.measure.key, ablation=scorer.ablation)
     return Tabulated(
-        sentence=f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the "
+        sentence=f"{n_edges} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the "
         f"empty circuit; the best random circuit {random.max():.0%}.",
-        table=pd.DataFrame([row]),
+        table=frame,
         picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
     )
 
 
-def _areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1."""
-    found = np.asarray(faithfulness).reshape(len(shares), -1)
-    return float(np.trapezoid(found.mean(1), shares)), float(
-        np.trapezoid(np.abs(1 - found).mean(1), shares)
-    )
+def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> Interval:
+    """Return the faithfulness of a circuit with its 95 % interval over episodes."""
+    kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
+    weights = resample_weights(len(kept), seed=seed, participants=scorer.participants)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # A resample may hold no episode that differs.
+        samples = (weights @ (kept - empty)) / (weights @ (full - empty))
+    return Interval.of_samples(samples, scorer.faithfulness(keep))
+
+
+def _leave_out(
+    scorer: CircuitScorer, keep: _Keep, *, n_sets: int, minimality: bool, seed: int
+) -> tuple[list[float], float]:
+    """Leave sets of edges out of a circuit and of the whole model.
+
+    Returns:
+        How far the two are apart without each set, and the least of what any edge is worth (NaN where not measured),
+        both as shares of the gap.
+    """
+    graph, gap = scorer.graph, abs(scorer.gap)
+    edges = [edge for edge in graph.edges if keep[edge]]
+    missing: list[float] = []
+    worth = dict.fromkeys(edges if minimality else (), 0.0)
+    for removed in _draw_sets(edges, n_sets, seed):
+        circuit, model = keep.copy(), graph.mask()
+        for edge in removed:
+            circuit[edge] = model[edge] = False
+        without = scorer.values(circuit).mean()
+        missing.append(abs(without - scorer.values(model).mean()) / gap)
+        for edge in worth:
+            if circuit[edge]:
+                smaller = circuit.copy()
+                smaller[edge] = False
+                change = abs(without - scorer.values(smaller).mean()) / gap
+                worth[edge] = max(worth[edge], change)
+    return missing, min(worth.values(), default=float("nan"))
+
+
+def _draw_sets(edges: Sequence[tuple[int, int]], n: int, seed: int) -> list[list[tuple[int, int]]]:
+    """Draw sets of edges, each edge with probability one half; the first set is empty."""
+    generator = np.random.default_rng([seed, 1])
+    sets: list[list[tuple[int, int]]] = [[]]
+    for _ in range(n - 1):
+        sets.append([edge for edge in edges if generator.random() < 0.5])
+    return sets
+
+
+def find_areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
+    """Return CPR, the area under the faithfulness by share of the edges, and CMD, the area between it and 1.
+
+    Args:
+        shares: of all edges.
+        faithfulness: ``[share]``, or ``[share, circuit]`` for several circuits.
+    """
+    by_share = np.asarray(faithfulness).reshape(len(shares), -1)
+    cpr = np.trapezoid(by_share.mean(1), shares)
+    cmd = np.trapezoid(np.abs(1 - by_share).mean(1), shares)
+    return float(cpr), float(cmd)
 
 
 @checked
@@ -257,9 +304,14 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> Tabulated:
-    """Faithfulness of the circuits whose edges have the largest scores by size, and MIB's CPR and CMD.
+    """Measure the faithfulness of the circuits whose edges have the largest scores by size, and MIB's CPR and CMD.
 
-    The areas, and those of random circuits of the same sizes, are columns of the table, the same in every row.
+    Args:
+        shares: sizes of the circuits, as shares of all edges.
+        n_random: random circuits of each size.
+
+    Returns:
+        The areas, and those of random circuits of the same sizes, are columns of the table, the same in every row.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
@@ -268,22 +320,28 @@ def faithfulness_curve(
     graph.fitted("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
-    random = np.array(
-        [
-            [scorer.faithfulness(c) for c in _random_circuits(graph, n, n_random, seed)]
-            for n in sizes
-        ]
-    )
-    (cpr, cmd), (random_cpr, random_cmd) = _areas(shares, best), _areas(shares, random)
+    at_random: list[list[float]] = []
+    for size in sizes:
+        circuits = random_circuits(graph, size, n_random, seed)
+        at_random.append([scorer.faithfulness(circuit) for circuit in circuits])
+    random = np.array(at_random)
+    cpr, cmd = find_areas(shares, best)
+    random_cpr, random_cmd = find_areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
-    frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)
-    lines, share = {"best edges": best, "random": random.mean(1)}, "share of all edges"
+    frame = frame.assign(
+        random_mean=random.mean(1),
+        random_max=random.max(1),
+        cpr=cpr,
+        cmd=cmd,
+        random_cpr=random_cpr,
+        random_cmd=random_cmd,
+    )
+    x = "share of all edges"
+    lines = over({x: shares}, {"best edges": best, "random": random.mean(1)})
     return Tabulated(
         sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
-        table=frame.assign(random_cpr=random_cpr, random_cmd=random_cmd),
-        picture=lambda figures: figures.curves(
-            over({share: shares}, lines), x=share, ylabel="faithfulness"
-        ),
+        table=frame,
+        picture=lambda figures: figures.curves(lines, x=x, ylabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "seed": seed},
     )
 
@@ -291,23 +349,28 @@ def faithfulness_curve(
 def _top_edges(
     graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int
 ) -> _Keep:
-    """The ``size`` edges with the largest scores, by size of the score."""
-    return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
+    """Return the circuit of the ``size`` edges with the largest scores, by size of the score."""
+    ranked = sorted(graph.edges, key=lambda edge: -abs(scores[edge]))
+    return graph.mask(ranked[:size])
 
 
 @checked
 def smallest(
     scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float
 ) -> _Keep:
-    """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
+    """Find the fewest best-scored edges within ``tolerance`` of faithfulness 1.
+
+    Bisection assumes that more edges are no worse.
+    """
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
-    best, sizes = partial(_top_edges, scorer.graph, scores), range(len(scorer.graph.edges))
-    return best(
-        bisect_left(
-            sizes, True, key=lambda size: abs(1 - scorer.faithfulness(best(size))) <= tolerance
-        )
-    )
+    best = partial(_top_edges, scorer.graph, scores)
+
+    def suffices(size: int) -> bool:
+        return abs(1 - scorer.faithfulness(best(size))) <= tolerance
+
+    sizes = range(len(scorer.graph.edges))
+    return best(bisect_left(sizes, True, key=suffices))
 
 
 @checked
@@ -315,27 +378,44 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
     """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
     number("tolerance", tolerance, 0)
     graph, keep = scorer.graph, scorer.graph.live.copy()
-    left = sorted((edge for edge in graph.edges if keep[edge]), key=lambda e: (-e[1], -e[0]))
+    edges = [edge for edge in graph.edges if keep[edge]]
+    left = sorted(edges, key=lambda edge: (-edge[1], -edge[0]))
     now = scorer.faithfulness(keep)
     while left:
-        tried: list[tuple[int, _Keep]] = []  # the circuits that follow as long as every cut is kept
-        for i, (source, destination) in enumerate(left):
-            keep = keep.copy()
-            keep[source, destination] = False
-            name = graph.destinations[destination].rsplit(".", 1)[0]
-            if name not in graph.sources or keep[graph.sources.index(name)].any():
-                tried.append(
-                    (i, keep)
-                )  # Else nothing kept reads this destination: the cut changes nothing.
-            if len(tried) == _AT_ONCE:
-                break
+        keep, tried, n_cut = _try_cuts(graph, keep, left)
         scorer.run([circuit for _, circuit in tried])
-        before, left = left, left[i + 1 :]
+        following = left[n_cut:]
         for i, circuit in tried:
             cut = scorer.faithfulness(circuit)
             if not abs(cut - now) <= tolerance:
-                keep, left = circuit, before[i + 1 :]
-                keep[before[i]] = True
+                keep = circuit
+                keep[left[i]] = True
+                following = left[i + 1 :]
                 break
             now = cut
+        left = following
     return keep
+
+
+def _try_cuts(
+    graph: EdgeGraph, keep: _Keep, left: Sequence[tuple[int, int]]
+) -> tuple[_Keep, list[tuple[int, _Keep]], int]:
+    """Cut the next edges one after the other, as long as every cut is kept.
+
+    Returns:
+        The circuit after all of these cuts; those that have to be measured, with the index of the edge that each cuts
+        last; and how many edges were cut.
+    """
+    tried: list[tuple[int, _Keep]] = []
+    n_cut = 0
+    for i, (source, destination) in enumerate(left):
+        keep = keep.copy()
+        keep[source, destination] = False
+        n_cut = i + 1
+        reader = graph.destinations[destination].rsplit(".", 1)[0]
+        # A cut whose reader writes to nobody changes nothing.
+        if reader not in graph.sources or keep[graph.sources.index(reader)].any():
+            tried.append((i, keep))
+        if len(tried) == _AT_ONCE:
+            break
+    return keep, tried, n_cut

@@ -67,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Patching:
-    """What a run of the command gives: a sweep for each metric, and the first one's round map where effects run on."""
+    """The results of the command: a sweep for each metric, and the first one's round map where effects run on."""
 
     corruption: str
     sweeps: tuple[PatchingResult, ...]
@@ -94,44 +94,51 @@ def patch(
         metrics: both exits (``pairs.exits``) when empty, or the one of them that can show the corruption.
         read_round: the round that is read; by default the first at which this corruption can show in each metric.
     """
-    record, n_map = corruption(model, sample.corruption), sample.n_map
+    record = corruption(model, sample.corruption)
     require(
-        n_map >= 0 and round >= 0,
-        f"round and the map's size must be at least 0, got {round} and {n_map}",
+        sample.n_map >= 0 and round >= 0,
+        f"round and the map's size must be at least 0, got {round} and {sample.n_map}",
     )
-    read_by = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
-    hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
-    require(
-        not (hidden and metrics),
-        f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
-        "let effects propagate, or read --metric state",
+    measures = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
+    if not propagate and record.delay > 0:
+        shown = [measure for measure in measures if measure.needs_update]
+        require(
+            len(shown) == len(measures) or not metrics,
+            f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
+            "let effects propagate, or read --metric state",
+        )
+        measures = shown
+    reads: list[int] = []
+    for measure in measures:
+        first = round if measure.needs_update else round + record.delay
+        reads.append(first if read_round is None else read_round)
+    n_rounds = sample.n_rounds
+    if n_rounds is None:
+        n_rounds = max(*reads, round + max(sample.n_map, 1) - 1) + 1
+    episodes = catalog.of(model).sample_for(
+        model, sample.n_episodes, n_rounds, sample.seed, sample.regime, sample.sizes
     )
-    read_by = [m for m in read_by if m not in hidden]
-    until = [
-        round + (0 if m.needs_update else record.delay) if read_round is None else read_round
-        for m in read_by
-    ]
-    length = (
-        max(*until, round + max(n_map, 1) - 1) + 1 if sample.n_rounds is None else sample.n_rounds
-    )
-    drawn = catalog.of(model).sample_for(
-        model, sample.n_episodes, length, sample.seed, sample.regime, sample.sizes
-    )
-    clean, corrupted = record.build(drawn, round)
+    clean, corrupted = record.build(episodes, round)
     cells = sites(model, components=components or None)
-    swept = []
-    for measure, t in zip(read_by, until, strict=True):
+    sweeps: list[PatchingResult] = []
+    for measure, t in zip(measures, reads, strict=True):
         pair = prepare(model, clean, corrupted, round, t)
-        swept.append(
+        sweeps.append(
             of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate)
         )
-    at = list(range(round, min(round + n_map, length)))
-    if not propagate or not at:
-        return _Patching(record.key, tuple(swept), None)
-    mapped = round_map(
-        model, clean, corrupted, "latent", round=at, metric=read_by[0], direction=direction
-    )
-    return _Patching(record.key, tuple(swept), mapped)
+    mapped = None
+    rounds = list(range(round, min(round + sample.n_map, n_rounds)))
+    if propagate and rounds:
+        mapped = round_map(
+            model,
+            clean,
+            corrupted,
+            "latent",
+            round=rounds,
+            metric=measures[0],
+            direction=direction,
+        )
+    return _Patching(corruption=record.key, sweeps=tuple(sweeps), rounds=mapped)
 
 
 def write(result: _Patching, folder: Path) -> list[Path]:
@@ -139,20 +146,26 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     import matplotlib  # half a second: where it is used
 
     first = result.sweeps[0]
-    choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
-    measured = [
-        {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
-        for swept in result.sweeps
-    ]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
-    paths = [write_csv(folder / "patching.csv", frame)]
-    paths.append(
-        write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings})
-    )
+    described = {
+        "direction": first.direction,
+        "round": first.round,
+        "propagate": first.propagate,
+        "metrics": [
+            {"metric": swept.metric, "read": swept.read_round, "gap": swept.gap}
+            for swept in result.sweeps
+        ],
+        **first.settings,
+    }
+    paths = [
+        write_csv(folder / "patching.csv", frame),
+        write_json(folder / "patching.json", described),
+    ]
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):  # text is text
         for swept in result.sweeps:
             for key in dict.fromkeys(site.component for site in swept.sites):
-                paths.append(write_figure(folder / f"{swept.metric}-{key}.svg", swept.plot(key)))
+                path = folder / f"{swept.metric}-{key}.svg"
+                paths.append(write_figure(path, swept.plot(key)))
         if result.rounds is not None:
             paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
             paths.append(write_figure(folder / "rounds.svg", result.rounds.plot()))
@@ -160,37 +173,38 @@ def write(result: _Patching, folder: Path) -> list[Path]:
 
 
 def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
-    """The sites with the largest effects of each metric."""
+    """Return the sites with the largest effects of each metric."""
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
-    return pd.concat(
-        [swept.to_frame()[columns].head(n) for swept in result.sweeps], ignore_index=True
-    )
+    frames = [swept.to_frame()[columns].head(n) for swept in result.sweeps]
+    return pd.concat(frames, ignore_index=True)
 
 
 def corruption_names() -> str:
-    """The corruptions of every task, for the command's help."""
-    named = {
-        task.key: ", ".join(record.key for record in task.analysis.corruptions())
-        for task in catalog.every()
-    }
-    return "; ".join(f"{task}: {keys}" for task, keys in named.items() if keys)
+    """Return the corruptions of every task, for the command's help."""
+    by_task: list[str] = []
+    for task in catalog.every():
+        keys = [record.key for record in task.analysis.corruptions()]
+        if keys:
+            by_task.append(f"{task.key}: {', '.join(keys)}")
+    return "; ".join(by_task)
 
 
 def metric_names() -> str:
-    """The metrics, for the command's help."""
+    """Return the metrics, for the command's help."""
     return ", ".join(METRICS)
 
 
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
 _STEPS = 100  # training steps of a learned subspace
-_TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evaluated may be
+TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evaluated may be
 
 
-def _patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
-    """Every site under every corruption of the task, read where it first shows."""
-    task, frames = catalog.of(model), []
-    for record in _named(task, "corruptions", task.analysis.corruptions()):
+def patching_table(model: Machine, episodes: Episodes, round: int) -> pd.DataFrame:
+    """Patch every site under every corruption of the task, read where it first shows."""
+    task = catalog.of(model)
+    frames: list[pd.DataFrame] = []
+    for record in _require_named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, round)
         swept = sweep(model, clean, corrupted, round, read_round=round + record.delay)
         frames.append(swept.to_frame().assign(corruption=record.key))
@@ -207,31 +221,46 @@ def interchange_table(
     drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
-    """Which places carry which variables of the algorithm, with controls.
+    """Test which places carry which variables of the algorithm, with controls.
 
-    The claims of the task are tested when None are given. ``drawn`` is the regime and the sizes of the ``n_decoded``
-    episodes that a learned model's state decoder is fitted on.
+    Args:
+        episodes, other: episodes that pair up, or the model's rollouts of them.
+        claims: those of the task when None.
+        drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
+        n_decoded: how many they are.
     """
-    task, decode = catalog.of(model), None
+    task = catalog.of(model)
     algorithm = task.explains(model)
+    decode = None
     if not model.is_handwired:
         known = task.half(0).sample_for(model, n_decoded, round + 3, seed + 2, *drawn)
-        near = range(round + 3)[max(round - 4, 0) :]
+        near = range(max(round - 4, 0), round + 3)
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
-        decode = Decoder.fit(
-            rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE
-        )
-    tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    recent = slice(max(round - 4, 0), round + 1)
+        latents = rollout(model, known).latents[:, near.start : near.stop]
+        decode = Decoder.fit(latents, memory, ridge=RIDGE)
+    if claims is None:
+        claims = _require_named(task, "claims", Claim.of(model))
     return carriers(
-        model, episodes, other, algorithm, tested, round=recent, decode=decode, seed=seed
+        model,
+        episodes,
+        other,
+        algorithm,
+        claims,
+        round=_find_recent(round),
+        decode=decode,
+        seed=seed,
     )
+
+
+def _find_recent(round: int) -> slice:
+    """Return the last five rounds up to one."""
+    return slice(max(round - 4, 0), round + 1)
 
 
 def alignment_table(
     model: Machine, episodes: Any, other: Any, round: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
-    """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
+    """Learn subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
     from interp.interventions.alignment import (
         COLUMNS,
         AlignmentError,
@@ -240,44 +269,47 @@ def alignment_table(
     )  # two seconds: where it is used
 
     task = catalog.of(model)
-    algorithm, runs = task.explains(model), paired_runs(model, episodes, other, "interchange")
-    search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
-    recent = slice(max(round - 4, 0), round + 1)
-    for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
+    algorithm = task.explains(model)
+    runs = paired_runs(model, episodes, other, "interchange")
+    search = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth)
+    recent = _find_recent(round)
+    frames: list[pd.DataFrame] = []
+    for variable, site in _require_named(task, "aligned", task.analysis.aligned(model)):
         try:
-            frames.append(
-                align(
-                    model, *runs, algorithm, variable, site, round=recent, search=search
-                ).to_frame()
-            )
+            result = align(model, *runs, algorithm, variable, site, round=recent, search=search)
+            frames.append(result.to_frame())
         except AlignmentError as refusal:
-            row = {
-                "variable": variable,
-                "site": site,
-                "condition": "learned",
-                "refused": str(refusal),
-            }
-            frames.append(pd.DataFrame([row]))
+            row = {"variable": variable, "site": site, "condition": "learned"}
+            frames.append(pd.DataFrame([row | {"refused": str(refusal)}]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
 def steering_table(model: Machine, episodes: Any, round: int, seed: int) -> pd.DataFrame:
-    """Dose-response of the task's state change, against the algorithm and random directions."""
-    task, base = catalog.of(model), run_of(model, episodes, "steering")
+    """Steer by the task's state change, against the algorithm and random directions."""
+    task = catalog.of(model)
+    base = run_of(model, episodes, "steering")
     integer("round", round, -base.n_rounds, base.n_rounds - 1)
-    how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
-    change = how.change(algorithm.run(base.episodes)[algorithm.memory].shape[2:])
-    direction = (
-        None if has_state_direction(model) else fitted_direction(model, base, algorithm, change)
+    how = _require_named(task, "steering", task.analysis.steering)()
+    algorithm = task.explains(model)
+    memory = algorithm.run(base.episodes)[algorithm.memory]
+    change = how.change(memory.shape[2:])
+    direction = None
+    if not has_state_direction(model):
+        direction = fitted_direction(model, base, algorithm, change)
+    result = steer(
+        model,
+        base,
+        algorithm,
+        Doses(change, how.doses, direction),
+        round=round,
+        of=how.outcome(base.episodes, round),
+        seed=seed,
     )
-    doses = Doses(change, how.doses, direction)
-    return steer(
-        model, base, algorithm, doses, round=round, of=how.outcome(base.episodes, round), seed=seed
-    ).to_frame()
+    return result.to_frame()
 
 
-def _named(task: Task, field: str, value: Any) -> Any:
-    """What a field of a task's analysis holds; an error where it holds nothing."""
+def _require_named(task: Task, field: str, value: Any) -> Any:
+    """Return what a field of a task's analysis holds; raise where it holds nothing."""
     require(
         bool(value),
         f"task {task.key!r} names no {field}, which this needs; give its record analysis=Analysis({field}=...)",
@@ -288,8 +320,15 @@ def _named(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: Machine, episodes: Episodes, round: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
-    every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
+    """Measure edges by EAP-IG, the smallest faithful circuit beside random ones, and the ablation of every node.
+
+    Args:
+        round: where edges are cut.
+        minimality: False leaves it NaN, which is most of the work.
+
+    Returns:
+        Tables by name: "edges", "faithfulness" against size, "circuit", and "ablation" in every way, as both exits of
+        the round show it.
     """
     config = with_heads(model, "circuits of edges").config
     require(
@@ -297,24 +336,25 @@ def circuit_tables(
         f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
         "circuits.differentiable(model)",
     )
-    pair = prepare(model, *corruption(model).build(episodes, round), round)
+    clean, corrupted = corruption(model).build(episodes, round)
+    pair = prepare(model, clean, corrupted, round)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
-    kept = smallest(scorer, attributed.edges, _TOLERANCE)
+    keep = smallest(scorer, attributed.edges, TOLERANCE)
     scorers = [
         scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how)
         for how in get_args(Ablation)
     ]
-    nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
-    edges, names = (
-        attributed.to_frame(),
-        [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]],
-    )
+    nodes: list[pd.DataFrame] = []
+    for key in exits(model.layout):
+        nodes += [ablate(of_ablation.through(key)) for of_ablation in scorers]
+    graph, edges = scorer.graph, attributed.to_frame()
+    in_circuit = [graph.name(edge) for edge in graph.edges if keep[edge]]
+    names = edges["source"] + " -> " + edges["destination"]
+    circuit = evaluate(scorer, keep, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     return {
-        "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(names)),
+        "edges": edges.assign(kept=names.isin(in_circuit)),
         "faithfulness": faithfulness_curve(scorer, attributed.edges, seed=seed).to_frame(),
-        "circuit": evaluate(
-            scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed
-        ).to_frame(),
+        "circuit": circuit.to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }
 
@@ -323,40 +363,40 @@ def circuit_tables(
 def tables(
     model: Machine, round: int = 20, *, smooth: Machine | None = None, sample: Sample = Sample()
 ) -> dict[str, pd.DataFrame]:
-    """Every table, by name; where the machine lacks what one needs, a single cell says so ("not applicable").
+    """Make every table; where the machine lacks what one needs, a single cell says so ("not applicable").
 
     Args:
         round: the round looked at, from 1 on (it needs a history).
         smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
         sample: the episodes; their corruptions, and as many rounds as the tables need, are the task's.
+
+    Returns:
+        The tables by name.
     """
     require(round >= 1, f"the round looked at needs a history: give a round >= 1, got {round}")
-    task, n, seed, drawn = (
-        catalog.of(model.eval()),
-        sample.n_episodes,
-        sample.seed,
-        (sample.regime, sample.sizes),
-    )
-    base, source = (
-        task.half(1).sample_for(model, n, round + 3, s, *drawn) for s in (seed, seed + 1)
-    )
+    task = catalog.of(model.eval())
+    n, seed, drawn = sample.n_episodes, sample.seed, (sample.regime, sample.sizes)
+    base = task.half(1).sample_for(model, n, round + 3, seed, *drawn)
+    source = task.half(1).sample_for(model, n, round + 3, seed + 1, *drawn)
     runs = paired_runs(model, base, source, "interchange")
-    episodes = task.sample_for(model, n, round + 3, seed, *drawn) if task.data.halves else base
+    episodes = base
+    if task.data.halves:
+        episodes = task.sample_for(model, n, round + 3, seed, *drawn)
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
-        "patching": lambda: _patching_table(model, episodes, round),
+        "patching": lambda: patching_table(model, episodes, round),
         "interchange": lambda: interchange_table(model, *runs, round, seed, drawn=drawn),
         "alignment": lambda: alignment_table(model, *runs, round, seed, smooth),
         "steering": lambda: steering_table(model, runs[0], round, seed),
     }
-    made: dict[str, pd.DataFrame] = {}
+    by_name: dict[str, pd.DataFrame] = {}
     with bar(f"causal tables of {model.name}", len(makers) + 1) as done:
         for name, make in makers.items():
-            made[name] = make()
+            by_name[name] = make()
             done(1)
         try:
             with_heads(model, "circuits of edges")
         except InputError as lacking:
             note = pd.DataFrame({"note": [str(lacking)]})
-            return made | dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
-        return made | circuit_tables(smooth or model, episodes, round, seed)
+            return by_name | dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
+        return by_name | circuit_tables(smooth or model, episodes, round, seed)

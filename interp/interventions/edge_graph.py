@@ -23,7 +23,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from itertools import accumulate
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -40,7 +39,7 @@ from interp.core.machine import Machine, runs_from
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Place, Site, frozen, head_address, tile
-from interp.model.hooked import FiringCounter, Hooks
+from interp.model.hooked import FiringCounter, HookFunction, Hooks
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -54,7 +53,7 @@ EXITS = ("prediction", "update")
 
 
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
-    """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
+    """Return the model if its heads read and write a residual stream; else raise and say what ``what`` lacks."""
     if runs_from(model):
         return cast(HookedLatentTransformer, model)
     missing = (
@@ -79,6 +78,13 @@ def split_head(name: str) -> tuple[int, int, str]:
     return site.layer, site.head, port
 
 
+def _add_nodes(nodes: dict[str, int], names: Sequence[str], time: int) -> list[int]:
+    """Add nodes that read or write at a time, and return their indices."""
+    first = len(nodes)
+    nodes |= dict.fromkeys(names, time)
+    return list(range(first, len(nodes)))
+
+
 @checked
 class EdgeGraph:
     """The edges of a model's round, whose sources and destinations are in the order computed.
@@ -93,87 +99,79 @@ class EdgeGraph:
         self.model = with_heads(model, "edges")
         config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.
-        sources, destinations = {"embed": 0}, dict[str, int]()
+        sources: dict[str, int] = {"embed": 0}
+        destinations: dict[str, int] = {}
         # Hook point -> who writes there, or reads, as indices. Heads read at queries, keys and values, which are linear
         # in what is read but for normalisation, or at what is read, which takes a copy for every head of every layer.
         end = "" if config.normalization_type is None else "_input"
-        self.writers, self.readers = {"blocks.0.hook_resid_pre": [0]}, dict[str, list[int]]()
+        self.writers: dict[str, list[int]] = {"blocks.0.hook_resid_pre": [0]}
+        self.readers: dict[str, list[int]] = {}
         for layer in range(config.n_layers):
-            block, heads, mlp = (
-                f"blocks.{layer}",
-                [head_address(layer, head) for head in range(config.n_heads)],
-                f"mlp {layer}",
-            )
+            block, mlp = f"blocks.{layer}", f"mlp {layer}"
+            heads = [head_address(layer, head) for head in range(config.n_heads)]
             for port in "qkv":
-                self.readers[f"{block}.attn.hook_{port}{end}"] = [
-                    len(destinations) + i for i in range(config.n_heads)
-                ]
-                destinations |= dict.fromkeys((f"{head}.{port}" for head in heads), 2 * layer)
-            self.writers[f"{block}.attn.hook_result"] = [
-                len(sources) + i for i in range(config.n_heads)
-            ]
-            sources |= dict.fromkeys(heads, 2 * layer + 1)
+                names = [f"{head}.{port}" for head in heads]
+                hook = f"{block}.attn.hook_{port}{end}"
+                self.readers[hook] = _add_nodes(destinations, names, 2 * layer)
+            self.writers[f"{block}.attn.hook_result"] = _add_nodes(sources, heads, 2 * layer + 1)
             if config.d_mlp:
-                self.readers[f"{block}.hook_mlp_in"] = [len(destinations)]
-                self.writers[f"{block}.hook_mlp_out"] = [len(sources)]
-                destinations[mlp], sources[mlp] = 2 * layer + 1, 2 * layer + 2
-        destinations |= dict.fromkeys(EXITS, 2 * config.n_layers)
+                self.readers[f"{block}.hook_mlp_in"] = _add_nodes(
+                    destinations, [mlp], 2 * layer + 1
+                )
+                self.writers[f"{block}.hook_mlp_out"] = _add_nodes(sources, [mlp], 2 * layer + 2)
+        _add_nodes(destinations, EXITS, 2 * config.n_layers)
         self.sources, self.destinations = list(sources), list(destinations)
-        written, read = (np.array(list(times.values())) for times in (sources, destinations))
+        written = np.array(list(sources.values()))
+        read = np.array(list(destinations.values()))
         self.exists: NDArray[np.bool_] = written[:, None] <= read
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
         """(source, destination) indices of every edge, sources first."""
-        return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
+        return [(int(s), int(d)) for s, d in np.argwhere(self.exists)]
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
         """Which edges could change anything, as :attr:`exists`: heads and MLPs whose output weights are 0 have none."""
         writes = {"embed": True}
         for layer, block in enumerate(self.model.blocks):
-            writes |= {
-                head_address(layer, head): does
-                for head, does in enumerate(block.attn.W_O.flatten(1).any(1).tolist())
-            }
+            for head, does_write in enumerate(block.attn.W_O.flatten(1).any(1).tolist()):
+                writes[head_address(layer, head)] = does_write
             if block.mlp is not None:
                 writes[f"mlp {layer}"] = bool(block.mlp.W_out.any() or block.mlp.b_out.any())
-        # "mlp 0" and "L1H0.q" are of sources, "prediction" of none.
-        reads = [
-            writes.get(name, writes.get(name.rpartition(".")[0], True))
-            for name in self.destinations
-        ]
+        reads: list[bool] = []
+        for name in self.destinations:
+            # "mlp 0" and "L1H0.q" are of sources, "prediction" of none.
+            node = name if name in writes else name.rpartition(".")[0]
+            reads.append(writes.get(node, True))
         return self.exists & np.outer([writes[name] for name in self.sources], reads)
 
     def name(self, edge: tuple[int, int]) -> str:
-        """``source -> destination`` of an edge, given as two indices."""
-        return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
+        """Return ``source -> destination`` of an edge, from its two indices."""
+        source, destination = edge
+        return f"{self.sources[source]} -> {self.destinations[destination]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """The edge between two names."""
-        for kind, name, valid in (
-            ("source", source, self.sources),
-            ("destination", destination, self.destinations),
-        ):
-            require_known(kind, name, valid, limit=40)
-        edge = self.sources.index(source), self.destinations.index(destination)
-        later = [
-            d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there
-        ]
+        """Return the edge between two names."""
+        require_known("source", source, self.sources, limit=40)
+        require_known("destination", destination, self.destinations, limit=40)
+        row, column = self.sources.index(source), self.destinations.index(destination)
+        later = [self.destinations[i] for i in np.flatnonzero(self.exists[row])]
         require_known(f"destination of {source!r}", destination, later, limit=40)
-        return edge
+        return row, column
 
     def mask(
         self, edges: Sequence[tuple[int, int]] | None = None
     ) -> Bool[np.ndarray, "source destination"]:
-        """Keep exactly ``edges``; all of them when None."""
+        """Return the circuit that keeps exactly ``edges``; all of them when None."""
         keep = np.full_like(self.exists, edges is None)
+        n_sources, n_destinations = keep.shape
         for edge in edges or ():
-            there = all(0 <= i < n for i, n in zip(edge, keep.shape, strict=True))
-            sizes = "{} sources and {} destinations".format(*keep.shape)
+            source, destination = edge
             require(
-                there,
-                f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b)",
+                0 <= source < n_sources and 0 <= destination < n_destinations,
+                f"edge {tuple(edge)} is none of {n_sources} sources and {n_destinations} destinations; give (source, "
+                "destination), as graph.edge(a, b)",
             )
             keep[edge] = True
         return keep & self.exists
@@ -181,32 +179,39 @@ class EdgeGraph:
     def fitted(
         self, what: str, values: Any, low: float = -np.inf, high: float = np.inf
     ) -> NDArray[Any]:
-        """``values`` as an array with a finite number from ``low`` to ``high`` for every source and destination."""
-        array, wanted = array_of(what, values), "a number for each of [source, destination]"
-        shapes = f"{self.exists.shape}, as graph.mask() does; got shape {array.shape}"
-        require(array.shape == self.exists.shape, f"{what} must hold {wanted} {shapes}")
-        own = array[self.exists]
-        inside = bool(np.isfinite(own).all() and (own >= low).all() and (own <= high).all())
+        """Return ``values`` as an array with a finite number for every source and destination.
+
+        Args:
+            what: their name, for errors.
+            low, high: the range that they must lie in.
+        """
+        array, shape = array_of(what, values), self.exists.shape
+        require(
+            array.shape == shape,
+            f"{what} must hold a number for each of [source, destination] {shape}, as graph.mask() does; got shape "
+            f"{array.shape}",
+        )
+        numbers = array[self.exists]
+        smallest, largest = numbers.min(), numbers.max()
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
         require(
-            inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}"
+            bool(np.isfinite(numbers).all()) and low <= smallest and largest <= high,
+            f"{what} must be finite numbers{bounds}, got {smallest:.3g} to {largest:.3g}",
         )
         return array
 
     def contributions(
         self, run: Rollout, round: int
     ) -> Float[Tensor, "source episode pos d_model"]:
-        """What every source writes in one round of ``run``, in the order of :attr:`sources`."""
-        (round,) = select_rounds(round, run.n_rounds)
+        """Return what every source writes in one round of ``run``, in the order of :attr:`sources`."""
+        (t,) = select_rounds(round, run.n_rounds)
         written: list[Tensor] = []
-        hooks = _recorded(
-            self, np.full(len(self.sources), True), lambda _, one: written.append(one)
-        )
+        every = np.full(len(self.sources), True)
+        hooks = _record(self, every, lambda _, of_hook: written.append(of_hook))
         with torch.no_grad():
-            self.forward(run.fed.at(round), run.latents[:, round], hooks)
-        return torch.cat(
-            [written.pop(0) for _ in self.writers]
-        )  # hooks are freed late, and hold the rest
+            self.forward(run.fed.at(t), run.latents[:, t], hooks)
+        # Hooks are freed late: nothing is left for them to hold.
+        return torch.cat([written.pop(0) for _ in self.writers])
 
     def forward(
         self,
@@ -215,13 +220,20 @@ class EdgeGraph:
         hooks: Hooks,
         before: tuple[int, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """A round with hooks, each of which must fire exactly once: its prediction and the latents after it.
+        """Run a round with hooks, each of which must fire exactly once.
 
-        ``before`` is a layer and the residual stream before it, from which the round is run.
+        Args:
+            rounds, latents: what the rows are fed and read.
+            before: a layer and the residual stream before it, from which the round is run.
+
+        Returns:
+            Its prediction and the latents after it.
         """
         counter, model = FiringCounter(hooks), self.model
         with model.hooks(fwd_hooks=counter.hooks):
-            layer, resid = before or (0, model.embedded(rounds.tokens, latents, rounds.values))
+            if before is None:
+                before = 0, model.embedded(rounds.tokens, latents, rounds.values)
+            layer, resid = before
             out = model.read_out(model.run_from(resid, layer), latents)
         assert counter.fired == [1] * len(hooks), (
             f"hooks on edges fired {counter.fired} times, not once each"
@@ -236,53 +248,68 @@ class EdgeGraph:
         ablated: Float[Tensor, "source episode pos d_model"],
         clean: tuple[Tensor, Sequence[Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Predictions and next latents ``[circuit, episode, ...]`` of a round in which cut edges carry ``ablated``.
+        """Run a round in which cut edges carry ``ablated``, from the first layer at which any circuit cuts one.
 
-        Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now. ``clean`` is
-        what sources write without cuts and the residual stream before every layer: all circuits run from the first
-        layer at which any of them cuts an edge.
+        Args:
+            keeps: for each circuit what its edges keep: with a number between 0 and 1, an edge carries a mixture of
+                ``ablated`` and what its source writes now.
+            clean: what sources write without cuts, and the residual stream before every layer.
+
+        Returns:
+            Predictions and next latents, ``[circuit, episode, ...]`` each.
         """
-        cuts, n = np.stack([(1 - keep) * self.live for keep in keeps]), len(keeps)
-        n_layers, weights = (
-            self.model.config.n_layers,
-            torch.from_numpy(cuts).to(ablated).permute(1, 2, 0),
-        )
-        cut, per_layer = np.any(cuts, axis=0), (len(self.destinations) - len(EXITS)) // n_layers
-        layer = min(int(cut.any(0).argmax()) // per_layer, n_layers - 1)
+        n, n_layers = len(keeps), self.model.config.n_layers
+        cuts = np.stack([(1 - keep) * self.live for keep in keeps])
+        weights = torch.from_numpy(cuts).to(ablated).permute(1, 2, 0)
+        cut = np.any(cuts, axis=0)
+        n_read_per_layer = (len(self.destinations) - len(EXITS)) // n_layers
+        first_cut = int(cut.any(0).argmax())
+        layer = min(first_cut // n_read_per_layer, n_layers - 1)
         n_known = 1 + layer * (len(self.sources) - 1) // n_layers
         known = (ablated - clean[0])[:n_known].unsqueeze(1)
-        shifts = [known, ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])]
+        later = ablated.new_zeros(len(ablated) - n_known, n, *ablated.shape[1:])
+        shifts = [known, later]
 
         def take(first: int, written: Tensor) -> None:
-            now, at = written.unflatten(1, (n, -1)), slice(first, first + len(written))
-            shifts[1][first - n_known :][: len(now)] = ablated[at].unsqueeze(1) - now
+            now = written.unflatten(1, (n, -1))
+            shift = ablated[first : first + len(written)].unsqueeze(1) - now
+            start = first - n_known
+            later[start : start + len(now)] = shift
 
-        later = np.arange(len(self.sources)) >= n_known
-        hooks = [*_recorded(self, later & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
+        is_later = np.arange(len(self.sources)) >= n_known
+        hooks = [*_record(self, is_later & cut.any(1), take), *rebuilt(self, weights, shifts, cut)]
         rows = partial(tile, times=n)
         with torch.no_grad():
-            first = layer, rows(clean[1][layer])
-            out = self.forward(
-                run.fed.at(round).each(rows), rows(run.latents[:, round]), hooks, first
+            prediction, latents = self.forward(
+                run.fed.at(round).each(rows),
+                rows(run.latents[:, round]),
+                hooks,
+                before=(layer, rows(clean[1][layer])),
             )
         shifts.clear()  # hooks are freed late, and what they hold is most of the memory
-        return out[0].unflatten(0, (n, -1)), out[1].unflatten(0, (n, -1))
+        return prediction.unflatten(0, (n, -1)), latents.unflatten(0, (n, -1))
 
 
-def _recorded(
+def _record(
     graph: EdgeGraph, wanted: Bool[np.ndarray, " source"], take: Callable[[int, Tensor], None]
 ) -> Hooks:
-    """Hooks that give ``take`` what some sources write, ``[source, row, pos, d_model]``, and the number of the first.
+    """Make hooks that pass to ``take`` what some sources write.
 
-    All heads of a layer are given where one of them is wanted.
+    All heads of a layer are passed where one of them is wanted.
+
+    Args:
+        take: of the number of the first source and ``[source, row, pos, d_model]``.
     """
 
     def record(first: int, activation: Tensor, hook: object) -> None:
-        take(first, activation.movedim(2, 0) if activation.ndim == 4 else activation.unsqueeze(0))
+        is_of_heads = activation.ndim == 4
+        take(first, activation.movedim(2, 0) if is_of_heads else activation.unsqueeze(0))
 
-    return [
-        (hook, partial(record, at[0])) for hook, at in graph.writers.items() if wanted[at].any()
-    ]
+    hooks: list[tuple[str, HookFunction]] = []
+    for hook, sources in graph.writers.items():
+        if wanted[sources].any():
+            hooks.append((hook, partial(record, sources[0])))
+    return hooks
 
 
 def rebuilt(
@@ -291,50 +318,61 @@ def rebuilt(
     shifts: list[Float[Tensor, "_ _ episode pos d_model"]],
     cut: Bool[np.ndarray, "source destination"],
 ) -> Hooks:
-    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of ``cut`` leads to d.
+    """Make hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, where an edge of ``cut`` leads to d.
 
-    ``shifts`` are those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit
-    or of all; each is read when all of its sources have written. Rows are ``[circuit, episode]``.
+    Args:
+        shifts: those of all sources in order, ``[source, circuit, ...]``, in parts of which each is of one circuit or
+            of all; each is read when all of its sources have written. Rows are ``[circuit, episode]``.
     """
 
-    def mixed(at: list[int]) -> Float[Tensor, "destination row pos d_model"]:
-        n, parts = (
-            int(graph.exists[:, at[0]].sum()),
-            zip(accumulate(map(len, shifts), initial=0), shifts, strict=False),
-        )
-        pattern = "source at c, source c episode pos d -> at c episode pos d"
-        mixes = (
-            einsum(weights[i:n, at][: len(part)], part[: n - i], pattern)
-            for i, part in parts
-            if i < n
-        )
+    def mix(destinations: list[int]) -> Float[Tensor, "destination row pos d_model"]:
+        n_sources = int(graph.exists[:, destinations[0]].sum())
+        mixes: list[Tensor] = []
+        start = 0
+        for part in shifts:
+            end = min(start + len(part), n_sources)
+            if start < end:
+                of_part = weights[start:n_sources, destinations][: len(part)]
+                mixes.append(
+                    einsum(
+                        of_part,
+                        part[: end - start],
+                        "source at c, source c episode pos d -> at c episode pos d",
+                    )
+                )
+            start += len(part)
         return reduce(torch.add, mixes).flatten(1, 2)
 
-    def read(at: list[int], activation: Tensor, hook: Any) -> Tensor:
-        change = mixed(at)
+    def read(destinations: list[int], activation: Tensor, hook: Any) -> Tensor:
+        change = mix(destinations)
         if activation.ndim < 4:
             return activation + change[0]
-        heads = [i - graph.readers[hook.name][0] for i in at]
+        first = graph.readers[hook.name][0]
+        heads = [i - first for i in destinations]
         if not hook.name.endswith("_input"):
-            maps = getattr(
-                graph.model.blocks[int(hook.name.split(".")[1])].attn, f"W_{hook.name[-1].upper()}"
-            )
+            _, layer, *_ = hook.name.split(".")
+            port = hook.name[-1].upper()
+            maps = getattr(graph.model.blocks[int(layer)].attn, f"W_{port}")
             change = einsum(change, maps[heads], "head row pos d, head d out -> head row pos out")
-        return activation.index_add(
-            2, torch.tensor(heads, device=change.device), change.permute(1, 2, 0, 3)
-        )
+        index = torch.tensor(heads, device=change.device)
+        return activation.index_add(2, index, change.permute(1, 2, 0, 3))
 
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
-        to_prediction, to_update = mixed([-2, -1])
-        last = torch.zeros_like(resid[0, :, :1])
-        last[-graph.model.layout.n_after] = 1
-        return resid + to_prediction * (1 - last) + to_update * last
+        to_prediction, to_update = mix([-2, -1])
+        is_update = torch.zeros_like(resid[0, :, :1])
+        is_update[-graph.model.layout.n_after] = 1
+        return resid + to_prediction * (1 - is_update) + to_update * is_update
 
-    cuts = {hook: [i for i in at if cut[:, i].any()] for hook, at in graph.readers.items()}
-    reading = [(hook, partial(read, at)) for hook, at in cuts.items() if at]
-    at_exits = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
-    return [*reading, *[(at_exits, leave)] * bool(cut[:, -2:].any())]
+    hooks: list[tuple[str, HookFunction]] = []
+    for hook, destinations in graph.readers.items():
+        is_cut = [i for i in destinations if cut[:, i].any()]
+        if is_cut:
+            hooks.append((hook, partial(read, is_cut)))
+    if cut[:, -len(EXITS) :].any():
+        last = graph.model.config.n_layers - 1
+        hooks.append((f"blocks.{last}.hook_resid_post", leave))
+    return hooks
 
 
 _MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer

@@ -407,7 +407,7 @@ class Experiment:
             "an experiment needs an edit and a horizon of 0 or more rounds",
         )
         shape = self.run.tokens.shape[:2]
-        for edit in self._every_edit():
+        for edit in self.every_edit:
             is_tensor = isinstance(edit.value, Tensor)
             is_complex = isinstance(edit.value, Tensor) and edit.value.is_complex()
             require(
@@ -422,12 +422,13 @@ class Experiment:
         starts = tuple(select_rounds(self.rounds, self.run.n_rounds, twice=True))
         object.__setattr__(self, "rounds", starts)
         object.__setattr__(self, "commit", self.commit or self.run.commit)
-        for edit in self._every_edit():
+        for edit in self.every_edit:
             if edit.rounds is not None:
                 self._require_run_of_rounds(edit)
 
-    def _every_edit(self) -> list[Edit]:
-        """List the edits of all names."""
+    @property
+    def every_edit(self) -> list[Edit]:
+        """The edits of all names."""
         return [edit for together in self.edits.values() for edit in together]
 
     def _require_run_of_rounds(self, edit: Edit) -> None:
@@ -563,7 +564,7 @@ def _count_episodes(experiment: Experiment) -> Bool[Tensor, "episode round"]:
     counted: list[Tensor] = []
     for t, read in experiment.pairs:
         missing = own[:, t] | own[:, read]
-        for edit in experiment._every_edit():
+        for edit in experiment.every_edit:
             fed = edit.value.fed if isinstance(edit.value, Rollout) else edit.value
             if isinstance(fed, EncodedRounds) and fed.missing is not None:
                 edited = [u for u in range(t, read + 1) if u == t or edit.acts_in(u, base.n_rounds)]

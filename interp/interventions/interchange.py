@@ -74,116 +74,207 @@ class InterchangeResult(Result):
         return self.interval().estimate
 
     def interval(self, seed: int = 0) -> Interval:
-        """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
-        sums = (self.correct & self.informative).sum(1), self.informative.sum(1)
-        return ratio_interval(*sums, seed=seed, participants=self.participants)
+        """Return the accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
+        hits = (self.correct & self.informative).sum(1)
+        pairs = self.informative.sum(1)
+        return ratio_interval(hits, pairs, seed=seed, participants=self.participants)
 
     def score(self, seed: int = 0) -> Interval:
-        """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
-        return ratio_interval(*self._sums, seed=seed, participants=self.participants).complement
+        """Return ``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval; NaN if nothing is wanted."""
+        missed, wanted = self._sums
+        return ratio_interval(missed, wanted, seed=seed, participants=self.participants).complement
 
     def slope(self, seed: int = 0) -> Interval:
-        """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
-        along = np.einsum("btk,btk->b", self.effect, self.wanted)
-        return ratio_interval(along, self._sums[1], seed=seed, participants=self.participants)
+        """Return the least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
+        along = _sum_products(self.effect, self.wanted)
+        _, wanted = self._sums
+        return ratio_interval(along, wanted, seed=seed, participants=self.participants)
 
     @property
     def sentence(self) -> str:
         """How often the outcome is the algorithm's, and how often it is without the intervention."""
         if not self.informative.any():
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
-        where, chance = " + ".join(self.places), self.unpatched[self.informative].mean()
+        where = " + ".join(self.places)
+        chance = self.unpatched[self.informative].mean()
         return (
             f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {self.iia_informative:.0%} "
             f"of the pairs in which that differs ({chance:.0%} without)."
         )
 
     def _draw(self, figures: Any) -> Any:
-        """Accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
+        """Draw accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
         return figures.intervals(
             named(rows), xlabel=f"{self.variable}: share that is the algorithm's"
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
-        interval, asked = self.interval(), self.informative.any()
-        row = {
+        """Return one row: score, slope and accuracies with intervals, chance, numbers of pairs."""
+        interval = self.interval()
+        chance = float("nan")
+        if self.informative.any():
+            chance = float(self.unpatched[self.informative].mean())
+        row: dict[str, Any] = {
             "variable": self.variable,
             "places": " + ".join(self.places),
             "outcome": self.outcome,
             "iia": self.iia,
             "chance": float(self.unpatched.mean()),  # of doing nothing
+        }
+        row |= {
             "iia_informative": interval.estimate,
             "low": interval.low,
             "high": interval.high,
-            "chance_informative": float(self.unpatched[self.informative].mean())
-            if asked
-            else float("nan"),
-            "n_pairs": self.correct.size,
-            "n_informative": int(self.informative.sum()),
-            "max_error": float(self.error.max()),
-            **self.score().columns("score"),
-            **self.slope().columns("slope"),
+            "chance_informative": chance,
         }
+        row["n_pairs"] = self.correct.size
+        row["n_informative"] = int(self.informative.sum())
+        row["max_error"] = float(self.error.max())
+        row |= self.score().columns("score") | self.slope().columns("slope")
         return pd.DataFrame([row])
 
     @property
-    def _sums(self) -> list[NDArray[np.float64]]:
-        """Per episode, what is missed and what is asked, squared: of the score, one less their ratio."""
-        return [np.einsum("btk,btk->b", x, x) for x in (self.effect - self.wanted, self.wanted)]
+    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Squares of what is missed and of what is wanted, per episode: the score is one less their ratio."""
+        missed = self.effect - self.wanted
+        return _sum_products(missed, missed), _sum_products(self.wanted, self.wanted)
+
+
+def _sum_products(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sum over rounds and numbers of products, per episode."""
+    return np.asarray(np.einsum("btk,btk->b", x, y))
 
 
 @checked
 def score_difference(
     result: InterchangeResult, rival: InterchangeResult, seed: int = 0
 ) -> Interval:
-    """The score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
+    """Return the score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
 
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
     """
-    paired = result.effect.shape == rival.effect.shape
     require(
-        paired,
+        result.effect.shape == rival.effect.shape,
         f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
     )
-    (missed, asked), (rival_missed, rival_asked) = result._sums, rival._sums
+    missed, wanted = result._sums
+    rival_missed, rival_wanted = rival._sums
     require(
-        bool(asked.sum()),
+        bool(wanted.sum()),
         f"setting {result.variable!r} changes no outcome of the algorithm: no score",
     )
+    if not rival_wanted.sum():
+        rival_wanted = wanted
     weights = resample_weights(
         len(result.effect), seed=seed, plain_first=True, participants=result.participants
     )
-    with np.errstate(
-        divide="ignore", invalid="ignore"
-    ):  # draws in which nothing is wanted are left out
-        score = 1 - (weights @ missed) / (weights @ asked)
-        rivals = 1 - (weights @ rival_missed) / (
-            weights @ (rival_asked if rival_asked.sum() else asked)
-        )
-    return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Draws in which nothing is wanted are left out.
+        score = 1 - (weights @ missed) / (weights @ wanted)
+        rival_score = 1 - (weights @ rival_missed) / (weights @ rival_wanted)
+    differences = score - rival_score
+    return Interval.of_samples(differences[1:], float(differences[0]))
 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
     require_known("outcome", outcome, ("prediction", "state"))
-    same = algorithm.task == model.layout.task
+    task = model.layout.task
     require(
-        same,
-        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
+        algorithm.task == task,
+        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {task} rounds",
     )
-    says = outcome != "state" or bool(algorithm.written)
     require(
-        says,
+        outcome != "state" or bool(algorithm.written),
         f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
     )
 
 
 def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
-    """Every variable at some rounds, ``[episode, round, ...]``."""
-    return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
+    """Return every variable at some rounds, ``[episode, round, ...]``."""
+    values = algorithm.run(episodes)
+    return {key: of_key[:, list(rounds)] for key, of_key in values.items()}
+
+
+_EXACT = 1e-6  # how near an exactly read state must be to count as equal
+
+
+@dataclass(frozen=True)
+class _Grades:
+    """Hits and effects of an intervention, as :class:`InterchangeResult` holds them."""
+
+    correct: NDArray[np.bool_]
+    unpatched: NDArray[np.bool_]
+    informative: NDArray[np.bool_]
+    error: NDArray[np.float64]
+    effect: NDArray[np.float64]
+    wanted: NDArray[np.float64]
+
+
+def _grade_choices(
+    patched: NDArray[Any], plain: NDArray[Any], before: NDArray[Any], goal: NDArray[Any]
+) -> _Grades:
+    """Grade predictions of one of several outcomes by the most probable one.
+
+    Args:
+        patched, plain: the model's probabilities with and without the intervention, ``[episode, round, outcome]``.
+        before, goal: the algorithm's, without and with the variable set.
+    """
+    wanted = _most_probable(goal)
+    return _Grades(
+        correct=_most_probable(patched) == wanted,
+        unpatched=_most_probable(plain) == wanted,
+        informative=_most_probable(before) != wanted,
+        error=np.abs(patched - goal).max(-1),
+        effect=patched - plain,
+        wanted=goal - before,
+    )
+
+
+def _most_probable(probabilities: NDArray[Any]) -> NDArray[np.int_]:
+    """Return the most probable outcomes; the lowest index within rounding of the maximum."""
+    largest = probabilities.max(-1, keepdims=True)
+    return np.asarray((probabilities >= largest - 1e-9).argmax(-1))
+
+
+def _grade_numbers(
+    patched: NDArray[Any],
+    plain: NDArray[Any],
+    before: NDArray[Any],
+    goal: NDArray[Any],
+    *,
+    by_moves: bool,
+) -> _Grades:
+    """Grade real numbers by their distance from the algorithm's.
+
+    Args:
+        patched, plain, before, goal: as in :func:`_grade_choices`, ``[episode, round, number]``.
+        by_moves: whether the model's move is compared with the wanted one, and may be off by half: what was decoded, or
+            a learned model predicts, is not the algorithm's own number.
+    """
+    effect = patched - plain
+    wanted = np.asarray(goal - before, dtype=np.float64)
+    if by_moves:
+        patched = before + patched - plain
+        plain = before
+    error = np.abs(patched - goal).max(-1)
+    missed = np.abs(plain - goal).max(-1)
+    moved = np.abs(before - goal).max(-1)
+    informative = moved > _EXACT
+    tolerance = np.full(moved.shape, _EXACT)
+    if by_moves and informative.any():
+        typical = np.median(moved[informative])
+        tolerance = np.where(informative, moved, typical) / 2
+    return _Grades(
+        correct=error <= tolerance,
+        unpatched=missed <= tolerance,
+        informative=informative,
+        error=error,
+        effect=effect,
+        wanted=wanted,
+    )
 
 
 def graded(
@@ -196,15 +287,16 @@ def graded(
     counterfactual: tuple[Values, Values],
     **settings: Any,
 ) -> InterchangeResult:
-    """Hits and effects of the only edit, of a variable's name, held against an algorithm's counterfactual.
+    """Grade the only edit, of a variable's name, against an algorithm's counterfactual.
 
-    ``counterfactual`` holds the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
+    Args:
+        counterfactual: the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
     """
     of_state = outcome.key == "state"
-    found = run(
+    effects = run(
         Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state)
     )
-    patched, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
+    patched, plain = effects.values[0].numpy(force=True), effects.unpatched.numpy(force=True)
     if of_state:
         before, goal = (values[algorithm.written] for values in counterfactual)
     else:
@@ -212,49 +304,58 @@ def graded(
             np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual
         )
     if not of_state and model.layout.kind == "classes":
-        # The most probable outcomes; the lowest index within rounding of the maximum.
-        wanted, *made = [
-            (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
-            for p in (goal, patched, plain, before)
-        ]
-        correct, unpatched, informative = (choice == wanted for choice in made)
-        informative, error = ~informative, np.abs(patched - goal).max(-1)
-        effect, asked = patched - plain, goal - before
+        grades = _grade_choices(patched, plain, before, goal)
     else:
         require(
             of_state or before.shape == goal.shape == patched.shape,
             f"{algorithm.name} must predict {', '.join(model.layout.outcomes)} as [episode, round, number] "
             f"{patched.shape}, got shape {before.shape}",
         )
-        before, goal, patched, plain = (
-            x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain)
+        grades = _grade_numbers(
+            _flatten(patched),
+            _flatten(plain),
+            _flatten(before),
+            _flatten(goal),
+            by_moves=outcome.decode is not None if of_state else not model.is_handwired,
         )
-        effect, asked = patched - plain, np.asarray(goal - before, dtype=np.float64)
-        # What was decoded, or a learned model predicts, is held against the move that is asked, and may be off by half.
-        moves = outcome.decode is not None if of_state else not model.is_handwired
-        if moves:
-            patched, plain = before + patched - plain, before
-        error, missed, moved = (np.abs(x - goal).max(-1) for x in (patched, plain, before))
-        informative, near = moved > _EXACT, np.full(moved.shape, _EXACT)
-        if moves and informative.any():
-            near = np.where(informative, moved, np.median(moved[informative])) / 2
-        correct, unpatched = error <= near, missed <= near
     ((variable, together),) = edits.items()
-    places, grades = (
-        tuple(str(of.place) for of in together),
-        (correct, unpatched, informative, error, effect, asked),
+    return InterchangeResult(
+        variable=variable,
+        places=tuple(str(edit.place) for edit in together),
+        outcome=outcome.key,
+        **vars(grades),
+        settings=provenance(
+            model,
+            algorithm=algorithm.key,
+            parameters=dict(algorithm.parameters),
+            rounds=list(rounds),
+            **settings,
+        ),
+        participants=participants_of(base.episodes),
     )
-    chosen = {
-        "algorithm": algorithm.key,
-        "parameters": dict(algorithm.parameters),
-        "rounds": list(rounds),
-        **settings,
-    }
-    about = provenance(model, **chosen), participants_of(base.episodes)
-    return InterchangeResult(variable, places, outcome.key, *grades, *about)
 
 
-_EXACT = 1e-6  # how near an exactly read state must be to count as equal
+def _flatten(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers ``[episode, round, ...]`` with all that follow in one axis."""
+    return numbers.reshape(*numbers.shape[:2], -1)
+
+
+def _parse_variable(variable: str) -> tuple[str, tuple[int, ...] | None]:
+    """Return a variable's key and the index of its element, None for all of it.
+
+    >>> _parse_variable("votes"), _parse_variable("table[0, 1]")
+    (('votes', None), ('table', (0, 1)))
+    """
+    key, bracket, inside = variable.partition("[")
+    if not bracket:
+        return key, None
+    numbers = inside.removesuffix("]").split(",")
+    is_index = all(number.strip().isdigit() for number in numbers)
+    require(
+        inside.endswith("]") and is_index,
+        f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]",
+    )
+    return key, tuple(map(int, numbers))
 
 
 @checked
@@ -269,7 +370,7 @@ def interchange(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> InterchangeResult:
-    """Interchange accuracy of ``variable`` at ``sites``, over every pair (episode i of base, episode i of source).
+    """Measure the interchange accuracy of ``variable`` at ``sites`` over pairs of episodes (i of base, i of source).
 
     Args:
         base, source: episodes of the same sizes, or their rollouts; each is run through its own history.
@@ -282,22 +383,24 @@ def interchange(
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
-    runs = paired_runs(model, base, source, "interchange")
-    at = select_rounds(round, runs[0].n_rounds)
-    before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
-    key, bracket, inside = variable.partition("[")
-    numbers = inside.removesuffix("]").split(",") if bracket else []
-    good = inside.endswith("]") == bool(bracket) and all(
-        number.strip().isdigit() for number in numbers
+    base_run, source_run = paired_runs(model, base, source, "interchange")
+    rounds = select_rounds(round, base_run.n_rounds)
+    before = of_rounds(algorithm, base_run.episodes, rounds)
+    in_source = of_rounds(algorithm, source_run.episodes, rounds)
+    key, element = _parse_variable(variable)
+    wanted = algorithm.interchange(before, in_source, key, element)
+    places = resolve_places(sites, model, base_run)
+    return graded(
+        model,
+        base_run,
+        edits={variable: [Edit(place, source_run) for place in places]},
+        rounds=rounds,
+        outcome=outcome,
+        algorithm=algorithm,
+        counterfactual=(before, wanted),
+        commit=base_run.commit,
+        tolerance=_EXACT,
     )
-    require(
-        good,
-        f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]",
-    )
-    wanted = algorithm.interchange(before, theirs, key, tuple(map(int, numbers)) or None)
-    edits = {variable: [Edit(place, runs[1]) for place in resolve_places(sites, model, runs[0])]}
-    settings = {"commit": runs[0].commit, "tolerance": _EXACT}
-    return graded(model, runs[0], edits, at, outcome, algorithm, (before, wanted), **settings)
 
 
 @dataclass(frozen=True)
@@ -325,34 +428,30 @@ class Claim:
         control: bool = False,
         model: Machine | None = None,
     ) -> Claim:
-        """A claim about whole activations, at sites of any transformer, or of ``model``."""
-        return cls(
-            variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control
-        )
+        """Make a claim about whole activations, at sites of any transformer, or of ``model``."""
+        places = tuple(Place(Site.parse(site, model)) for site in sites)
+        return cls(variable, places, outcome=outcome, control=control)
 
     @classmethod
     def carried(
         cls, model: Machine, variable: str, outcome: str = "prediction"
     ) -> tuple[Claim, ...]:
-        """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
-        channels = (
-            [f"latent@{channel.name}" for channel in model.channels]
-            if len(model.channels) > 1
-            else []
-        )
-        return tuple(
-            cls.at(variable, [site], outcome, model=model) for site in ("latent", *channels)
-        )
+        """Make claims that what a machine carries holds a variable: all of it, and each channel where several."""
+        sites = ["latent"]
+        if len(model.channels) > 1:
+            sites += [f"latent@{channel.name}" for channel in model.channels]
+        return tuple(cls.at(variable, [site], outcome, model=model) for site in sites)
 
     @classmethod
     def of(cls, model: Machine) -> list[Claim]:
-        """What a model's task claims of it, which names places as texts: tasks stand below this room."""
-        rows = catalog.of(model).analysis.claims(model)
-        made = [
-            cls.carried(model, key, *how[:1]) if at is None else (cls.at(key, at, *how),)
-            for key, at, *how in rows
-        ]
-        return [claim for claims in made for claim in claims]
+        """List what a model's task claims of it, which names places as texts: tasks stand below this room."""
+        claims: list[Claim] = []
+        for key, sites, *how in catalog.of(model).analysis.claims(model):
+            if sites is None:
+                claims += cls.carried(model, key, *how[:1])
+            else:
+                claims.append(cls.at(key, sites, *how))
+        return claims
 
 
 @checked
@@ -367,16 +466,19 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
+    """Test claims of what lives where, each beside a random subspace.
 
-    ``decode`` maps latents to the state where a claim's outcome is "state" and the model has no exact readout. A single
-    number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with such a
-    claim, says so.
+    Args:
+        base, source, round: as in :func:`interchange`.
+        decode: latents to the state, where a claim's outcome is "state" and the model has no exact readout.
+
+    Returns:
+        A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls. A
+        single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables
+        with such a claim, says so.
     """
-    claims, runs = (
-        non_empty("claims", claims, "at least one claim"),
-        paired_runs(model, base, source, "interchange"),
-    )
+    claims = non_empty("claims", claims, "at least one claim")
+    runs = paired_runs(model, base, source, "interchange")
 
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         outcome = Outcome(claim.outcome, decode)
@@ -386,38 +488,37 @@ def carriers(
 
     rows = []
     for claim in claims:
-        elsewhere = _placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
-        random = test(claim, elsewhere) if elsewhere else None
-        wholes = [
-            place.basis is None and place.site.kind.axes in ("pos", "latent", "")
-            for place in claim.places
-        ]
-        both = (
-            (random.iia_informative, random.score().estimate)
-            if random
-            else (float("nan"), float("nan"))
-        )
-        frame = test(claim, claim.places).to_frame()
-        frame = frame.assign(random=both[0], random_score=both[1], control=claim.control)
-        rows.append(
-            frame.assign(no_random="no other direction") if all(wholes) and not elsewhere else frame
-        )
+        places = resolve_places(claim.places, model, runs[0])
+        placebos = list_placebos(model, runs[0], places, seed)
+        accuracy = score = float("nan")
+        if placebos:
+            random = test(claim, placebos)
+            accuracy, score = random.iia_informative, random.score().estimate
+        row = test(claim, claim.places).to_frame()
+        row = row.assign(random=accuracy, random_score=score, control=claim.control)
+        if not placebos and all(_is_plain_vector(place) for place in claim.places):
+            row = row.assign(no_random="no other direction")
+        rows.append(row)
     return pd.concat(rows, ignore_index=True)
 
 
-def _placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``."""
-    _, seen = passed(
-        model,
-        Rows.of(run, [0]).part(slice(1)),
-        run.layout,
-        watched=[place.site for place in places],
-    )
+def _is_plain_vector(place: Place) -> bool:
+    """Return whether a place is a whole activation in which another direction could be drawn."""
+    return place.basis is None and place.site.kind.axes in ("pos", "latent", "")
+
+
+def list_placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
+    """List the control of each place that has one (:meth:`Place.placebo`), as wide as the activation there."""
+    first_row = Rows.of(run, [0]).part(slice(1))
+    sites = [place.site for place in places]
+    _, activations = passed(model, first_row, run.layout, watched=sites)
     controls: list[Place] = []
     for place in places:
-        size = width = seen[place.site].shape[-1]
+        size = width = activations[place.site].shape[-1]
         if place.site.kind.axes == "latent":
-            width = int(carried_mask(model)[place.site.index(run.layout)[1]].sum(-1).max())
+            mask = carried_mask(model)[place.site.index(run.layout)[1]]
+            width = int(mask.sum(-1).max())
         control = place.placebo(width, seed, size - width) if width else None
-        controls += [] if control is None else [control]
+        if control is not None:
+            controls.append(control)
     return controls

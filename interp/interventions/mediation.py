@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.algorithm import Episodes, participants_of
@@ -51,7 +52,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.results.measure import Result
 from interp.stats.intervals import Interval, ratio_interval
 from interp.support.checks import checked, checked_fields, integer, refuse_endless
-from interp.support.errors import require, require_known
+from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 
 _Sites = tuple[Site, ...]
@@ -92,7 +93,7 @@ class _Routes:
         )
 
     def mediators(self, given: Sequence[Site | str]) -> _Sites:
-        """Sites from texts, each checked to lie between."""
+        """Return sites from texts, each checked to lie between."""
         mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in given))
         require(
             bool(mediators),
@@ -100,25 +101,15 @@ class _Routes:
         )
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
-            apart = bool(_apart([site], self.causes))
             require(
-                apart,
+                bool(_leave_out([site], self.causes)),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
-            acts_on = (
-                "later components of its own position and, through attention, on later positions"
-            )
-            acts_on += "; choose one of these"
-            if self.order is not None:
-                every = every_site(self.model, self.layout, self.model.points, None)
-                later = (
-                    ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
+            if not self.is_downstream(site):
+                raise InputError(
+                    f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on "
+                    f"{self._describe_downstream()}"
                 )
-                acts_on = f"what a round computes after it: {later}"
-            require(
-                self.is_downstream(site),
-                f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on {acts_on}",
-            )
             require(
                 self.is_upstream(site),
                 f"mediator {str(site)!r} cannot act on the {self.read}, which is read at {end!r} after the last "
@@ -126,29 +117,36 @@ class _Routes:
             )
         return mediators
 
+    def _describe_downstream(self) -> str:
+        """Say what the causes act on."""
+        if self.order is None:
+            return (
+                "later components of its own position and, through attention, on later positions; "
+                "choose one of these"
+            )
+        every = every_site(self.model, self.layout, self.model.points, None)
+        later = ", ".join(str(site) for site in every if self.is_downstream(site))
+        return f"what a round computes after it: {later or 'nothing'}"
+
     def is_downstream(self, site: Site) -> bool:
-        """Whether some cause can act on the site."""
-        return any(_leads(*self._where(cause), *self._where(site)) for cause in self.causes)
+        """Return whether some cause can act on the site."""
+        moment, span = self._where(site)
+        return any(_leads(*self._where(cause), moment, span) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
-        """Whether the site can act on what is read; where no positions say so, every site may."""
+        """Return whether the site can act on what is read; where no positions say so, every site may."""
         last = (
-            (self.model.points["resid_post"].n_layers, 0)
-            if self.order is None
-            else (len(self.order), 0)
+            len(self.order) if self.order is not None else self.model.points["resid_post"].n_layers
         )
-        return _leads(*self._where(site), last, (self.end, self.end))
+        return _leads(*self._where(site), (last, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
-        """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
-        return (
-            bool(_apart([site], self.causes))
-            and self.is_downstream(site)
-            and self.is_upstream(site)
-        )
+        """Return whether an effect of the causes can pass through the site; not where it is a cause itself."""
+        is_cause = not _leave_out([site], self.causes)
+        return not is_cause and self.is_downstream(site) and self.is_upstream(site)
 
-    def others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
-        """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
+    def draw_others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
+        """Draw as many sites of the same components as ``case``, none a mediator; fewer or none if there are no more.
 
         A machine that is no transformer may have one site of a component, a plain vector: where no other of its
         component lies between, one of any other point that does stands in for it.
@@ -157,47 +155,51 @@ class _Routes:
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
         n_elsewhere = 0
-
-        def draw(pool: list[Site], n: int) -> None:
-            drawn.extend(pool[i] for i in sorted(generator.permutation(len(pool))[:n]))
-
         for kind, n in kinds.items():
-            pool = _apart(self._pool(*kind), mediators)
-            draw(pool, n)
-            n_elsewhere += n * (not pool and self.order is not None)
+            pool = _leave_out(self._pool(*kind), mediators)
+            drawn += _draw(pool, n, generator)
+            if not pool and self.order is not None:
+                n_elsewhere += n
         if n_elsewhere:
             every = [site for key in self.model.points for site in self._pool(key, False, True)]
-            draw(_apart(every, (*mediators, *drawn)), n_elsewhere)
+            pool = _leave_out(every, (*mediators, *drawn))
+            drawn += _draw(pool, n_elsewhere, generator)
         return tuple(drawn)
 
     @cache  # noqa: B019  (routes live as long as one call)
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
-        """Every site of a component that lies between."""
+        """List every site of a component that lies between."""
         pool = every_site(self.model, self.layout, component, None if everywhere else "all")
-        pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
-        return [site for site in pool if self.is_between(site)]
+        if all_heads:
+            pool = [replace(site, head=None) for site in pool]
+        return [site for site in dict.fromkeys(pool) if self.is_between(site)]
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
+        """Return when a site is computed, and the positions that it covers."""
         if self.order is not None:  # each point may act on every later one, whatever its places
             return (self.order[site.hook], 0), (0, self.layout.n_positions)
-        moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
-        places = (
-            self.layout.latent_positions
-            if site.kind.axes == "latent"
-            else range(self.layout.n_positions)
-        )
-        which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1
-        covered = np.atleast_1d(np.array(places)[site.index(self.layout)[1 + which]])
-        return moment, (int(covered[0]), int(covered[-1]))
+        layer = -1 if site.layer is None else site.layer
+        places = np.arange(self.layout.n_positions)
+        if site.kind.axes == "latent":
+            places = np.array(self.layout.latent_positions)
+        axis = site.kind.position_axis or 1
+        covered = np.atleast_1d(places[site.index(self.layout)[axis]])
+        return (layer, _ORDER[site.component]), (int(covered[0]), int(covered[-1]))
 
 
-def _apart(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
-    """The sites of a pool that hold nothing in common with those that are known."""
+def _draw(pool: Sequence[Site], n: int, generator: np.random.Generator) -> list[Site]:
+    """Draw sites of a pool, in its order."""
+    chosen = generator.permutation(len(pool))[:n]
+    return [pool[i] for i in sorted(chosen)]
+
+
+def _leave_out(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
+    """Return the sites of a pool that hold nothing in common with those that are known."""
     return [site for site in pool if not any(_overlap(site, other) for other in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
-    """Whether what is computed at ``start`` and positions ``of`` can act on what is at ``end`` and positions ``to``.
+    """Return whether what is computed at ``start`` and positions ``of`` can act on ``end`` and positions ``to``.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
     >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
@@ -210,20 +212,21 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     if start < end and of[0] <= to[1] and to[0] <= of[1]:
         return True
     layer, component = start
-    is_read = (
-        component <= _ORDER["v"] and component != _ORDER["q"]
-    )  # a query is read at its own position only
+    # A query is read at its own position only.
+    is_read = component <= _ORDER["v"] and component != _ORDER["q"]
     attention = max(layer, 0) if is_read else layer + 1
     return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
 
 
-def _overlap(one: Site, other: Site) -> bool:
-    """Whether two sites hold some activation in common."""
-    pairs = ((one.head, other.head), (one.position, other.position))
-    return one.hook == other.hook and all(a is None or b is None or a == b for a, b in pairs)
+def _overlap(first: Site, second: Site) -> bool:
+    """Return whether two sites hold some activation in common."""
+    if first.hook != second.hook:
+        return False
+    head_meets = first.head is None or second.head is None or first.head == second.head
+    anywhere = first.position is None or second.position is None
+    return head_meets and (anywhere or first.position == second.position)
 
 
-_SHARES = ("blocked", "carried")
 _ROUNDING = (
     100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 )
@@ -259,17 +262,19 @@ class MediationResult(Result):
     participants: Any = None
 
     def blocked(self, mediator: str = "all") -> Interval:
-        """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes."""
+        """Return the share of the effect that is lost while the mediator is frozen, with its 95 % interval."""
         return self._share(self.lost, mediator)
 
     def carried(self, mediator: str = "all") -> Interval:
-        """The share of the effect that the mediator brings about by itself, with its 95 % interval over episodes."""
+        """Return the share of the effect that the mediator brings about by itself, with its 95 % interval."""
         return self._share(self.brought, mediator)
 
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
+        """Return a share of the effect with its interval over episodes; NaN where there is no effect."""
         require_known("mediator", mediator, self.mediators, limit=40)
+        part = parts[self.mediators.index(mediator)]
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
-        part, seed = parts[self.mediators.index(mediator)], self.settings.get("seed", 0)
+        seed = self.settings.get("seed", 0)
         return ratio_interval(part, total, seed=seed, participants=self.participants)
 
     @property
@@ -278,37 +283,43 @@ class MediationResult(Result):
         if self.reason:
             return f"{self.reason.capitalize()}."
         alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
-        most = max(alone, key=lambda name: alone[name], default="")
-        told = f", most of it through {most} ({alone[most]:.0%})" if len(alone) > 1 else ""
+        largest = ""
+        if len(alone) > 1:
+            most = max(alone, key=lambda name: alone[name])
+            largest = f", most of it through {most} ({alone[most]:.0%})"
         cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
-        return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{told}."
+        return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{largest}."
 
     def _draw(self, figures: Any) -> Any:
-        """The shares blocked and carried by every mediator, with their intervals."""
-        rows = {
-            f"{share}: {name}": getattr(self, share)(name)
-            for name in self.mediators
-            for share in _SHARES
-        }
+        """Draw the shares blocked and carried by every mediator, with their intervals."""
+        rows: dict[str, Interval] = {}
+        for name in self.mediators:
+            rows[f"blocked: {name}"] = self.blocked(name)
+            rows[f"carried: {name}"] = self.carried(name)
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per mediator and one for all jointly, the largest share carried first: shares and controls."""
-        rows = []
-        for i, mediator in enumerate(self.mediators):
-            row: dict[str, Any] = {
-                "cause": " + ".join(self.cause),
-                "outcome": self.outcome,
-                "mediator": mediator,
-            }
-            for draw, key in enumerate(_SHARES):
-                row |= getattr(self, key)(mediator).columns(key)
-                draws = self.random[i, :, draw]
-                row[f"random_{key}"] = float(draws.mean()) if len(draws) else float("nan")
-            row |= {"moved": float(self.moved[i]), "n_random_sites": int(self.n_random_sites[i])}
-            size = float(np.sqrt(self.total.sum() / self.n_pairs))
-            rows.append({**row, "effect": size, "n_pairs": self.n_pairs, "reason": self.reason})
+        """Return one row per mediator and one for all jointly, the largest share carried first, with controls."""
+        size = float(np.sqrt(self.total.sum() / self.n_pairs))
+        rows = [self._make_row(i, size) for i in range(len(self.mediators))]
         return by_size(pd.DataFrame(rows), "carried")
+
+    def _make_row(self, i: int, size: float) -> dict[str, Any]:
+        """Return the numbers of one mediator; ``size`` is that of the effect."""
+        mediator = self.mediators[i]
+        row: dict[str, Any] = {
+            "cause": " + ".join(self.cause),
+            "outcome": self.outcome,
+            "mediator": mediator,
+        }
+        blocked, carried = float("nan"), float("nan")
+        if self.random.shape[1]:
+            blocked = float(self.random[i, :, 0].mean())
+            carried = float(self.random[i, :, 1].mean())
+        row |= self.blocked(mediator).columns("blocked") | {"random_blocked": blocked}
+        row |= self.carried(mediator).columns("carried") | {"random_carried": carried}
+        row |= {"moved": float(self.moved[i]), "n_random_sites": int(self.n_random_sites[i])}
+        return row | {"effect": size, "n_pairs": self.n_pairs, "reason": self.reason}
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,34 +344,31 @@ class EffectMap(Result):
         if np.isnan(self.shares).all():
             return "No effect can pass anywhere."
         row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
-        at, share = (
-            f"{self.points[row]}@{self.positions[column]}".removesuffix("@"),
-            self.shares[row, column],
-        )
-        return f"{at} carries most of the effect of {' + '.join(self.cause)}: {share:.0%}."
+        site, share = self.points[row], self.shares[row, column]
+        if self.positions[column]:
+            site = f"{site}@{self.positions[column]}"
+        return f"{site} carries most of the effect of {' + '.join(self.cause)}: {share:.0%}."
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
+        """Return one row a layer of a transformer, or a point of any other machine; one column a place."""
         is_layer = all(point.startswith("resid_post[") for point in self.points)
-        rows = (
-            pd.RangeIndex(len(self.points), name="layer")
-            if is_layer
-            else pd.Index(self.points, name="point")
-        )
-        return pd.DataFrame(
-            self.shares, index=rows, columns=[position or "share" for position in self.positions]
-        )
+        rows = pd.Index(self.points, name="point")
+        if is_layer:
+            rows = pd.RangeIndex(len(self.points), name="layer")
+        columns = [position or "share" for position in self.positions]
+        return pd.DataFrame(self.shares, index=rows, columns=columns)
 
     def _draw(self, figures: Any) -> Any:
-        """The shares as a heat map."""
-        table, title = self.to_frame(), f"effect of {' + '.join(self.cause)} on the {self.outcome}"
+        """Draw the shares as a heat map."""
+        table = self.to_frame()
+        title = f"effect of {' + '.join(self.cause)} on the {self.outcome}"
         axes = {"xlabel": "position", "ylabel": str(table.index.name)}
         return figures.heatmaps({title: table}, label="share carried", limit=1.0, **axes)
 
 
 @checked
 def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
-    """Every site of a component, one for each layer and head, at one position (of a pattern: the query) or everywhere.
+    """List every site of a component, for each layer and head, at one position (of a pattern: the query) or everywhere.
 
     >>> import interp
     >>> model = interp.load("wma-learned")
@@ -402,7 +410,7 @@ def mediate(
     round: Rounds = "all",
     split: Split = Split(),
 ) -> MediationResult:
-    """Which share of the effect of ``sites`` on ``outcome`` passes through each mediator, and through all of them.
+    """Measure which share of the effect of ``sites`` on ``outcome`` passes through each mediator, and through all.
 
     Args:
         base, source, round: as in :func:`interp.interventions.interchange.interchange`.
@@ -413,47 +421,54 @@ def mediate(
             without any mediator, where updates are added to latents.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
-    held = swap.routes.mediators([mediators] if isinstance(mediators, Site | str) else mediators)
-    alone, seed, n_random = held if split.each else (), split.seed, split.n_random
-    cases = [*((site,) for site in alone), held]
-    draws = [[swap.routes.others(case, held, (seed, i)) for i in range(n_random)] for case in cases]
+    if isinstance(mediators, Site | str):
+        mediators = [mediators]
+    together = swap.routes.mediators(mediators)
+    alone = together if split.each else ()
+    cases = [*((site,) for site in alone), together]
     names = (*map(str, alone), "all")
-    kinds = [
-        {site.component for site in case} for case in cases
-    ]  # of which a draw may borrow another
-    others = [{site.component for draw in several for site in draw} for several in draws]
-    borrowed = [name for name, own, drawn in zip(names, kinds, others, strict=True) if drawn - own]
-    noted = {"random_of_any_point": borrowed} if borrowed else {}
-    sums = swap.sums(
-        list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)]))
-    )
-    per_episode = partial(
-        np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1
-    )
+    draws: list[list[_Sites]] = []
+    borrowed: list[str] = []
+    for name, case in zip(names, cases, strict=True):
+        seeds = [(split.seed, i) for i in range(split.n_random)]
+        of_case = [swap.routes.draw_others(case, together, seed) for seed in seeds]
+        draws.append(of_case)
+        components = {site.component for site in case}
+        if any(site.component not in components for drawn in of_case for site in drawn):
+            borrowed.append(name)
+    controls = [drawn for of_case in draws for drawn in of_case if drawn]
+    sums = swap.sums(list(dict.fromkeys([*cases, *controls])))
+    random = np.array([[sums.shares(drawn) for drawn in of_case] for of_case in draws])
+    starts = range(0, len(sums.total), len(swap.rounds))
+    per_episode = partial(np.add.reduceat, indices=starts, axis=-1)
+    lost = [sums.lost[case] for case in cases]
+    brought = [sums.brought[case] for case in cases]
+    moved = [sums.moved[case] for case in cases]
+    n_random_sites = [max(map(len, of_case), default=0) for of_case in draws]
+    reason = ""
+    if sums.is_null:
+        reason = "there is no effect to mediate: the total effect of the cause is 0"
+    base_run, _ = swap.runs
+    settings = swap.settings | {"commit": base_run.commit}
+    settings |= {"n_random": split.n_random, "seed": split.seed}
+    if borrowed:
+        settings["random_of_any_point"] = borrowed
+    random = random.reshape(len(cases), split.n_random, 2)
+    causes = tuple(map(str, swap.causes))
     return MediationResult(
-        cause=tuple(map(str, swap.causes)),
+        cause=causes,
         outcome=swap.outcome.key,
         mediators=names,
         total=per_episode(sums.total),
-        lost=per_episode([sums.lost[case] for case in cases]),
-        brought=per_episode([sums.brought[case] for case in cases]),
-        moved=np.array([sums.moved[case] for case in cases]),
-        random=np.array([[sums.shares(d) for d in several] for several in draws]).reshape(
-            len(cases), n_random, 2
-        ),
-        n_random_sites=np.array([max(map(len, several), default=0) for several in draws]),
+        lost=per_episode(lost),
+        brought=per_episode(brought),
+        moved=np.array(moved),
+        random=random,
+        n_random_sites=np.array(n_random_sites),
         n_pairs=len(sums.total),
-        reason="there is no effect to mediate: the total effect of the cause is 0"
-        if sums.is_null
-        else "",
-        settings={
-            **swap.settings,
-            "commit": swap.runs[0].commit,
-            "n_random": n_random,
-            "seed": seed,
-            **noted,
-        },
-        participants=participants_of(swap.runs[0].episodes),
+        reason=reason,
+        settings=settings,
+        participants=participants_of(base_run.episodes),
     )
 
 
@@ -467,7 +482,7 @@ def effect_map(
     outcome: str | Outcome = "prediction",
     round: Rounds = "all",
 ) -> EffectMap:
-    """The share of the effect of ``sites`` that the residual stream carries, layer by position.
+    """Measure the share of the effect of ``sites`` that the residual stream carries, layer by position.
 
     Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
 
@@ -475,41 +490,46 @@ def effect_map(
         base, source, sites, outcome, round: as in :func:`mediate`.
     """
     swap = _Swap(model, base, source, sites, outcome, round)
-    layout, is_transformer = swap.layout, swap.routes.order is None
-    mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
-    named = "name some, interp.adapt(..., points=...)"
-    require(bool(mapped), f"not applicable: {model.name} has no points to map; {named}")
-    points = every_site(model, layout, mapped, None)
+    layout = swap.layout
+    components = ["resid_post"]
+    if swap.routes.order is not None:
+        components = [key for key in model.points if key != "latent"]
+    require(
+        bool(components),
+        f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)",
+    )
+    points = every_site(model, layout, components, None)
     plain, effect, (before, after) = swap.whole(points)
-    total, shape = float((effect**2).sum()), (-1, len(swap.rounds))
+    total = float((effect**2).sum())
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
-    positions = tuple(dict.fromkeys(place for several in places for place in several))
+    positions = tuple(dict.fromkeys(place for of_point in places for place in of_point))
     shares = np.full((len(points), len(positions)), np.nan)
-    cells, edits = [], {}
+    cells: list[tuple[int, int]] = []
+    edits: dict[str, list[Edit]] = {}
     for row, point in enumerate(points if total > 0 else ()):
         for place in places[row]:
             site = replace(point, position=place or None)
             if swap.routes.is_between(site):
-                cells.append((row, positions.index(place)))
                 value = site.read(after[point].flatten(0, 1), layout)
-                edits[str(site)] = [Edit(Place(site), value.unflatten(0, shape))]
+                by_round = value.unflatten(0, (-1, len(swap.rounds)))
+                edits[str(site)] = [Edit(Place(site), by_round)]
+                cells.append((row, positions.index(place)))
     if cells:
-        # The rounds of an edit are those of the base up to its layer.
-        known = {
-            Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points if runs_from(model)
-        }
+        known: dict[Site, Tensor] = {}
+        if runs_from(model):
+            # The rounds of an edit are those of the base up to its layer.
+            known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points}
         moved = swap.run(edits, known=known)[0] - plain
-        shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(
-            force=True
-        ) / total
-    names, causes = tuple(map(str, points)), tuple(map(str, swap.causes))
+        along = (moved * effect).sum((1, 2)).numpy(force=True)
+        for cell, size in zip(cells, along, strict=True):
+            shares[cell] = size / total
     return EffectMap(
-        causes,
-        swap.outcome.key,
-        names,
-        positions,
-        shares,
-        {**swap.settings, "n_pairs": len(effect)},
+        cause=tuple(map(str, swap.causes)),
+        outcome=swap.outcome.key,
+        points=tuple(map(str, points)),
+        positions=positions,
+        shares=shares,
+        settings={**swap.settings, "n_pairs": len(effect)},
     )
 
 
@@ -524,12 +544,11 @@ class _Sums:
     is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: _Sites) -> tuple[float, float]:
-        """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
+        """Return the shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
         if self.is_null or not case:
             return float("nan"), float("nan")
-        return tuple(
-            float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought)
-        )  # type: ignore
+        total = self.total.sum()
+        return float(self.lost[case].sum() / total), float(self.brought[case].sum() / total)
 
 
 class _Swap:
@@ -551,28 +570,20 @@ class _Swap:
             "with a fitted interp.stats.decoder.Decoder, or ask for outcome='latents'",
         )
         self.runs = paired_runs(model, base, source, "mediation")
-        self.layout = self.runs[0].layout
-        self.causes = resolve_places(sites, model, self.runs[0])
-        self.swap = [Edit(place, self.runs[1]) for place in self.causes]
-        self.rounds = select_rounds(round, self.runs[0].n_rounds)
-        self.settings = provenance(
-            model, rounds=self.rounds, decoded=self.outcome.decode is not None
+        base_run, source_run = self.runs
+        self.layout = base_run.layout
+        self.causes = resolve_places(sites, model, base_run)
+        self.swap = [Edit(place, source_run) for place in self.causes]
+        self.rounds = select_rounds(round, base_run.n_rounds)
+        is_decoded = self.outcome.decode is not None
+        self.settings = provenance(model, rounds=self.rounds, decoded=is_decoded)
+        self.routes = _Routes(
+            model=model,
+            layout=self.layout,
+            causes=[place.site for place in self.causes],
+            read="prediction" if self.outcome.key == "prediction" else "update",
+            order=_find_order(model, base_run),
         )
-        read = "prediction" if self.outcome.key == "prediction" else "update"
-        causes, order, stream = (
-            [place.site for place in self.causes],
-            None,
-            model.points.get("resid_post"),
-        )
-        if (
-            stream is None or stream.hook != COMPONENTS["resid_post"].hook
-        ):  # seen in a round, in the order computed
-            points = every_site(model, self.layout, list(model.points), None)
-            _, seen = passed(
-                model, Rows.of(self.runs[0], [0]).part(slice(1)), self.layout, watched=points
-            )
-            order = {site.hook: moment for moment, site in enumerate(seen)}
-        self.routes = _Routes(model, self.layout, causes, read, order)
 
     def run(
         self,
@@ -580,50 +591,69 @@ class _Swap:
         watched: Sequence[Site] = (),
         known: Mapping[Site, Tensor] | None = None,
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Outcomes ``[edit, row, value]`` of edits of the base's rounds, and what is then at the watched sites."""
-        on: dict[str, Any] = {
-            "readout": self.outcome,
-            "commit": "target",
-            "watched": watched,
-            "known": known or {},
-        }
-        found = run(Experiment(self.model, self.runs[0], edits, self.rounds, **on))
-        return found.values.flatten(1, 2), found.seen
+        """Run edits of the base's rounds.
+
+        Returns:
+            Outcomes ``[edit, row, value]``, and what is then at the watched sites.
+        """
+        effects = run(
+            Experiment(
+                model=self.model,
+                run=self.runs[0],
+                edits=edits,
+                rounds=self.rounds,
+                readout=self.outcome,
+                commit="target",
+                watched=watched,
+                known=known or {},
+            )
+        )
+        return effects.values.flatten(1, 2), effects.seen
 
     def whole(
         self, watched: Sequence[Site]
     ) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Outcomes ``[row, value]`` without the swap, its effect on them, and what is then at the watched sites."""
+        """Return outcomes ``[row, value]`` without the swap, its effect, and what is at the watched sites."""
         (plain, swapped), seen = self.run({"nothing": [], "swap": self.swap}, watched)
         return plain, swapped - plain, seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
-        """The effect of the swap, whole and with every set of sites held."""
+        """Measure the effect of the swap, whole and with every set of sites held."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         plain, effect, (before, after) = self.whole(every)
-        changed = {
-            s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True)
-            for s in every
-        }
-        lost, brought, moved = {}, {}, {}
+        changed: dict[Site, NDArray[np.bool_]] = {}
+        for site in every:
+            is_same = torch.isclose(after[site], before[site]).flatten(2).all(2)
+            changed[site] = ~is_same.flatten().numpy(force=True)
+        lost: dict[_Sites, NDArray[Any]] = {}
+        brought: dict[_Sites, NDArray[Any]] = {}
+        moved: dict[_Sites, float] = {}
         for case in sets:
-            frozen, alone = (
-                [Edit.of(site, values[site]) for site in case] for values in (before, after)
-            )
-            direct, indirect = (
-                self.run({"direct": [*self.swap, *frozen], "indirect": alone})[0] - plain
-            )
-            lost[case], brought[case] = (
-                _product(effect - direct, effect),
-                _product(indirect, effect),
-            )
+            freeze = [Edit.of(site, before[site]) for site in case]
+            carry = [Edit.of(site, after[site]) for site in case]
+            values, _ = self.run({"direct": [*self.swap, *freeze], "indirect": carry})
+            direct, indirect = values - plain
+            lost[case] = _product(effect - direct, effect)
+            brought[case] = _product(indirect, effect)
             moved[case] = float(np.any([changed[site] for site in case], axis=0).mean())
         total = _product(effect, effect)
-        rounding = (
-            _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * float(plain.abs().max())
-        )
-        return _Sums(total, lost, brought, moved, bool(np.sqrt(total.mean()) <= rounding))
+        epsilon = torch.finfo(self.runs[0].latents.dtype).eps
+        rounding = _ROUNDING * epsilon * float(plain.abs().max())
+        is_null = bool(np.sqrt(total.mean()) <= rounding)
+        return _Sums(total=total, lost=lost, brought=brought, moved=moved, is_null=is_null)
+
+
+def _find_order(model: Machine, run: Rollout) -> dict[str, int] | None:
+    """Return when a round computes each hook point, as is seen in one round; None for a transformer."""
+    stream = model.points.get("resid_post")
+    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
+        return None
+    points = every_site(model, run.layout, list(model.points), None)
+    row = Rows.of(run, [0]).part(slice(1))
+    _, activations = passed(model, row, run.layout, watched=points)
+    return {site.hook: moment for moment, site in enumerate(activations)}
 
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
+    """Return the scalar products of rows."""
     return np.asarray((x * y).sum(1).numpy(force=True))

@@ -86,13 +86,15 @@ class Writer:
         round: Rounds = "all",
         ridge: float = 0.0,
     ) -> Writer:
-        """Fit on a rollout, whose episodes should be others than those that are moved.
+        """Fit a writer on a rollout, whose episodes should be others than those that are moved.
 
         Args:
             values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
             keys: of those that are decoded together.
             sites: "latent" for what a round reads, "latent@h+c" or ["latent@h", "latent@c"] for some channels of it, a
                 site of the residual stream, or a point of another machine.
+            round: an int, a slice, a list or "all": the rounds that are fitted on.
+            ridge: the penalty of the decoder.
         """
         place = resolve_one(sites, model, run.layout)
         require(
@@ -100,33 +102,26 @@ class Writer:
             "a variable is moved in what is carried, in the residual stream or in a plain vector, not at "
             f"{str(place)!r}, inside a head or along several axes",
         )
-        shape = run.n_episodes, run.n_rounds
-        for key in non_empty("keys", keys, "a variable"):
-            require_known("variable", key, values, limit=40)
-            got = array_of(key, values[key], finite=True).shape
-            require(
-                got[:2] == shape,
-                f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {got}",
-            )
-        require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
+        _require_variables(run, values, non_empty("keys", keys, "a variable"))
         number("ridge", ridge, 0)
-        at = select_rounds(round, run.n_rounds)
-        decoded = np.concatenate([flat(values[key][:, at]) for key in keys], -1)
-        held = None
+        rounds = select_rounds(round, run.n_rounds)
+        target = np.concatenate([flat(values[key][:, rounds]) for key in keys], -1)
+        used = None
         if place.kind.axes == "latent":
-            activation = _carried(run.latents[:, at], place, run.layout)
-            mask = carried_mask(model)[place.index(run.layout)[1]].reshape(-1, activation.shape[-1])
-            mask = mask[: activation.shape[-2]]
-            held = None if bool(mask.all()) else mask
-            # How far a cache is written says which round it is: it is neither read nor moved.
-            activation = activation if held is None else activation * held
+            activation = _read_carried(run.latents[:, rounds], place, run.layout)
+            used = _find_used(model, place, run.layout, tuple(activation.shape[-2:]))
+            if used is not None:
+                # How far a cache is written says which round it is: it is neither read nor moved.
+                activation = activation * used
         else:
-            _, _, cache = replay(model, run, rounds=at, names_filter=[place.hook])
-            rows = cache[place.hook].flatten(0, 1)[place.index(run.layout)]
-            activation = rows.reshape(run.n_episodes, len(at), -1, rows.shape[-1])
-        shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
-        size = activation.shape[-2], activation.shape[-1]
-        return cls(place, shapes, size, Decoder.fit(activation, decoded, ridge=ridge), held=held)
+            activation = _read_point(model, run, place, rounds)
+        return cls(
+            site=place,
+            shapes={key: tuple(np.shape(values[key])[2:]) for key in keys},
+            size=(activation.shape[-2], activation.shape[-1]),
+            decoder=Decoder.fit(activation, target, ridge=ridge),
+            held=used,
+        )
 
     @classmethod
     def of_state(
@@ -139,17 +134,19 @@ class Writer:
         sites: Site | str | Sequence[Site | str] = "latent",
         ridge: float = RIDGE,
     ) -> Writer:
-        """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
-        :func:`decodable` beside it, in what is carried or in some channels of it (``sites="latent@h"``).
+        """Fit a writer of the carried variables that an algorithm's memory is made of.
+
+        These are the first, and those that are :func:`decodable` beside it, in what is carried or in some channels of
+        it (``sites="latent@h"``).
         """
-        nothing = f"{algorithm.name} carries nothing from round to round"
-        require(bool(algorithm.state), f"{nothing}, so no latent can hold it")
+        require(
+            bool(algorithm.state),
+            f"{algorithm.name} carries nothing from round to round, so no latent can hold it",
+        )
         values = algorithm.run(episodes)
-        made_of = [
-            k
-            for k in algorithm.state
-            if not algorithm.memory or algorithm.memory in algorithm.downstream([k])
-        ]
+        made_of = list(algorithm.state)
+        if algorithm.memory:
+            made_of = [key for key in made_of if algorithm.memory in algorithm.downstream([key])]
         place = resolve_one(sites, model, run.layout)
         keys = decodable(run, values, made_of, sites=place, ridge=ridge)
         return cls.fit(model, run, values, keys, place, ridge=ridge)
@@ -157,36 +154,43 @@ class Writer:
     def step(
         self, changes: Mapping[str, ArrayLike], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
-        """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
+        """Return how the activation moves where variables change.
+
+        Args:
+            changes: by key, each of a shape that broadcasts to ``[episode, round, *shape of the variable]``.
+            shape: (episodes, rounds).
+        """
         for key in changes:
             require_known("variable of this writer", key, self.shapes)
-        parts = []
-        for key, of in self.shapes.items():
-            given, wanted = array_of(key, changes.get(key, 0), finite=True), (*shape, *of)
-            with theirs(
-                f"the variable has shape {wanted}; by[{key!r}] has shape {given.shape}",
-                of=ValueError,
-            ):
-                parts.append(np.broadcast_to(given, wanted))
-        change = torch.from_numpy(np.concatenate([flat(part) for part in parts], -1))
-        step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
-        return (
-            step
-            if self.apart is None
-            else step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
-        )
+        parts: list[NDArray[np.float64]] = []
+        for key, of_variable in self.shapes.items():
+            change = array_of(key, changes.get(key, 0), finite=True)
+            wanted = (*shape, *of_variable)
+            message = f"the variable has shape {wanted}; by[{key!r}] has shape {change.shape}"
+            with theirs(message, of=ValueError):
+                parts.append(flat(np.broadcast_to(change, wanted)))
+        still = torch.zeros(*shape, *self.size, dtype=torch.float64)
+        step = self.decoder.move(still, torch.from_numpy(np.concatenate(parts, -1)))
+        if self.apart is None:
+            return step
+        distance = step.flatten(2).norm(dim=-1)
+        return distance[..., None, None] * self.apart
 
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
-        """The decoded variables, by key, each ``[*batch, ...]``."""
+        """Return the decoded variables, by key, each ``[*batch, ...]``."""
         shape = tuple(activation.shape)
         require(
             shape[-2:] == self.size,
             f"the activation must end in {list(self.size)}, got shape {shape}",
         )
         decoded = self.decoder(activation).numpy(force=True)
-        ends = np.cumsum([np.prod(of, dtype=int) for of in self.shapes.values()])
-        parts = zip(self.shapes.items(), np.split(decoded, ends[:-1], axis=-1), strict=True)
-        return {key: part.reshape(*decoded.shape[:-1], *of) for (key, of), part in parts}
+        variables: dict[str, NDArray[np.float64]] = {}
+        start = 0
+        for key, of_variable in self.shapes.items():
+            end = start + int(np.prod(of_variable, dtype=int))
+            variables[key] = decoded[..., start:end].reshape(*decoded.shape[:-1], *of_variable)
+            start = end
+        return variables
 
     @property
     def fills(self) -> bool:
@@ -195,34 +199,66 @@ class Writer:
         return basis.shape[1] >= free
 
     def _moved(self) -> tuple[Tensor, int]:
-        """An orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are to move in."""
-        steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
+        """Return an orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are."""
+        steps = torch.cat([linear.steps for linear in self.decoder.maps]).double().cpu()
         basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
-        return basis[:, sizes > 1e-9 * sizes.max()], len(basis) if self.held is None else int(
-            self.held.sum()
-        )
+        is_move = sizes > 1e-9 * sizes.max()
+        n_free = len(basis) if self.held is None else int(self.held.sum())
+        return basis[:, is_move], n_free
 
     def placebo(self, seed: int = 0) -> Writer:
-        """The control: every move goes equally far, but along one random direction, orthogonal to all of its own."""
-        basis, free = self._moved()
+        """Return the control: every move goes equally far, along one random direction orthogonal to all of its own."""
+        basis, n_free = self._moved()
         require(
-            basis.shape[1] < free,
-            f"what is decoded at {str(self.site)!r} fills its {free} dimensions; decode fewer variables there",
+            basis.shape[1] < n_free,
+            f"what is decoded at {str(self.site)!r} fills its {n_free} dimensions; decode fewer variables there",
         )
-        drawn = torch.from_numpy(np.random.default_rng(seed).standard_normal(len(basis)))
+        generator = np.random.default_rng(seed)
+        drawn = torch.from_numpy(generator.standard_normal(len(basis)))
         if self.held is not None:
             drawn = drawn * self.held.flatten().cpu()
-        apart = drawn - basis @ (basis.T @ drawn)
-        return replace(self, apart=(apart / apart.norm()).reshape(self.size))
+        direction = drawn - basis @ (basis.T @ drawn)
+        unit = direction / direction.norm()
+        return replace(self, apart=unit.reshape(self.size))
 
 
-def _carried(
+def _require_variables(run: Rollout, values: Values, keys: Sequence[str]) -> None:
+    """Raise unless every key is a variable with a number for each round of the run, and none comes twice."""
+    shape = run.n_episodes, run.n_rounds
+    for key in keys:
+        require_known("variable", key, values, limit=40)
+        given = array_of(key, values[key], finite=True).shape
+        require(
+            given[:2] == shape,
+            f"{key} must be [episode, round, ...] = {[*shape, '...']}, got {given}",
+        )
+    require(len(set(keys)) == len(keys), f"keys name a variable twice: {', '.join(keys)}")
+
+
+def _find_used(
+    model: Machine, place: Site, layout: RoundLayout, size: tuple[int, ...]
+) -> Tensor | None:
+    """Return which numbers of what is carried at a place mean something, ``[row, width]``; None where all do."""
+    mask = carried_mask(model)[place.index(layout)[1]].reshape(-1, size[-1])
+    mask = mask[: size[-2]]
+    return None if bool(mask.all()) else mask
+
+
+def _read_point(
+    model: Machine, run: Rollout, place: Site, rounds: Sequence[int]
+) -> Float[Tensor, "episode round row width"]:
+    """Return the activation at a hook point of some rounds."""
+    _, _, cache = replay(model, run, rounds=rounds, names_filter=[place.hook])
+    rows = place.read(cache[place.hook].flatten(0, 1), run.layout)
+    return rows.reshape(run.n_episodes, len(rounds), -1, rows.shape[-1])
+
+
+def _read_carried(
     latents: Tensor, place: Site, layout: RoundLayout
 ) -> Float[Tensor, "episode round row width"]:
-    """Of what is carried, all or some rows."""
-    return place.read(latents.flatten(0, 1), layout).reshape(
-        *latents.shape[:2], -1, latents.shape[-1]
-    )
+    """Return all or some rows of what is carried."""
+    rows = place.read(latents.flatten(0, 1), layout)
+    return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
 
 
 @checked
@@ -234,11 +270,16 @@ def decodable(
     sites: Site | str | Sequence[Site | str] = "latent",
     ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """The variables of ``keys`` that the latents hold, or the rows of them that ``sites`` names ("latent@h").
+    """Return the variables that the latents hold, or the rows of them that ``sites`` names ("latent@h").
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
     and scored on the other.
+
+    Args:
+        values: variables of an algorithm on the run's episodes, ``[episode, round, ...]``.
+        keys: those that are tried, in order.
+        ridge: the penalty of the decoders.
     """
     require(
         run.n_episodes >= 4,
@@ -249,22 +290,29 @@ def decodable(
         place.kind.axes == "latent",
         f"what is carried is decoded at 'latent', not at {str(place)!r}",
     )
-    latents, half = _carried(run.latents[:, :-1], place, run.layout), run.n_episodes // 2
-    kept = non_empty("keys", keys, "a variable")[:1]
-    require_known("variable", kept[0], values, limit=40)
-    for key in keys[1:]:
+    latents = _read_carried(run.latents[:, :-1], place, run.layout)
+    first, *others = non_empty("keys", keys, "a variable")
+    require_known("variable", first, values, limit=40)
+    decoded = [first]
+    for key in others:
         target = flat(values[key])
-        others = torch.from_numpy(np.concatenate([flat(values[k]) for k in kept], -1)).unsqueeze(-2)
-        fits = [
-            (x, Decoder.fit(x[:half], target[:half], ridge=ridge))
-            for x in (others.to(latents), latents)
-        ]
-        off = [decode(x[half:]).numpy(force=True) - target[half:] for x, decode in fits]
-        guessed, missed = (float((of**2).sum()) for of in off)
-        varies = float(((target[half:] - target[half:].mean((0, 1))) ** 2).sum())
+        known = np.concatenate([flat(values[earlier]) for earlier in decoded], -1)
+        guess = torch.from_numpy(known).unsqueeze(-2).to(latents)
+        guessed = _half_error(guess, target, ridge)
+        missed = _half_error(latents, target, ridge)
+        scored = target[run.n_episodes // 2 :]
+        varies = float(((scored - scored.mean((0, 1))) ** 2).sum())
         if guessed > RANK * varies and missed <= (1 - _HELD) * guessed:
-            kept.append(key)
-    return tuple(kept)
+            decoded.append(key)
+    return tuple(decoded)
+
+
+def _half_error(x: Tensor, target: NDArray[np.float64], ridge: float) -> float:
+    """Return the squared error on the second half of the episodes of a decoder fitted on the first half."""
+    half = len(target) // 2
+    decoder = Decoder.fit(x[:half], target[:half], ridge=ridge)
+    error = decoder(x[half:]).numpy(force=True) - target[half:]
+    return float((error**2).sum())
 
 
 @checked
@@ -290,36 +338,40 @@ def move(
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
     require(len(by) == 1, f"one variable is moved at a time; by= holds {', '.join(by) or 'none'}")
-    ((variable, asked),) = by.items()
+    ((variable, change),) = by.items()
     require_known("variable of this writer", variable, writer.shapes)
     base = run_of(model, episodes, "moving the state")
-    at = select_rounds(round, base.n_rounds)
-    state, inputs = algorithm.at(algorithm.run(base.episodes), at)
-    before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
-    edits = {
-        variable: [
-            Edit.of(writer.site, writer.step({variable: asked}, pairs).to(base.latents), add=True)
-        ]
-    }
-    for key in wants or ():
+    rounds = select_rounds(round, base.n_rounds)
+    step = writer.step({variable: change}, (base.n_episodes, len(rounds))).to(base.latents)
+    state, inputs = algorithm.at(algorithm.run(base.episodes), rounds)
+    before = of_rounds(algorithm, base.episodes, rounds)
+    if wants is None:
+        wants = by if variable in before else {}
+    for key in wants:
         algorithm.variable(key)
-    moved = ({variable: asked} if variable in before else {}) if wants is None else wants
     with theirs("wants= holds what is no change of its variable: {error}", of=ValueError):
-        sums = {
-            key: before[key] + array_of(key, added, finite=True) for key, added in moved.items()
+        moved = {
+            key: before[key] + array_of(key, added, finite=True) for key, added in wants.items()
         }
-        wanted = algorithm.step(state, inputs, sums)[1]
-    settings = {
-        "decoded": list(writer.shapes),
-        "placebo": writer.apart is not None,
-        "commit": base.commit,
-    }
-    return graded(model, base, edits, at, outcome, algorithm, (before, wanted), **settings)
+        _, wanted = algorithm.step(state, inputs, moved)
+    return graded(
+        model,
+        base,
+        edits={variable: [Edit.of(writer.site, step, add=True)]},
+        rounds=rounds,
+        outcome=outcome,
+        algorithm=algorithm,
+        counterfactual=(before, wanted),
+        decoded=list(writer.shapes),
+        placebo=writer.apart is not None,
+        commit=base.commit,
+    )
 
 
 def flat(x: NDArray[Any]) -> NDArray[np.float64]:
-    """Values ``[episode, round, ...]`` with all of their numbers in one axis."""
-    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
+    """Return values ``[episode, round, ...]`` with all of their numbers in one axis."""
+    n_numbers = int(np.prod(x.shape[2:]))
+    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], n_numbers)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -336,9 +388,9 @@ class StepResult(Tabulated):
     participants: Any = None
 
     def r2(self, seed: int = 0) -> Interval:
-        """The step R2 with its 95 % interval over episodes."""
-        sums = self.missed.sum(1), self.varied.sum(1)
-        return ratio_interval(*sums, seed=seed, participants=self.participants).complement
+        """Return the step R2 with its 95 % interval over episodes."""
+        missed, varied = self.missed.sum(1), self.varied.sum(1)
+        return ratio_interval(missed, varied, seed=seed, participants=self.participants).complement
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,75 +409,73 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """What the algorithm makes of the state before, and of its own values of variables that were not decoded."""
+        """Return what the algorithm makes of the state before, with its own values of what was not decoded."""
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         require(
             set(self.shapes) <= set(algorithm.state),
             f"{algorithm.name} carries {carried} from round to round; the writer reads {', '.join(self.shapes)}",
         )
         values = algorithm.run(self.episodes)
-        state = {
-            **{key: values[key][:, list(self.rounds)] for key in algorithm.state},
-            **self.before,
-        }
-        for i in range(self.horizon):
-            _, inputs = algorithm.at(values, [t + i for t in self.rounds])
+        state = {key: values[key][:, list(self.rounds)] for key in algorithm.state}
+        state |= self.before
+        for lag in range(self.horizon):
+            _, inputs = algorithm.at(values, [t + lag for t in self.rounds])
             state, _ = algorithm.step(state, inputs)
         return {key: state[key] for key in self.shapes}
 
-    def under(self, algorithm: Algorithm) -> StepResult:
-        """How much of the algorithm's step the model makes, each variable in units of its own steps."""
-        goal, missed, varied = self.goal(algorithm), np.zeros(()), np.zeros(())
+    def _sum_squares(
+        self, algorithm: Algorithm
+    ) -> tuple[Float[np.ndarray, "episode round"], Float[np.ndarray, "episode round"]]:
+        """Return what the model misses of the algorithm's steps, and how these vary, as in :class:`StepResult`."""
+        goal = self.goal(algorithm)
+        missed: NDArray[Any] = np.zeros(())
+        varied: NDArray[Any] = np.zeros(())
         for key in self.shapes:
             steps = flat(goal[key] - self.before[key])
             unit = float(np.sqrt((steps**2).mean())) or 1.0
-            missed = missed + (flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
-            varied = varied + (((steps - steps.mean(0)) / unit) ** 2).sum(-1) * len(steps) / max(
-                len(steps) - 1, 1
-            )
-        whose, keys = participants_of(self.episodes), " + ".join(self.shapes)
-        r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=whose).complement
-        row = {
-            "state": keys,
-            "horizon": self.horizon,
-            "r2": r2.estimate,
-            "low": r2.low,
-            "high": r2.high,
-        }
+            error = flat((self.after[key] - goal[key]) / unit)
+            spread = (steps - steps.mean(0)) / unit
+            n = len(steps)
+            missed = missed + (error**2).sum(-1)
+            varied = varied + (spread**2).sum(-1) * n / max(n - 1, 1)
+        return missed, varied
+
+    def under(self, algorithm: Algorithm) -> StepResult:
+        """Return how much of the algorithm's step the model makes, each variable in units of its own steps."""
+        missed, varied = self._sum_squares(algorithm)
+        players, keys = participants_of(self.episodes), " + ".join(self.shapes)
+        r2 = ratio_interval(missed.sum(1), varied.sum(1), participants=players).complement
+        row = {"state": keys, "horizon": self.horizon}
+        row |= {"r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "One round" if self.horizon == 1 else f"{self.horizon} rounds"
-        spread = np.where(
-            varied.sum(0) > 0, varied.sum(0), np.nan
-        )  # a round in which nothing varies has no R2
+        by_round = varied.sum(0)
+        spread = np.where(by_round > 0, by_round, np.nan)  # where nothing varies there is no R2
         line = over({"round started from": self.rounds}, {"step R2": 1 - missed.sum(0) / spread})
+        axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
+        chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
         return StepResult(
             sentence=f"{on} on, the model makes the algorithm's step of the decoded {keys} with R2 {r2}.",
             table=pd.DataFrame([row]),
-            picture=lambda figures: figures.curves(
-                line, x="round started from", ylabel=f"R2 of {keys}"
-            ),
-            settings={
-                **self.settings,
-                "algorithm": algorithm.key,
-                "parameters": dict(algorithm.parameters),
-            },
+            picture=lambda figures: figures.curves(line, **axes),
+            settings=self.settings | chosen,
             missed=missed,
             varied=varied,
-            participants=whose,
+            participants=players,
         )
 
     def left(self, algorithm: Algorithm) -> float:
-        """Share of the model's own steps that the algorithm does not say; it can exceed 1."""
-        goal = self.goal(
-            algorithm
-        )  # every variable in units of the model's own steps, of which those that move count
-        units = {
-            key: float(((self.after[key] - self.before[key]) ** 2.0).mean()) for key in self.shapes
-        }
-        missed = sum(
-            float(((self.after[key] - goal[key]) ** 2).mean() / (of or 1.0))
-            for key, of in units.items()
-        )
-        return missed / n if (n := sum(map(bool, units.values()))) else float("nan")
+        """Return the share of the model's own steps that the algorithm does not say; it can exceed 1.
+
+        Every variable counts in units of the model's own steps, and those that move count in the mean.
+        """
+        goal = self.goal(algorithm)
+        missed, n_moving = 0.0, 0
+        for key in self.shapes:
+            size = float(((self.after[key] - self.before[key]) ** 2.0).mean())
+            error = float(((self.after[key] - goal[key]) ** 2).mean() / (size or 1.0))
+            missed += error
+            n_moving += bool(size)
+        return missed / n_moving if n_moving else float("nan")
 
 
 @checked
@@ -453,22 +503,27 @@ def transition(
     )
     base = run_of(model, episodes, "moving the state")
     rounds = select_rounds(round, base.n_rounds)
+    last = base.n_rounds - horizon
     require(
-        horizon >= 1 and max(rounds) <= base.n_rounds - horizon,
-        f"rounds {list(rounds)} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last "
-        f"one to start from is {base.n_rounds - horizon}",
+        horizon >= 1 and max(rounds) <= last,
+        f"rounds {rounds} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last one to start "
+        f"from is {last}",
     )
-    shape, latents = (base.n_episodes, len(rounds)), base.latents[:, list(rounds)].double()
+    latents = base.latents[:, rounds].double()
     left = base.latents[:, [t + horizon for t in rounds]]  # the rollout has run on from there
     if by is not None:
-        moved = _carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
-        flat = latents.flatten(0, 1)
-        latents = write(
-            flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)
-        ).unflatten(0, shape)
+        shape = base.n_episodes, len(rounds)
+        moved = _read_carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
+        rows = latents.flatten(0, 1)
+        new = moved.reshape(site.read(rows, base.layout).shape)
+        latents = write(rows, site, base.layout, new).unflatten(0, shape)
         left = run_on(model, base, rounds, horizon, latents).carried[0, :, :, 0]
-    before, after = (writer.read(_carried(x, site, base.layout)) for x in (latents, left))
-    settings = provenance(model, rounds=list(rounds), moved=sorted(by or ()))
     return Transition(
-        base.episodes, tuple(rounds), horizon, dict(writer.shapes), before, after, settings
+        episodes=base.episodes,
+        rounds=tuple(rounds),
+        horizon=horizon,
+        shapes=dict(writer.shapes),
+        before=writer.read(_read_carried(latents, site, base.layout)),
+        after=writer.read(_read_carried(left, site, base.layout)),
+        settings=provenance(model, rounds=rounds, moved=sorted(by or ())),
     )

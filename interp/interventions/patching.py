@@ -415,18 +415,21 @@ def of_pair(
             update=measure.needs_update,
         )
     )
+    of_base = measure.measure(pair.readout(base), pair)
+    of_source = measure.measure(pair.readout(source), pair)
+    settings = provenance(pair.model, commit=pair.clean.commit, counted=pair.counted)
     return PatchingResult(
         sites=tuple(cells),
         values=effects.values[:, :, 0, 0],
-        base=measure.measure(pair.readout(base), pair),
-        source=measure.measure(pair.readout(source), pair),
+        base=of_base,
+        source=of_source,
         metric=measure.key,
         unit=measure.unit,
         direction=direction,
         round=pair.round,
         read_round=pair.read_round,
         propagate=propagate,
-        settings=provenance(pair.model, commit=pair.clean.commit, counted=pair.counted),
+        settings=settings,
         participants=participants_of(pair.clean_episodes),
     )
 

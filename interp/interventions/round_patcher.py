@@ -39,14 +39,14 @@ _READ_LATER = ("resid_pre", "k", "v")
 def _activations(
     model: Machine, run: Rollout, round: int, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Activations of one round: ``name -> [episode, ...]``."""
+    """Return activations of one round: ``name -> [episode, ...]``."""
     _, _, cache = replay(model, run, rounds=round, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
 
 
 @dataclass(frozen=True)
 class _Patched:
-    """What the cells with some indices gave at their round.
+    """The results of the cells with some indices at their round.
 
     Attributes:
         predictions: rows ordered cell by cell, ``[cell * episode, ...]``.
@@ -72,73 +72,78 @@ class RoundPatcher:
     def __init__(
         self, model: Machine, run: Rollout, round: int, source: Rollout, *, update: bool
     ) -> None:
-        self.model, self.run, self.round, self.source, self.update = (
-            model,
-            run,
-            round,
-            source,
-            update,
-        )
+        self.model = model
+        self.run = run
+        self.round = round
+        self.source = source
+        self.update = update
         self.base, self.latents = run.fed.at(round), run.latents[:, round]
-        self.chunk = self.base.at_once(
-            _CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR
-        )
+        on_cpu = run.tokens.device.type == "cpu"
+        self.chunk = self.base.at_once(_CHUNK_CPU if on_cpu else _CHUNK_ACCELERATOR)
         self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
-            self.n_layers, points = (
-                self.transformer.config.n_layers,
-                ("hook_resid_pre", "attn.hook_k", "attn.hook_v"),
-            )
-            names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
-            self.known = _activations(
-                model, run, round, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"]
-            )
+            self.n_layers = self.transformer.config.n_layers
+            names = [f"blocks.{self.n_layers - 1}.hook_resid_post"]
+            for layer in range(self.n_layers):
+                for point in ("hook_resid_pre", "attn.hook_k", "attn.hook_v"):
+                    names.append(f"blocks.{layer}.{point}")
+            self.known = _activations(model, run, round, names)
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
-        layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
-        source, base = (
-            _activations(self.model, run, self.round, hooks) for run in (self.source, self.run)
-        )
-        placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
-        starts = [
-            layout.position(str(cell.position)) if at else 0
-            for cell, at in zip(cells, placed, strict=True)
-        ]
-
-        read = {
-            layout.predict_position,
-            layout.update_position if self.update else layout.predict_position,
-        }
-
-        def idle(cell: Site, start: int, at: bool) -> bool:
-            # What acts after the last layer has read other positions does so where it is read, or not at all.
-            late = at and cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER
-            if (at and start >= self.end) or (late and start not in read):
-                return True
-            return torch.equal(*(cell.read(of[cell.hook], layout) for of in (source, base)))
-
-        same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
-        if same:
-            predictions, latents = (
-                self.run.predictions[:, self.round],
-                self.run.latents[:, self.round + 1],
-            )
-            yield _Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
-        by_hook: dict[str, list[int]] = {}
+        layout = self.run.layout
+        hooks = list(dict.fromkeys(cell.hook for cell in cells))
+        source = _activations(self.model, self.source, self.round, hooks)
+        base = _activations(self.model, self.run, self.round, hooks)
+        starts = [self._find_start(cell) for cell in cells]
         # Cells before the first layer are run from the tokens on.
         depths = [-1 if cell.layer is None else cell.layer for cell in cells]
-        for i in sorted(set(range(len(cells))) - set(same), key=lambda i: (depths[i], starts[i])):
-            by_hook.setdefault(cells[i].hook, []).append(i)
-        for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
+        idle: list[int] = []
+        by_hook: dict[str, list[int]] = {}
+        for i in sorted(range(len(cells)), key=lambda i: (depths[i], starts[i])):
+            cell = cells[i]
+            new, old = source[cell.hook], base[cell.hook]
+            is_equal = torch.equal(cell.read(new, layout), cell.read(old, layout))
+            if is_equal or self._is_unread(cell):
+                idle.append(i)
+            else:
+                by_hook.setdefault(cell.hook, []).append(i)
+        if idle:
+            n = len(idle)
+            predictions = self.run.predictions[:, self.round]
+            latents = self.run.latents[:, self.round + 1]
+            yield _Patched(sorted(idle), tile(predictions, n), tile(latents, n), idle=True)
+        size = max(1, self.chunk // len(self.latents))
+        for indices in _packed(list(by_hook.values()), size):
             patches = _Patches([cells[i] for i in indices], source, layout)
             if self.transformer is None or depths[indices[0]] < 0:
-                yield self._whole(
-                    indices, self.base.each(partial(tile, times=len(indices))), patches
-                )
+                rows = self.base.each(partial(tile, times=len(indices)))
+                yield self._whole(indices, rows, patches)
             else:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
+
+    def _is_placed(self, cell: Site) -> bool:
+        """Return whether a cell is at one of a transformer's positions."""
+        return self.transformer is not None and cell.position in self.run.layout.labels
+
+    def _find_start(self, cell: Site) -> int:
+        """Return the first position that a cell changes."""
+        return self.run.layout.position(str(cell.position)) if self._is_placed(cell) else 0
+
+    def _is_unread(self, cell: Site) -> bool:
+        """Return whether nothing that is read depends on a cell."""
+        if not self._is_placed(cell):
+            return False
+        layout, start = self.run.layout, self._find_start(cell)
+        if start >= self.end:
+            return True
+        # What acts after the last layer has read other positions does so where it is read, or not at all.
+        is_late = cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER
+        read = {layout.predict_position}
+        if self.update:
+            read.add(layout.update_position)
+        return is_late and start not in read
 
     def _chunk(
         self,
@@ -147,24 +152,28 @@ class RoundPatcher:
         patches: _Patches,
         starts: list[int],
     ) -> _Patched:
-        """Layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
+        """Run layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
         start = min(*starts, read)
-        before, order = tile(self.latents, n), []
+        window = (start, self.end)
+        before = tile(self.latents, n)
+        order: list[int] = []
         with torch.no_grad():
-            resid, quiet = self._resid(0, 0)[:, start : self.end], model.is_quiet()
+            is_quiet = model.is_quiet()
+            resid = self._resid(0, 0)[:, start : self.end]
             for layer in range(self.n_layers):
                 here = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
-                early = [i for i in here if quiet and patches.cells[i].component == "resid_pre"]
+                early: list[int] = []
+                if is_quiet:
+                    early = [i for i in here if patches.cells[i].component == "resid_pre"]
                 if early:
-                    own = self._resid(layer, len(early))[:, start : self.end]
-                    own = patches.of(early).write(
-                        patches.cells[early[0]].hook, (start, self.end), own
-                    )
-                    resid = torch.cat([resid, own])
-                last = layer == self.n_layers - 1
+                    joining = self._resid(layer, len(early))[:, start : self.end]
+                    hook = patches.cells[early[0]].hook
+                    patched = patches.of(early).write(hook, window, joining)
+                    resid = torch.cat([resid, patched])
                 if len(resid):
-                    n_read = self.end - read if last and quiet else None
+                    is_last = layer == self.n_layers - 1
+                    n_read = self.end - read if is_last and is_quiet else None
                     past = self._past(layer, start, len(resid) // len(self.latents))
                     resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
                 late = [i for i in here if i not in early]
@@ -172,14 +181,12 @@ class RoundPatcher:
                     after = self._after(model, layer, patches.of(late), [starts[i] for i in late])
                     resid = torch.cat([resid, after[:, self.end - resid.shape[1] : self.end]])
                 order += early + late
+            ordered = [indices[i] for i in order]
             if not self.update:
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
-                return _Patched(
-                    [indices[i] for i in order],
-                    prediction,
-                    tile(self.run.latents[:, self.round + 1], n),
-                )
+                latents = tile(self.run.latents[:, self.round + 1], n)
+                return _Patched(ordered, prediction, latents)
             whole = self._resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
@@ -187,22 +194,19 @@ class RoundPatcher:
             tokens = rows.tokens
             if self.run.commit == "own":
                 tokens = layout.commit(tokens, layout.choose(output.prediction))
-            indices = [indices[i] for i in order]
             if torch.equal(tokens, rows.tokens):
-                return _Patched(
-                    indices, output.prediction, model.write(before, output.update, rows.slots)
-                )
-        return self._whole(indices, replace(rows, tokens=tokens), patches.of(order))
+                latents = model.write(before, output.update, rows.slots)
+                return _Patched(ordered, output.prediction, latents)
+        return self._whole(ordered, replace(rows, tokens=tokens), patches.of(order))
 
     def _after(
         self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
     ) -> Float[Tensor, "row pos d_model"]:
-        """The residual stream after a layer with cells: the base's, but where they can change it."""
-        spreads = any(
-            cell.position is None or cell.component in _READ_LATER for cell in patches.cells
-        )
-        start, stop = min(starts), self.end if spreads else max(starts) + 1
-        n = len(patches.cells)
+        """Return the residual stream after a layer with cells: the base's, but where they can change it."""
+        cells, start = patches.cells, min(starts)
+        spreads = any(cell.position is None or cell.component in _READ_LATER for cell in cells)
+        stop = self.end if spreads else max(starts) + 1
+        n = len(cells)
         with model.hooks(fwd_hooks=patches.hooks((start, stop))):
             resid = self._resid(layer, n)[:, start:stop]
             resid = model.run_from(resid, layer, layer + 1, past=self._past(layer, start, n))
@@ -212,23 +216,21 @@ class RoundPatcher:
         return after
 
     def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
-        """Copies of the base's residual stream before a layer, or after the last."""
-        last = layer == self.n_layers
-        return tile(
-            self.known[f"blocks.{layer - last}.hook_resid_{'post' if last else 'pre'}"], times
-        )
+        """Return copies of the base's residual stream before a layer, or after the last."""
+        if layer == self.n_layers:
+            return tile(self.known[f"blocks.{layer - 1}.hook_resid_post"], times)
+        return tile(self.known[f"blocks.{layer}.hook_resid_pre"], times)
 
     def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
-        """Copies of a layer's keys and values at the positions before ``start``."""
-        names = (f"blocks.{layer}.attn.hook_{kv}" for kv in "kv")
-        return (
-            [KeyValues(*(tile(self.known[name][:, :start], times) for name in names))]
-            if start
-            else None
-        )
+        """Return copies of a layer's keys and values at the positions before ``start``."""
+        if start == 0:
+            return None
+        keys = self.known[f"blocks.{layer}.attn.hook_k"][:, :start]
+        values = self.known[f"blocks.{layer}.attn.hook_v"][:, :start]
+        return [KeyValues(tile(keys, times), tile(values, times))]
 
     def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
-        """The patched round from its tokens on, its own choice committed."""
+        """Run the patched round from its tokens on, its own choice committed."""
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
@@ -240,7 +242,7 @@ class RoundPatcher:
 
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
-    """``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
+    """Pack ``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
 
     >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
@@ -274,24 +276,24 @@ class _Patches:
             self.masks[name] = torch.from_numpy(mask).to(source[name].device)
 
     def of(self, chosen: Sequence[int]) -> _Patches:
-        """Those of some cells, in the order given."""
+        """Return those of some cells, in the order given."""
         return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
-        """A hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
-        self.counter = FiringCounter(
-            [(name, partial(self.write, name, window)) for name in self.masks]
-        )
+        """Make a hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
+        hooks = [(name, partial(self.write, name, window)) for name in self.masks]
+        self.counter = FiringCounter(hooks)
         return self.counter.hooks
 
     def write(
         self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None
     ) -> Tensor:
-        """The activation at a hook point, in a window of positions, with every cell's source in its rows."""
+        """Return the activation at a hook point, in a window of positions, each cell's source in its rows."""
         source, mask = self.source[name], self.masks[name]
         axis = next(cell.kind.position_axis for cell in self.cells if cell.hook == name)
         if window is not None and axis is not None:
-            start, length = window[0], window[1] - window[0]
+            start, end = window
+            length = end - start
             source, mask = source.narrow(axis, start, length), mask.narrow(axis + 1, start, length)
         # Attention over a window has fewer keys, too.
         source = source[..., : activation.shape[-1]]

@@ -34,11 +34,12 @@ from interp.support.provenance import provenance
 
 
 def has_state_direction(model: Machine) -> bool:
-    """Whether a state can be written exactly: by the map of a handwired transformer. Other machines are only read."""
+    """Return whether a state can be written exactly: in handwired transformers; other machines are only read."""
     return model.is_handwired and hasattr(model, "state_map")
 
 
-def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
+def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
+    """Return the map that a handwired transformer's state is read by."""
     name = model.name
     require(
         model.is_handwired,
@@ -52,13 +53,14 @@ def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     return cast(Tensor, model.state_map)  # type: ignore[attr-defined]
 
 
-def _state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """The smallest latent change that changes a handwired transformer's state by ``change`` (one state's shape)."""
-    state_map = _state_map(model)
+def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
+    """Return the smallest latent change that changes a handwired transformer's state by ``change``."""
+    state_map = _find_state_map(model)
     wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(state_map)
     shape = (model.layout.n_latents, len(state_map))
+    empty = model.layout.state(torch.zeros(shape))
     require(
-        wanted.shape == model.layout.state(torch.zeros(shape)).shape,
+        wanted.shape == empty.shape,
         f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
     )
     return model.layout.per_latent(wanted) @ torch.linalg.pinv(state_map).T
@@ -68,17 +70,16 @@ def _state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """A handwired transformer's latents, changed as little as possible to hold ``state``."""
-    state_map = _state_map(model)
+    """Return a handwired transformer's latents, changed as little as possible to hold ``state``."""
+    state_map = _find_state_map(model)
     now = model.read_state(latents)
     array_of("state", state, finite=True)
-    fits = tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :]
     require(
-        fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}"
+        tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :],
+        f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}",
     )
-    return (
-        latents + model.layout.per_latent(state.to(latents) - now) @ torch.linalg.pinv(state_map).T
-    )
+    change = model.layout.per_latent(state.to(latents) - now)
+    return latents + change @ torch.linalg.pinv(state_map).T
 
 
 @checked
@@ -89,36 +90,39 @@ def fitted_direction(
     change: ArrayLike,
     sites: Site | str | Sequence[Site | str] = "latent",
 ) -> Float[Tensor, "row width"]:
-    """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
+    """Return how what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
-    A decoder's weights, fitted on ``episodes``, say how to *read* a state; this is how latents vary with what is read
-    (:meth:`interp.stats.decoder.Decoder.move`). With ``sites="latent@h"`` one channel is read and moved alone.
+    A decoder's weights say how to *read* a state; this is how latents vary with what is read
+    (:meth:`interp.stats.decoder.Decoder.move`).
+
+    Args:
+        episodes: those that the decoder is fitted on.
+        algorithm: whose memory is decoded.
+        change: of the memory's shape, in its units.
+        sites: "latent", or some channels of it: ``sites="latent@h"`` is read and moved alone.
     """
-    memory, base = _memory(algorithm), run_of(model, episodes, "steering")
+    memory = _find_memory(algorithm)
+    base = run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)
-    others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
+    keys = [memory]
+    if memory in algorithm.state:
+        keys += [key for key in algorithm.state if key != memory]
     place = resolve_one(sites, model, base.layout)
-    writer = Writer.fit(
-        model,
-        base,
-        values,
-        decodable(base, values, (memory, *others), sites=place),
-        place,
-        ridge=RIDGE,
-    )
+    decoded = decodable(base, values, keys, sites=place)
+    writer = Writer.fit(model, base, values, decoded, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
     require(
         wanted.shape == shape,
         f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}",
     )
-    step, still = (
-        writer.step({memory: wanted}, (1, 1))[0],
-        torch.zeros_like(base.latents[:1, 0], dtype=torch.float64),
-    )
-    return write(still, place, base.layout, step.reshape(place.read(still, base.layout).shape))[0]
+    (step,) = writer.step({memory: wanted}, (1, 1))
+    still = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
+    new = step.reshape(place.read(still, base.layout).shape)
+    return write(still, place, base.layout, new)[0]
 
 
-def _memory(algorithm: Algorithm) -> str:
+def _find_memory(algorithm: Algorithm) -> str:
+    """Return the variable that an algorithm keeps from round to round."""
     require(
         bool(algorithm.memory),
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
@@ -145,40 +149,66 @@ class _SteeringResult(Tabulated):
     random: Float[np.ndarray, "dose direction episode"]
 
 
-def _responses(
-    doses: list[float],
+def _tabulate(
+    doses: Sequence[float],
     model: NDArray[Any],
     algorithm: NDArray[Any],
     random: NDArray[Any],
-    whose: Any,
+    participants: Any,
 ) -> pd.DataFrame:
-    """The table of a dose-response."""
-    columns: dict[str, Any] = {"dose": doses}
-    off, drawn = model - algorithm, random.mean(1)
-    series = {"model": model, "algorithm": algorithm, "random": drawn, "mean_error": np.abs(off)}
-    for name, values in {
-        **series,
-        "difference": off,
-        "random_difference": drawn - algorithm,
-    }.items():
-        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(
-            values.T, participants=whose
-        )
-    columns["max_error"] = np.abs(off).max(1)
-    columns["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
-    scores = pd.DataFrame(
-        np.nan, range(len(doses)), ["score", "score_low", "score_high", "random_score"]
-    )
-    for i, dose in enumerate(doses) if 0 in doses else ():
-        moved, asked, along = (x[i] - x[doses.index(0)] for x in (model, algorithm, random))
-        if dose != 0:
-            score = ratio_interval(
-                np.abs(moved - asked), np.abs(asked), participants=whose
-            ).complement
-            whole = np.abs(asked).sum()
-            best = 1 - np.abs(along - asked).sum(1).min() / whole if whole else np.nan
-            scores.loc[i] = score.estimate, score.low, score.high, best
-    return pd.DataFrame(columns).join(scores)
+    """Return the table of a dose-response.
+
+    Args:
+        model, algorithm: probabilities, ``[dose, episode]``.
+        random: along random directions, ``[dose, direction, episode]``.
+        participants: who played the episodes.
+    """
+    mean_random = random.mean(1)
+    series = {
+        "model": model,
+        "algorithm": algorithm,
+        "random": mean_random,
+        "mean_error": np.abs(model - algorithm),
+        "difference": model - algorithm,
+        "random_difference": mean_random - algorithm,
+    }
+    frame = pd.DataFrame({"dose": doses})
+    for name, values in series.items():
+        mean, low, high = bootstrap_mean(values.T, participants=participants)
+        frame[name] = mean
+        frame[f"{name}_low"] = low
+        frame[f"{name}_high"] = high
+    frame["max_error"] = np.abs(model - algorithm).max(1)
+    frame["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
+    names = ["score", "score_low", "score_high", "random_score"]
+    scores = pd.DataFrame(np.nan, index=range(len(doses)), columns=names)
+    if 0 in doses:
+        still = list(doses).index(0)
+        for i, dose in enumerate(doses):
+            if dose != 0:
+                moved = model[i] - model[still]
+                wanted = algorithm[i] - algorithm[still]
+                at_random = random[i] - random[still]
+                scores.loc[i] = _score_move(moved, wanted, at_random, participants)
+    return frame.join(scores)
+
+
+def _score_move(
+    moved: NDArray[Any], wanted: NDArray[Any], at_random: NDArray[Any], participants: Any
+) -> list[float]:
+    """Return the score of a move with its interval, and the best score of a random direction.
+
+    Args:
+        moved, wanted: how far the model and the algorithm move, by episode.
+        at_random: how far random directions move the model, ``[direction, episode]``.
+        participants: who played the episodes.
+    """
+    missed, sizes = np.abs(moved - wanted), np.abs(wanted)
+    score = ratio_interval(missed, sizes, participants=participants).complement
+    best = np.nan
+    if sizes.sum():
+        best = 1 - np.abs(at_random - wanted).sum(1).min() / sizes.sum()
+    return [score.estimate, score.low, score.high, best]
 
 
 @dataclass(frozen=True)
@@ -199,8 +229,9 @@ class Doses:
 
     def __post_init__(self) -> None:
         require(len(self.sizes) > 0, "give at least one dose")
-        for name in ("change", "direction"):
-            array_of(name, 0 if getattr(self, name) is None else getattr(self, name), finite=True)
+        array_of("change", self.change, finite=True)
+        if self.direction is not None:
+            array_of("direction", self.direction, finite=True)
 
 
 @checked
@@ -218,98 +249,112 @@ def steer(
     """Add doses of a state change to what one round reads, and read the prediction.
 
     Args:
+        round: counted from 0; negative counts from the end.
         of: the outcome whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: control directions, with the norm of the direction and on the same latents.
     """
-    memory, change = _memory(algorithm), doses.change
+    memory, change = _find_memory(algorithm), doses.change
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
-    carried = model.initial(1).shape[1:].numel()
+    n_carried = model.initial(1).shape[1:].numel()
     refuse_beyond_machine(
-        f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions
+        f"{n_random} random directions", 8.0 * n_random * n_carried * model.layout.n_positions
     )
     base = run_of(model, episodes, "steering")
     (t,) = select_rounds(round, base.n_rounds)
-    numbers, n = array_of("of", of), base.layout.n_outputs
-    require(
-        numbers.dtype.kind in "iu"
-        and numbers.shape in ((), (base.n_episodes,))
-        and bool(((numbers >= 0) & (numbers < n)).all()),
-        f"of must be the number of an outcome from 0 to {n - 1}, for all or one for each of the {base.n_episodes} "
-        f"episodes, got {shown(of)}",
-    )
-    read, values = (
-        np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,)),
-        algorithm.run(base.episodes),
-    )
+    outcomes = _find_outcomes(base, of)
+    values = algorithm.run(base.episodes)
     shape = values[memory].shape[2:]
-    fits = np.shape(change) == shape
     require(
-        fits,
+        np.shape(change) == shape,
         f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
     )
     exact = doses.direction is None
-    along = (
-        _state_direction(model, change)
-        if doses.direction is None
-        else doses.direction.to(base.latents)
-    )
-    fits = along.shape == base.latents.shape[2:]
+    direction = doses.direction if doses.direction is not None else state_direction(model, change)
+    direction = direction.to(base.latents)
+    wanted_shape = base.latents.shape[2:]
     require(
-        fits,
-        f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}",
+        direction.shape == wanted_shape,
+        f"a direction must be [row, width] = {tuple(wanted_shape)}, got {tuple(direction.shape)}",
     )
-    # Random directions as long, on the rows that it moves.
-    noise = torch.as_tensor(
-        np.random.default_rng(seed).standard_normal((n_random, *along.shape))
-    ).to(along)
-    noise = noise * (
-        (along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device)
-    )
-    directions = (
-        along,
-        *noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm(),
-    )
-    edits = {
-        f"dose {i} along {j}": [Edit.of("latent", base.latents[:, [t]] + dose * direction, model)]
-        for i, dose in enumerate(doses.sizes)
-        for j, direction in enumerate(directions)
-    }
-    found = run(Experiment(model, base, edits, [t], commit="target", update=False))
+    directions = [direction, *_draw_directions(model, direction, n_random, seed)]
+    edits: dict[str, list[Edit]] = {}
+    for i, dose in enumerate(doses.sizes):
+        for j, along in enumerate(directions):
+            moved_latents = base.latents[:, [t]] + dose * along
+            edits[f"dose {i} along {j}"] = [Edit.of("latent", moved_latents, model)]
+    effects = run(Experiment(model, base, edits, [t], commit="target", update=False))
     rows = np.arange(base.n_episodes)
-    chances = np.ascontiguousarray(found.values[:, :, 0].numpy(force=True)[:, rows, read])
-    chances = chances.reshape(len(doses.sizes), len(directions), -1)
-    (state, inputs), answers = (
-        algorithm.at(values, [t]),
-        [],
-    )  # the algorithm's own, from its memory moved by each dose
+    chances = effects.values[:, :, 0].numpy(force=True)[:, rows, outcomes]
+    chances = np.ascontiguousarray(chances).reshape(len(doses.sizes), len(directions), -1)
+    # The algorithm's own answers, from its memory moved by each dose.
+    state, inputs = algorithm.at(values, [t])
+    answers: list[NDArray[Any]] = []
     for dose in doses.sizes:
         moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        answers.append(
-            algorithm.distribution(algorithm.step(state, inputs, {memory: moved})[1])[rows, 0, read]
-        )
-    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
-    sizes, mine, wanted, random = (
-        [float(x) for x in doses.sizes],
-        chances[:, 0],
-        np.stack(answers),
-        chances[:, 1:],
-    )
-    off, theirs = np.abs(mine - wanted), np.abs(random - wanted[:, None]).mean()
-    how = (
-        "exactly as the algorithm"
-        if off.max() < 1e-6
-        else f"within {off.mean():.2g} of the algorithm"
-    )
-    lines = {"model": mine.mean(1), "algorithm": wanted.mean(1), "random": random.mean((1, 2))}
-    outcome = base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode"
-    axes = {"x": "dose", "ylabel": f"probability of {outcome}"}
+        _, after = algorithm.step(state, inputs, {memory: moved})
+        answers.append(algorithm.distribution(after)[rows, 0, outcomes])
+    of_model, of_algorithm, of_random = chances[:, 0], np.stack(answers), chances[:, 1:]
+    sizes = [float(size) for size in doses.sizes]
+    curves = {
+        "model": of_model.mean(1),
+        "algorithm": of_algorithm.mean(1),
+        "random": of_random.mean((1, 2)),
+    }
+    name = base.layout.outcomes[outcomes[0]] if np.ndim(of) == 0 else "one per episode"
+    axes = {"x": "dose", "ylabel": f"probability of {name}"}
     return _SteeringResult(
-        sentence=f"Steering moves it {how}; random directions miss by {theirs:.2g}.",
-        table=_responses(sizes, mine, wanted, random, participants_of(base.episodes)),
-        picture=lambda figures: figures.curves(over({"dose": sizes}, lines), **axes),
-        settings=provenance(model, **chosen, round=t, n_random=n_random, seed=seed),
-        model=mine,
-        algorithm=wanted,
-        random=random,
+        sentence=_say(of_model, of_algorithm, of_random),
+        table=_tabulate(
+            sizes, of_model, of_algorithm, of_random, participants=participants_of(base.episodes)
+        ),
+        picture=lambda figures: figures.curves(over({"dose": sizes}, curves), **axes),
+        settings=provenance(
+            model,
+            algorithm=algorithm.key,
+            parameters=dict(algorithm.parameters),
+            exact=exact,
+            round=t,
+            n_random=n_random,
+            seed=seed,
+        ),
+        model=of_model,
+        algorithm=of_algorithm,
+        random=of_random,
     )
+
+
+def _say(of_model: NDArray[Any], of_algorithm: NDArray[Any], of_random: NDArray[Any]) -> str:
+    """Return the sentence of a dose-response."""
+    error = np.abs(of_model - of_algorithm)
+    at_random = np.abs(of_random - of_algorithm[:, None]).mean()
+    how = "exactly as the algorithm"
+    if error.max() >= 1e-6:
+        how = f"within {error.mean():.2g} of the algorithm"
+    return f"Steering moves it {how}; random directions miss by {at_random:.2g}."
+
+
+def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
+    """Return the number of the outcome that is read, for each episode."""
+    numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
+    is_whole = numbers.dtype.kind in "iu"
+    is_each = numbers.shape in ((), (base.n_episodes,))
+    require(
+        is_whole and is_each and bool(((numbers >= 0) & (numbers < n_outcomes)).all()),
+        f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "
+        f"{base.n_episodes} episodes, got {shown(of)}",
+    )
+    return np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,))
+
+
+def _draw_directions(
+    model: Machine, direction: Float[Tensor, "row width"], n: int, seed: int
+) -> Float[Tensor, "direction row width"]:
+    """Draw random directions as long as one, on the rows that it moves."""
+    generator = np.random.default_rng(seed)
+    normal = torch.as_tensor(generator.standard_normal((n, *direction.shape))).to(direction)
+    is_moved = (direction.norm(dim=-1) > 0).unsqueeze(-1)
+    is_used = carried_mask(model)[: len(direction)].to(direction.device)
+    noise = normal * (is_moved & is_used)
+    norms = noise.flatten(1).norm(dim=1).clamp_min(1e-30)
+    return noise / norms[:, None, None] * direction.norm()

@@ -154,7 +154,7 @@ def _probed(
     """Fit a linear probe for each target and return its measure under the ledger's key."""
     n_episodes = min(sizes.n_episodes, 64)
     episodes = mdp.sample(n_episodes, 50, 4, 3, seed=sizes.seed)
-    results = probes.probe(model, episodes, list(nouns), site=site, seed=sizes.seed)
+    results = probes.probe(model, episodes, list(nouns), sites=site, seed=sizes.seed)
     measures = []
     for result in results:
         claim = f"A linear probe reads {nouns[result.target.key]}"

@@ -30,35 +30,35 @@ _Patched = tuple[str, PatchingResult]
 
 
 def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32) -> Part:
-    """Patching of the residual stream and of the heads, under some differences, or every corruption of the task.
+    """Patch the residual stream and the heads, under some differences, or every corruption of the task.
 
-    A difference is what to call it, the key of a corruption, and the metric that shows it: when empty the probability,
-    or the "prediction" of a real number.
+    Args:
+        differences: what to call it, the key of a corruption, and the metric that shows it: when empty the probability,
+            or the "prediction" of a real number.
+        n_episodes: pairs of episodes of a full report.
     """
 
     def compute(context: Context) -> list[_Patched]:
         """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
-        every = [
-            (record.name.capitalize(), record.key, "")
-            for record in context.task.analysis.corruptions()
-        ]
-        few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
+        layout, t = context.model.layout, context.looked_at
+        few = QUICK_EPISODES if len(layout.labels) < _LONG else QUICK_EPISODES // 2
         some = context.episodes.select(slice(few if context.quick else n_episodes))
-        named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
-        t, patched = context.looked_at, list[_Patched]()
+        components = tuple(_SAYING)
+        if lacks(context.model, *_SAYING):
+            components = tuple(context.model.points)
         usual = "probability" if context.task.kind == "classes" else "prediction"
-        for what, key, metric in list(differences or every)[: 1 if context.quick else None]:
+        chosen = list(differences) or _list_corruptions(context)
+        patched: list[_Patched] = []
+        for what, key, metric in chosen[:1] if context.quick else chosen:
             corruption = context.task.corruption(key)
             clean, corrupted = corruption.build(some, t)
-            read = t if metric == "state" else t + corruption.delay
-            cells = sites(context.model, context.model.layout.fit(clean), named)
             result = sweep(
                 context.model,
                 clean,
                 corrupted,
                 t,
-                read_round=read,
-                sites=cells,
+                read_round=t if metric == "state" else t + corruption.delay,
+                sites=sites(context.model, layout.fit(clean), components),
                 metric=metric or usual,
             )
             patched.append((what, result))
@@ -74,98 +74,101 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
     )
 
 
+def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
+    """List every corruption of the task as a difference."""
+    records = context.task.analysis.corruptions()
+    return [(record.name.capitalize(), record.key, "") for record in records]
+
+
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    plain = bool(lacks(context.model, *_SAYING))
-    blocks: list[object] = [
-        Prose("\n\n".join(_SAYS[text] for text in (["text", "points"] if plain else ["text"])))
-    ]
+    has_no_heads = bool(lacks(context.model, *_SAYING))
+    texts = [_SAYS["text"]]
+    if has_no_heads:
+        texts.append(_SAYS["points"])
+    blocks: list[object] = [Prose("\n\n".join(texts))]
     for what, result in differences:
-        where = f"round {result.round}" + (
-            f", read at round {result.read_round}" if result.read_round != result.round else ""
-        )
-        caption = (
-            f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
-        )
         if result.gap == 0:
-            blocks.append(
-                Prose(
-                    f"**{what}.** This changes nothing that is read: there is no difference to restore."
-                )
-            )
-            continue
-        if plain:
-            blocks += _draw_points(what, caption, result.to_frame())
-            continue
-        blocks.append(_maps(what, caption, result, heads_of(context.model)))
-        frame = result.to_frame().drop(
-            columns=["site", "metric", "direction", "round", "read", "propagate"]
-        )
-        names = [
-            list(of_layer) for of_layer in heads_of(context.model)
-        ]  # heads are called as in the pictures
-        called = [
-            None
-            if pd.isna(head) or int(head) >= len(names[int(layer)])
-            else names[int(layer)][int(head)]
-            for layer, head in zip(frame["layer"], frame["head"], strict=True)
-        ]
-        frame = frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
-        shown = frame[frame["fraction"].abs() >= _LISTED]
-        said = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
-        blocks.append(Table(shown, said, collapsed=True))
+            nothing = "This changes nothing that is read: there is no difference to restore."
+            blocks.append(Prose(f"**{what}.** {nothing}"))
+        elif has_no_heads:
+            blocks += _draw_points(what, _describe(result), result.to_frame())
+        else:
+            heads = heads_of(context.model)
+            blocks.append(_draw_maps(what, _describe(result), result, heads))
+            blocks.append(_list_cells(what, result, heads))
     return blocks
 
 
-def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
-    """What each place of the residual stream and each head restores, on one scale; rows without any are out."""
+def _describe(result: PatchingResult) -> str:
+    """Return what was patched and read, for a caption."""
+    where = f"round {result.round}"
+    if result.read_round != result.round:
+        where += f", read at round {result.read_round}"
+    return f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
+
+
+def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
+    """Tabulate the cells that restore most, with heads called as in the pictures."""
+    dropped = ["site", "metric", "direction", "round", "read", "propagate"]
+    frame = result.to_frame().drop(columns=dropped)
+    names: list[str | None] = []
+    for layer, head in zip(frame["layer"], frame["head"], strict=True):
+        names.append(None if pd.isna(head) else _find_name(heads[int(layer)], int(head)))
+    frame = frame.assign(head=pd.Series(names, index=frame.index, dtype=object))
+    shown = frame[frame["fraction"].abs() >= _LISTED]
+    title = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
+    return Table(shown, title, collapsed=True)
+
+
+def _find_name(of_layer: Mapping[str, str], head: int) -> str | None:
+    """Return the address of a head of a layer; None for one that pads it."""
+    addresses = list(of_layer)
+    return addresses[head] if head < len(addresses) else None
+
+
+def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
+    """Draw what each place of the residual stream and each head restores, on one scale; rows without any are out."""
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    names |= {
-        name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()
-    }
-    grids, shown, idle = {}, {}, 0
-    for component, saying in _SAYING.items():
+    for of_layer in heads:
+        for address, text in of_layer.items():
+            names[address] = f"{address} {text}".strip()
+    grids: dict[str, pd.DataFrame] = {}
+    shown: dict[str, pd.DataFrame] = {}
+    n_idle = 0
+    for component, by in _SAYING.items():
         grid = result.grid(component)
-        grids[saying] = grid = grid.loc[[row for row in names if row in grid.index]].rename(
-            index=names
-        )
-        enough = grid.abs().max(axis=1) >= _LISTED
-        shown[f"restored {saying}"] = grid[enough] if enough.any() else grid.head(1)
-        idle += len(grid) - len(shown[f"restored {saying}"])
+        grid = grid.loc[[row for row in names if row in grid.index]].rename(index=names)
+        is_lit = grid.abs().max(axis=1) >= _LISTED
+        lit = grid[is_lit] if is_lit.any() else grid.head(1)
+        n_idle += len(grid) - len(lit)
+        grids[by] = grid
+        shown[f"restored {by}"] = lit
     drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
-    left = (
-        f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out."
-        if idle
-        else ""
-    )
+    idle = ""
+    if n_idle:
+        idle = f" {n_idle} rows that restore less than {_LISTED:.0%} everywhere are left out."
     of_heads = grids[_SAYING["z"]].stack()
     head, position = of_heads.abs().idxmax()  # type: ignore[misc]
     most = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
-    return Figure(
-        drawn, f"{what}: patching", f"**{what}.** {most} {caption} by each activation.{left}", data
-    )
+    text = f"**{what}.** {most} {caption} by each activation.{idle}"
+    return Figure(drawn, f"{what}: patching", text, data)
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
-    """A row for every point and place of a machine that has no layers and heads."""
+    """Draw a row for every point and place of a machine that has no layers and heads."""
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
     shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
-    largest = shown[shown["estimate"].abs().rank(method="first", ascending=False) <= _MOST_POINTS]
-    drawn = figures.intervals(largest, xlabel="share restored", reference={"the clean run": 1.0})
+    rank = shown["estimate"].abs().rank(method="first", ascending=False)
+    drawn = figures.intervals(
+        shown[rank <= _MOST_POINTS], xlabel="share restored", reference={"the clean run": 1.0}
+    )
     title = f"{what}: patching what is carried and the machine's points"
     most = shown.iloc[int(shown["estimate"].abs().argmax())]
-    caption = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}"
-    numbers = [
-        "site",
-        "effect",
-        "effect_low",
-        "effect_high",
-        "fraction",
-        "fraction_low",
-        "fraction_high",
-        "p_value",
-    ]
-    return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
+    text = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}."
+    numbers = ["site", "effect", "effect_low", "effect_high"]
+    numbers += ["fraction", "fraction_low", "fraction_high", "p_value"]
+    return [Figure(drawn, title, text), Table(frame[numbers], title, collapsed=True)]
 
 
 _SOFT = (
@@ -176,13 +179,13 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
-    """That few edges suffice for the difference, and as many at random do not."""
+    """Judge whether few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
-    random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
-    number = Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
+    random = float(circuit["random_max"])
+    share = circuit["size"] / circuit["of"]
     kept = claim(
         "faithful",
-        number,
+        _faithfulness(circuit),
         threshold=min(random, 1.0),  # chance edges can overshoot
         controls={"the best of as many at random": Control(random)},
     )
@@ -195,54 +198,69 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     ]
 
 
+def _faithfulness(circuit: pd.Series) -> Interval:
+    """Return the faithfulness of a circuit with its interval."""
+    return Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
+
+
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
     heads = heads_of(context.smooth)
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
+    first = curve.iloc[0]
+    faithfulness = _faithfulness(circuit)
     measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
-        (
-            "faithfulness",
-            Interval(circuit["faithfulness"], circuit["low"], circuit["high"]),
-            circuit["random_mean"],
-        ),
+        ("faithfulness", faithfulness, circuit["random_mean"]),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
         ("incompleteness (0 is complete)", circuit["incompleteness"], None),
-        ("CPR, over all sizes", curve["cpr"].iloc[0], curve["random_cpr"].iloc[0]),
-        ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
+        ("CPR, over all sizes", first["cpr"], first["random_cpr"]),
+        ("CMD, over all sizes", first["cmd"], first["random_cmd"]),
     ]
-    ablation = tables["ablation"]
-    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
-    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
-    nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
-    nodes["node"] = [_called(name, heads) for name in nodes["node"]]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
-    listed = (
-        tables["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
-    )
-    listed = listed.rename(columns={"kept": "in the circuit"})
-    for column in ("source", "destination"):
-        listed[column] = [_called(name, heads) for name in listed[column]]
     sizes = curve[curve["size"] >= 1].drop_duplicates("size")
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
-    said = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
-    about = {"n": circuit["size"], "of_all": circuit["of"], "random": circuit["random_mean"]}
+    title = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
+    soft = _SOFT if context.model.is_handwired else ""
     return [
-        Prose(_SAYS["edges_text"] + (_SOFT if context.model.is_handwired else "")),
-        Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
+        Prose(_SAYS["edges_text"] + soft),
+        Table(pd.DataFrame(measured, columns=columns, dtype=object), title),
         curves(
             _SAYS["curve"],
             pd.concat([best, random]),
             data=curve,
-            kept=cell(measured[1][1]),
-            **about,
+            kept=cell(faithfulness),
+            n=circuit["size"],
+            of_all=circuit["of"],
+            random=circuit["random_mean"],
         ),
-        Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
-        Table(nodes, _SAYS["nodes"], collapsed=True),
+        Table(
+            _list_edges(tables["edges"], heads),
+            "The best-scored edges (std is over episodes)",
+            collapsed=True,
+        ),
+        Table(_list_nodes(tables["ablation"], heads), _SAYS["nodes"], collapsed=True),
     ]
 
 
-def _called(name: str, heads: Heads) -> str:
+def _list_nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Tabulate the drop without each node, by the way in which it is ablated."""
+    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
+    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
+    nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
+    return nodes.assign(node=[_name_node(name, heads) for name in nodes["node"]])
+
+
+def _list_edges(edges: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Tabulate the best-scored edges, with their nodes named as in the pictures."""
+    listed = edges.query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
+    listed = listed.rename(columns={"kept": "in the circuit"})
+    for column in ("source", "destination"):
+        listed[column] = [_name_node(name, heads) for name in listed[column]]
+    return listed
+
+
+def _name_node(name: str, heads: Heads) -> str:
     """Return the text for a node of the graph: ``L0H3.v`` as the head's own name and what of it reads."""
     if name.startswith("mlp "):
         return f"MLP of layer {int(name[4:])}"

@@ -68,7 +68,7 @@ def parts() -> tuple[Part, ...]:
             "update",
             "The update",
             lambda of: probes.probe(
-                of.model, of.episodes, _UPDATE, site="change", seed=of.seed, run=of.run
+                of.model, of.episodes, _UPDATE, sites="change", seed=of.seed, run=of.run
             ),
             _draw_update,
             learned,

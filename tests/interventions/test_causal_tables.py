@@ -14,13 +14,13 @@ import interp
 from interp import tasks
 from interp.core import catalog
 from interp.interventions import causal_tables
-from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
+from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
 from interp.interventions.causal_tables import Sample
 from interp.interventions.edge_graph import attribute
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, carriers, interchange
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.steering import Doses, _state_direction, fitted_direction, steer
+from interp.interventions.steering import Doses, fitted_direction, state_direction, steer
 from interp.model.rollout import rollout
 from interp.stats.decoder import RIDGE, Decoder
 from interp.support.errors import InputError
@@ -95,7 +95,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         12,
     )
     scorer = CircuitScorer(pair)
-    kept = smallest(scorer, attribute(pair).edges, causal_tables._TOLERANCE)
+    kept = smallest(scorer, attribute(pair).edges, causal_tables.TOLERANCE)
     heads = {
         name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")
     }
@@ -107,7 +107,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         f"{choice} -> prediction",
     }
     assert scorer.faithfulness(kept) == pytest.approx(1, abs=1e-6)
-    assert max(scorer.faithfulness(other) for other in _random_circuits(scorer.graph, 4, 3)) < 0.5
+    assert max(scorer.faithfulness(other) for other in random_circuits(scorer.graph, 4, 3)) < 0.5
 
 
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
@@ -124,7 +124,7 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
     episodes, change = experts.sample(12, 10, 3, seed=0), [0.0, 1.0, 0.0]
     algorithm = weighted_majority(0.5)
     fitted = fitted_direction(model, episodes, algorithm, change)
-    torch.testing.assert_close(fitted, _state_direction(model, change), rtol=0, atol=0.02)
+    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=0.02)
     assert (
         steer(
             model, episodes, algorithm, Doses(change, direction=fitted), round=7
@@ -136,7 +136,7 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
 @pytest.mark.parametrize(
     ("field", "call"),
     [
-        ("corruptions", lambda m, e: causal_tables._patching_table(m, e, 3)),
+        ("corruptions", lambda m, e: causal_tables.patching_table(m, e, 3)),
         ("claims", lambda m, e: causal_tables.interchange_table(m, e, e, 3, 0)),
         ("aligned", lambda m, e: causal_tables.alignment_table(m, e, e, 3, 0)),
         ("steering", lambda m, e: causal_tables.steering_table(m, e, 3, 0)),

@@ -210,8 +210,8 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
 
 def test_cpr_and_cmd_are_the_areas_of_mib(sums):
     """Trapezoids: with faithfulness 0, .5, 1 at 0, .5, 1 both areas are .5."""
-    assert ablation._areas((0.0, 0.5, 1.0), (0, 0.5, 1)) == (0.5, 0.5)
-    assert ablation._areas((0.0, 0.5, 1.0), (0, 0, 0)) == (0, 1)
+    assert ablation.find_areas((0.0, 0.5, 1.0), (0, 0.5, 1)) == (0.5, 0.5)
+    assert ablation.find_areas((0.0, 0.5, 1.0), (0, 0, 0)) == (0, 1)
 
 
 def kept(pair, change, what=CircuitScorer.values):
@@ -266,15 +266,15 @@ def scored(pair, change, **options):
         ),
         (lambda pair: scored(pair, lambda keep: keep, shares=()), "shares is empty"),
         (
-            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 3, -1),
+            lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 3, -1),
             "n must be an integer >= 0, got -1",
         ),
         (
-            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 10**6, 1),
+            lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 10**6, 1),
             "size must be an integer >= 0 and <=",
         ),
         (
-            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 1, 10**9),
+            lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 1, 10**9),
             "n=1000000000 would take at least",
         ),
     ],

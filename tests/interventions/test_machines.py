@@ -9,7 +9,7 @@ from torch import nn
 import interp
 from interp.interventions import causal_tables
 from interp.interventions.experiment import run_on
-from interp.interventions.interchange import Claim, _placebos, carriers, interchange
+from interp.interventions.interchange import Claim, carriers, interchange, list_placebos
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
@@ -228,13 +228,13 @@ def test_controls_are_as_wide_as_the_place(others):
     machine = leaky()
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
-    lines = [place.elsewhere for place in _placebos(machine, run, places, seed=0)]
+    lines = [place.elsewhere for place in list_placebos(machine, run, places, seed=0)]
     assert [(line != 0).sum().item() for line in lines] == [
         N_EXPERTS
     ] * 3  # one number has no other direction
     assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
-    (control,) = _placebos(machine, run, resolve_places(part, machine, run), seed=0)
+    (control,) = list_placebos(machine, run, resolve_places(part, machine, run), seed=0)
     assert float((control.elsewhere.T @ part.basis).abs().max()) < 1e-9
 
 
@@ -256,7 +256,7 @@ def test_a_cache_is_a_channel_of_many_rows(histories, others):
     run = interp.rollout(machine, others[0])
     lines = [
         place.elsewhere
-        for place in _placebos(machine, run, resolve_places(at, machine, run), seed=0)
+        for place in list_placebos(machine, run, resolve_places(at, machine, run), seed=0)
     ]
     assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # none of the length
 

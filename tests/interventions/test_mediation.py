@@ -161,8 +161,8 @@ def test_controls(untrained, pair, through_patterns):
         assert frame[f"random_{share}"].notna().all()
     assert sorted(frame.n_random_sites) == [1, 1, 1, 1, 4]
     routes = _Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], "prediction")
-    drawn = [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
-    assert drawn == [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
+    drawn = [routes.draw_others(tuple(through), tuple(through), (0, i)) for i in range(8)]
+    assert drawn == [routes.draw_others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert len(set(drawn)) > 1
     assert not any(
         _overlap(site, mediator) for draw in drawn for site in draw for mediator in through

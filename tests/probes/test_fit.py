@@ -333,7 +333,7 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
 def test_the_direction_of_a_handwired_state_is_the_circuits(model, run, episodes):
     """What the probe finds is the exact latent change that steering writes."""
     result = probes.fit(run, probes.targets.log_weights(episodes, gain=0.5), n_untrained=0)
-    exact = steering._state_direction(model, [0, 1, 0])
+    exact = steering.state_direction(model, [0, 1, 0])
     np.testing.assert_allclose(result.direction("e_2"), exact, atol=1e-5)
 
 

@@ -130,13 +130,13 @@ def test_the_model_sets_the_parameters_of_its_targets():
     episodes = experts.sample(n_episodes=40, n_rounds=20, seed=3, n_experts=3)
     model = interp.load("wma-handwired", n_experts=3, log_gamma=0.3)
     (result,) = probes.probe(
-        model, episodes, ["prediction"], site="resid_post[2]@p?", n_untrained=0
+        model, episodes, ["prediction"], sites="resid_post[2]@p?", n_untrained=0
     )
     assert result.r2 >= 1 - 1e-9
     with_other = probes.fit(
         interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),
         probes.targets.prediction(episodes, gain=2.0),
-        site="resid_post[2]@p?",
+        sites="resid_post[2]@p?",
         n_untrained=0,
     )
     assert with_other.r2 < 1 - 1e-4

@@ -13,6 +13,7 @@ import interp
 import interp.tasks
 import probes
 from interp.interventions.sites import COMPONENTS, resolve
+from interp.interventions.sites import sites as list_sites
 from interp.model import checkpoints
 from interp.tasks import experts
 from tests.handmade import leaky
@@ -53,7 +54,7 @@ def test_moments_are_those_of_the_target(episodes):
         ("counts", "latent@h", False),
         ("match", "hits", True),
     ):
-        (result,) = probes.probe(machine, episodes, [target], site=site, method="ridge")
+        (result,) = probes.probe(machine, episodes, [target], sites=site, method="ridge")
         assert (result.r2 > 0.999) == exact, (target, site)
 
 
@@ -61,7 +62,7 @@ def test_channels_are_decoded_apart(episodes):
     """Each holds what the other does not, in its own width: the narrower one is not padded."""
     machine = counter()
     found = {
-        (target, channel): probes.probe(machine, episodes, [target], site=f"latents@{channel}")[0]
+        (target, channel): probes.probe(machine, episodes, [target], sites=f"latents@{channel}")[0]
         for target in ("counts", "elapsed")
         for channel in ("h", "clock")
     }
@@ -80,7 +81,7 @@ def test_the_channels_of_an_lstm_are_read_apart(episodes):
     assert torch.equal(probes.read(run, "latents@c", "before", machine), run.latents[:, :-1, 1])
     scores = {
         channel: probes.fit(
-            run, c[..., :4], episodes=episodes, site=f"latents@{channel}", model=machine
+            run, c[..., :4], episodes=episodes, sites=f"latents@{channel}", model=machine
         ).r2
         for channel in ("h", "c")
     }
@@ -98,7 +99,7 @@ def test_every_site_of_a_machine_can_be_probed(make):
     sites = ["latents", *(f"latents@{channel.name}" for channel in machine.channels), *points]
     for site in sites:
         with pytest.warns(UserWarning, match="few"):
-            (result,) = probes.probe(machine, few, ["counts"], site=site, n_untrained=1)
+            (result,) = probes.probe(machine, few, ["counts"], sites=site, n_untrained=1)
         assert result.site == site and set(result.controls) >= {
             "untrained",
             "inputs",
@@ -123,7 +124,7 @@ def test_a_cache_is_read_whole_and_row_by_row():
 def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     """A result knows where it was read, in names that only its machine has; another machine's run is refused."""
     machine, others = counter(), experts.sample(6, 8, N_EXPERTS, seed=5)
-    (result,) = probes.probe(machine, episodes, ["counts"], site="latents@h")
+    (result,) = probes.probe(machine, episodes, ["counts"], sites="latents@h")
     decoded = result.decode(interp.rollout(machine, others), others)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
     refuses(
@@ -163,7 +164,7 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
 def test_sites_that_a_machine_does_not_have_are_refused_with_those_that_it_has(
     episodes, make, site, message
 ):
-    refuses(message, probes.probe, make(), episodes, ["counts"], site=site)
+    refuses(message, probes.probe, make(), episodes, ["counts"], sites=site)
 
 
 def test_without_its_machine_a_run_has_the_names_of_every_transformer(episodes):
@@ -213,11 +214,9 @@ def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
     ]
     assert len(frame) == 2 * 2 * (1 + 3) and frame["position"].isna().sum() == 2 * 2 * 3
     assert cycles["number"].nunique() == 3 and frame["untrained"].notna().all()
-    whole = probes.sweep(
-        loop(seed=3), episodes, ["match"], components="block", layers=[2], n_jobs=1
-    ).to_frame()
+    whole = probes.sweep(loop(seed=3), episodes, ["match"], sites="block[2]", n_jobs=1).to_frame()
     (result,) = probes.probe(
-        loop(seed=3), episodes, ["match"], site="block[2]", method="ridge", n_untrained=1
+        loop(seed=3), episodes, ["match"], sites="block[2]", method="ridge", n_untrained=1
     )
     assert whole["number"].tolist() == pytest.approx([result.r2], abs=1e-9)
     assert whole["untrained"].item() == pytest.approx(
@@ -239,12 +238,13 @@ def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episod
 def test_positions_are_asked_of_points_that_have_them(episodes):
     """Rows of what is carried are chosen by label; a point that is one vector is one site whatever is asked."""
     machine = lstm()
-    assert probes.sweep(machine, episodes, ["match"], positions="c", n_jobs=1).frame["site"].tolist() == [
-        "latent@c", "forget", "output"
-    ]  # fmt: skip
-    assert probes.sweep(machine, episodes, ["match"], positions=["p?"], n_jobs=1).frame["site"].tolist() == [
-        "forget", "output"
-    ]  # fmt: skip
+    for positions, expected in (
+        ("c", ["latent@c", "forget", "output"]),
+        (["p?"], ["forget", "output"]),
+    ):
+        listed = list_sites(machine, machine.layout, None, positions)
+        swept = probes.sweep(machine, episodes, ["match"], sites=listed, n_jobs=1)
+        assert swept.frame["site"].tolist() == expected
 
 
 def test_workers_without_this_memory_run_the_round_again(episodes, looped):
@@ -280,9 +280,9 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
         module.gain.data.fill_(1e200)
 
     machine.reset = explode
-    frame = probes.sweep(machine, episodes, ["match"], components="hits", n_jobs=1).to_frame()
+    frame = probes.sweep(machine, episodes, ["match"], sites="hits", n_jobs=1).to_frame()
     latents = probes.sweep(
-        machine, episodes, ["counts:before"], components="latent", n_jobs=1
+        machine, episodes, ["counts:before"], sites="latent@h", n_jobs=1
     ).to_frame()
     assert (
         frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["h"]

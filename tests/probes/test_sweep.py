@@ -17,7 +17,13 @@ from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("one_session")
 
-SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
+AT_W = [f"{name}[{layer}]@w?" for name in ("resid_post", "attn_out") for layer in (1, 2)]
+SITES = [
+    f"{name}[{layer}]@{position}"
+    for name in ("resid_post", "attn_out")
+    for layer in (1, 2)
+    for position in ("<z>", "w?")
+]
 TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
 
 
@@ -33,7 +39,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def swept(model, episodes):
-    return probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], n_jobs=1)
+    return probes.sweep(model, episodes, TARGETS, sites=SITES, windows=[(0, 6), (6, 12)], n_jobs=1)
 
 
 def test_one_row_per_target_site_and_window(swept):
@@ -53,10 +59,8 @@ def test_one_row_per_target_site_and_window(swept):
 def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     """Scores, controls and word equal those of the single fit, on the window's rounds."""
     site, key = "resid_post[2]@w?", "log_weights_centred"
-    (result,) = probes.probe(model, episodes, [key], site=site, n_untrained=1)
-    (alone,) = probes.sweep(
-        model, episodes, [key], components="resid_post", layers=[2], positions=["w?"], n_jobs=1
-    ).frame.itertuples()
+    (result,) = probes.probe(model, episodes, [key], sites=site, n_untrained=1)
+    (alone,) = probes.sweep(model, episodes, [key], sites=site, n_jobs=1).frame.itertuples()
     assert (alone.verdict, alone.claim) == (result.verdict, result.measure.claim)
     assert alone.untrained == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-9)
     x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[
@@ -104,7 +108,7 @@ def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
     """Threads, or workers of a dask scheduler, which get the model and the latents."""
     from dask.distributed import LocalCluster
 
-    given = {**SITES, "positions": ["w?"], "windows": [(0, 6), (6, 12)], "n_jobs": 2}
+    given = {"sites": AT_W, "windows": [(0, 6), (6, 12)], "n_jobs": 2}
     expected = swept.to_frame().query("position == 'w?'")
     if on_a_cluster:
         with LocalCluster(
@@ -130,7 +134,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     monkeypatch.setattr(
         module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one)
     )
-    sites, expected = {**SITES, "positions": ["w?"]}, swept.to_frame().query("position == 'w?'")
+    sites, expected = {"sites": AT_W}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
         cells.clear()
@@ -181,19 +185,13 @@ def test_heads_and_the_latent_can_be_swept(episodes):
         model,
         episodes,
         ["votes"],
-        components=["latent", "embed", "head"],
-        positions=["<z>", "p?"],
+        sites=["latent@<z>", "embed@<z>", "embed@p?", "head@<z>", "head@p?"],
         n_jobs=1,
     )
     frame = sweep.to_frame()
     assert set(frame["site"]) == {
         *("latent@<z>", "embed@<z>", "embed@p?"),
-        *(
-            f"z[{layer}.{head}]@{p}"
-            for layer in range(2)
-            for head in range(2)
-            for p in ("<z>", "p?")
-        ),
+        *(f"L{layer}H{head}@{p}" for layer in range(2) for head in range(2) for p in ("<z>", "p?")),
     }
 
 
@@ -221,7 +219,7 @@ def test_every_variable_that_varies_is_swept_by_default(episodes):
 
 def test_bad_input_is_told(model, episodes, swept):
     def sweep(**given):
-        return probes.sweep(model, episodes, TARGETS, **{**SITES, **given})
+        return probes.sweep(model, episodes, TARGETS, **{"sites": SITES, **given})
 
     refuses(
         r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12",
@@ -229,10 +227,10 @@ def test_bad_input_is_told(model, episodes, swept):
         windows=[(3, 40)],
     )
     refuses("no windows were given", sweep, windows=[])
-    refuses(r"unknown position label 'w'; did you mean", sweep, positions=["w"])
-    refuses("has no MLP", sweep, components="mlp_out")
-    refuses("unknown component 'resid'", sweep, components="resid")
-    refuses("layers 0 to 2", sweep, layers=[3])
+    refuses(r"unknown position label 'w'; did you mean", sweep, sites="resid_post[1]@w")
+    refuses("has no MLP", sweep, sites="mlp_out")
+    refuses("unknown component 'resid'", sweep, sites="resid")
+    refuses("layers 0 to 2", sweep, sites="resid_post[3]")
     refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
     with pytest.raises(
         interp.InputError, match="4 experts but this model's layout serves 2 experts"
@@ -276,12 +274,12 @@ def test_qlearning_learned_holds_columns_and_td_components():
     """Q-columns from the written latent R2 >= .85, the reward from its change >= .7; every TD component printed."""
     model = interp.load("qlearning-learned")
     episodes = mdp.sample(n_episodes=256, n_rounds=50, n_states=4, n_actions=3, seed=11)
-    columns = probes.probe(model, episodes, ["column", "column_visited"], site="written")
+    columns = probes.probe(model, episodes, ["column", "column_visited"], sites="written")
     components = probes.probe(
         model,
         episodes,
         ["reward", "current_value", "bootstrapped_value", "td_error", "change"],
-        site="change",
+        sites="change",
     )
     for result in (*columns, *components):
         print(result)  # noqa: T201
@@ -301,9 +299,7 @@ def test_an_estimator_of_ones_own_is_scored_as_by_scikit_learn(per_round):
         model,
         episodes,
         ["log_weights"],
-        components="resid_post",
-        layers=[1, 2],
-        positions=["w?"],
+        sites=["resid_post[1]@w?", "resid_post[2]@w?"],
         estimator=Ridge(10.0),
         per_round=per_round,
         n_jobs=1,
@@ -338,8 +334,7 @@ def test_a_sweep_of_each_round_is_drawn_as_layers_by_rounds():
         model,
         episodes,
         ["label"],
-        components="resid_post",
-        positions=["p?", "w?"],
+        sites=["resid_post@p?", "resid_post@w?"],
         estimator=make_pipeline(StandardScaler(), LogisticRegression()),
         per_round=True,
         n_jobs=1,
@@ -366,3 +361,16 @@ def test_estimators_and_rounds_of_a_sweep_are_checked_first(model, episodes):
     refuses("regressor or classifier", probes.sweep, model, episodes, ["label"], estimator="ridge")
     both = {"windows": [(0, 2)], "per_round": True}
     refuses("not both", probes.sweep, model, episodes, ["label"], **both)
+
+
+def test_several_sites_are_probed_one_after_the_other(model, episodes):
+    """The results of two sites are those of each alone, in their order; a fit reads one."""
+    sites = ["resid_post[2]@w?", "latents"]
+    key = "log_weights_centred"
+    together = probes.probe(model, episodes, [key], sites=sites, n_untrained=0)
+    alone = [probes.probe(model, episodes, [key], sites=site, n_untrained=0)[0] for site in sites]
+    assert [result.site for result in together] == sites
+    assert [result.r2 for result in together] == [result.r2 for result in alone]
+    refuses(
+        "a fit reads one site, got a, b", probes.fit, np.zeros((2, 2, 1)), None, sites=["a", "b"]
+    )

@@ -247,9 +247,7 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(changed_ta
     (result,) = probes.probe(model, episodes, ["log_weights"])
     assert result.missing == ("inputs", "control_task")
     assert "not run: a probe of the round's inputs" in str(result)
-    row = probes.sweep(
-        model, episodes, ["log_weights"], components="resid_post", positions=["w?"], n_jobs=1
-    ).to_frame()
+    row = probes.sweep(model, episodes, ["log_weights"], sites="resid_post@w?", n_jobs=1).to_frame()
     assert row["inputs"].isna().all() and row["round"].notna().all()
 
 

@@ -107,14 +107,13 @@ class AlignmentResult(Result):
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
-        """Accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
+        """Return the accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
         counted = self.informative if informative else self.decided
-        return ratio_interval(
-            (self.hits[condition] & counted).sum(1), counted.sum(1), participants=self.participants
-        )
+        hits = (self.hits[condition] & counted).sum(1)
+        return ratio_interval(hits, counted.sum(1), participants=self.participants)
 
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
-        """Accuracy over informative pairs, or over all."""
+        """Return the accuracy over informative pairs, or over all."""
         return self.interval(condition, informative).estimate
 
     @property
@@ -128,29 +127,28 @@ class AlignmentResult(Result):
         return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
 
     def _draw(self, figures: Any) -> Any:
-        """The accuracy of every condition with its interval."""
+        """Draw the accuracy of every condition with its interval."""
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
-        return figures.intervals(
-            named(rows), xlabel=f"interchange accuracy of {self.variable} at {self.site}"
-        )
+        xlabel = f"interchange accuracy of {self.variable} at {self.site}"
+        return figures.intervals(named(rows), xlabel=xlabel)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
+        """Return one row per condition: accuracy over all pairs and over informative ones, each with its interval."""
         rows = []
         for condition in self.hits:
-            every, informative = (
-                self.interval(condition, informative=False),
-                self.interval(condition),
-            )
-            if (
-                condition == _ARBITRARY
-            ):  # an arbitrary label is no counterfactual: no pair of it is informative
+            every = self.interval(condition, informative=False)
+            informative = self.interval(condition)
+            if condition == _ARBITRARY:
+                # An arbitrary label is no counterfactual: no pair of it is informative.
                 informative = NO_NUMBER
-            scores = [
-                x for each in (every, informative) for x in (each.estimate, each.low, each.high)
-            ]
-            of = self.variable, self.site, self.rank, condition
-            rows.append((*of, *scores, self.train_accuracy[condition], int(self.informative.sum())))
+            row: dict[str, Any] = {"variable": self.variable, "site": self.site, "rank": self.rank}
+            row |= {"condition": condition}
+            row |= {"iia": every.estimate, "low": every.low, "high": every.high}
+            row |= {"iia_informative": informative.estimate}
+            row |= {"low_informative": informative.low, "high_informative": informative.high}
+            row["train_accuracy"] = self.train_accuracy[condition]
+            row["n_informative"] = int(self.informative.sum())
+            rows.append(row)
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -180,16 +178,95 @@ def align(
             "interchange the site as it is, which grades numbers"
         )
     search = search or Search()
-    smooth, seed, rank = search.smooth, search.seed, search.rank
+    smooth, seed = search.smooth, search.seed
     runs = paired_runs(model, base, source, "alignment")
-    both = [run.episodes for run in runs]
-    place = _site(model, both[0], sites)
+    episodes = [run.episodes for run in runs]
+    place = _find_site(model, episodes[0], sites)
     algorithm.variable(variable)  # raises on an unknown one
-    at = select_rounds(round, runs[0].n_rounds)
-    values = of_rounds(algorithm, both[0], at), of_rounds(algorithm, both[1], at)
-    whose = participants_of(both[0])
-    rows = split(whose, search.held_out)
-    parts = [make_pairs(algorithm, *values, variable, part) for part in rows]
+    rounds = select_rounds(round, runs[0].n_rounds)
+    values = [of_rounds(algorithm, side, rounds) for side in episodes]
+    players = participants_of(episodes[0])
+    rows = split(players, search.held_out)
+    parts = [make_pairs(algorithm, values[0], values[1], variable, part) for part in rows]
+    _require_informative(parts, variable)
+    training, stopping, scoring = parts
+    exam = rounds_with(model, runs, rounds, place)
+
+    def run_of(machine: Machine) -> RoundsWithSite:
+        first, second = (rollout(machine.eval(), side, commit=runs[0].commit) for side in episodes)
+        return rounds_with(machine, (first, second), rounds, place)
+
+    practice = exam if smooth is None else run_of(smooth)
+    fresh = run_of(untrained(smooth or model, seed))
+    width = int(practice.is_used.sum())
+    rank = search.rank
+    if rank is None:
+        identified = identified_rank(algorithm, values[0], values[1], variable, training)
+        rank = min(identified, width)
+    name = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
+    require(1 <= rank <= width, f"rank must be an integer from 1 to {name} = {width}, got {rank!r}")
+    if practice.may_lack_gradient and not has_gradient(practice, training, rank, seed):
+        raise AlignmentError(_explain_no_gradient(model, practice, place))
+    labelled = [_label_at_random(pairs, model.layout.n_outputs, seed) for pairs in parts]
+    fits = {
+        "learned": fit(practice, training, stopping, rank, search),
+        _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
+        UNTRAINED: fit(fresh, training, stopping, rank, search),
+    }
+    interventions: dict[str, Intervention] = {
+        condition: SubspaceInterchange(trained.basis) for condition, trained in fits.items()
+    }
+    random = exam.random_basis(rank, seed)
+    interventions["norm-matched random"] = NormMatchedPlacebo(interventions["learned"], random)
+    interventions["nothing"] = lambda own, _: own
+
+    def find_hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
+        judged = arbitrary if condition == _ARBITRARY else pairs
+        machine = fresh if condition == UNTRAINED else exam
+        choices = machine.scored(interventions[condition], judged).argmax(-1)
+        return (choices == judged.target.argmax(-1)).numpy()
+
+    is_informative = training.informative.numpy()
+    train_accuracy = dict.fromkeys(interventions, float("nan"))
+    for condition in fits:
+        hits = find_hits(condition, training, labelled[0])
+        train_accuracy[condition] = float(hits[is_informative].mean())
+    shape = scoring.n_episodes, -1
+    scored = {
+        condition: find_hits(condition, scoring, labelled[2]).reshape(shape)
+        for condition in interventions
+    }
+    n_informative = [pairs.n_informative for pairs in parts]
+    informative = scoring.informative.numpy().reshape(shape)
+    decided = ~scoring.tied.numpy().reshape(shape)
+    settings = provenance(
+        model,
+        smooth=None if smooth is None else smooth.digest(),
+        algorithm=algorithm.key,
+        rank=rank,
+        steps=search.steps,
+        restarts=search.restarts,
+        seed=seed,
+        commit=runs[0].commit,
+        rounds=rounds,
+        informative=dict(zip(_FEWEST, n_informative, strict=True)),
+    )
+    return AlignmentResult(
+        variable=variable,
+        site=str(place),
+        rank=rank,
+        hits=scored,
+        train_accuracy=train_accuracy,
+        informative=informative,
+        decided=decided,
+        fits=fits,
+        settings=settings,
+        participants=players[rows[-1]],
+    )
+
+
+def _require_informative(parts: Sequence[Pairs], variable: str) -> None:
+    """Raise where a part of the episodes has too few informative pairs."""
     for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         if pairs.n_informative < fewest:
             raise AlignmentError(
@@ -197,91 +274,31 @@ def align(
                 f"changes the algorithm's choice), and {fewest} are needed: give more episodes, more or later rounds, "
                 "or a variable that the prediction depends on"
             )
-    training, stopping, scoring = parts
-    exam = rounds_with(model, runs, at, place)
 
-    def run_of(machine: Machine) -> RoundsWithSite:
-        first, second = (
-            rollout(machine.eval(), episodes, commit=runs[0].commit) for episodes in both
-        )
-        return rounds_with(machine, (first, second), at, place)
 
-    practice, fresh = (
-        exam if smooth is None else run_of(smooth),
-        run_of(untrained(smooth or model, seed)),
-    )
-    width = int(practice.is_used.sum())
-    if rank is None:
-        rank = min(identified_rank(algorithm, *values, variable, training), width)
-    of = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
-    require(1 <= rank <= width, f"rank must be an integer from 1 to {of} = {width}, got {rank!r}")
-    if practice.may_lack_gradient and not has_gradient(practice, training, rank, seed):
-        why = (
+def _explain_no_gradient(model: Machine, practice: RoundsWithSite, place: Site) -> str:
+    """Say why no gradient reaches a site, and what to do."""
+    if runs_from(practice.model):
+        return (
             f"no gradient reaches {practice.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
-            if runs_from(practice.model)
-            else f"no gradient reaches {str(place)!r} of {model.name!r} from its prediction, which is read before this "
-            "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
-            "'latent', or smooth=, a machine without hard choices"
         )
-        raise AlignmentError(why)
-    n_outcomes, labelled = (
-        model.layout.n_outputs,
-        [],
-    )  # the same pairs with a random outcome for each source
-    for pairs in parts:
-        labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
-        labelled.append(replace(pairs, target=one_hot(labels, n_outcomes).double()))
-    fits = {
-        "learned": fit(practice, training, stopping, rank, search),
-        _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
-        UNTRAINED: fit(fresh, training, stopping, rank, search),
-    }
-    interventions: dict[str, Intervention] = {
-        name: SubspaceInterchange(of.basis) for name, of in fits.items()
-    }
-    placebo = NormMatchedPlacebo(interventions["learned"], exam.random_basis(rank, seed))
-    interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
-
-    def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
-        judged = arbitrary if condition == _ARBITRARY else pairs
-        choices = (
-            (fresh if condition == UNTRAINED else exam)
-            .scored(interventions[condition], judged)
-            .argmax(-1)
-        )
-        return (choices == judged.target.argmax(-1)).numpy()
-
-    trained = {
-        name: hits(name, training, labelled[0])[training.informative.numpy()].mean()
-        for name in fits
-    }
-    shape = scoring.n_episodes, -1
-    return AlignmentResult(
-        variable=variable,
-        site=str(place),
-        rank=rank,
-        hits={name: hits(name, scoring, labelled[2]).reshape(shape) for name in interventions},
-        train_accuracy={name: float(trained.get(name, "nan")) for name in interventions},
-        informative=scoring.informative.numpy().reshape(shape),
-        decided=~scoring.tied.numpy().reshape(shape),
-        fits=fits,
-        settings=provenance(
-            model,
-            smooth=None if smooth is None else smooth.digest(),
-            algorithm=algorithm.key,
-            rank=rank,
-            **{name: getattr(search, name) for name in ("steps", "restarts", "seed")},
-            commit=runs[0].commit,
-            rounds=at,
-            informative=dict(zip(_FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
-        ),
-        participants=whose[rows[-1]],
+    return (
+        f"no gradient reaches {str(place)!r} of {model.name!r} from its prediction, which is read before this "
+        "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
+        "'latent', or smooth=, a machine without hard choices"
     )
 
 
-def _site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
-    """The site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
+def _label_at_random(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
+    """Return the same pairs with a random outcome for each source."""
+    sources = [f"{row}" for row in pairs.source.tolist()]
+    labels = arbitrary_targets(sources, n_outcomes, seed)
+    return replace(pairs, target=one_hot(labels, n_outcomes).double())
+
+
+def _find_site(model: Machine, base: Any, sites: Site | str | Sequence[Site | str]) -> Site:
+    """Return the site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
     layout = model.layout.fit(base)
     place = resolve_one(sites, model, layout)
     require(
