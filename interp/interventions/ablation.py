@@ -217,7 +217,7 @@ def evaluate(
     missing, least = _leave_out(scorer, keep, n_sets=n_sets, minimality=minimality, seed=seed)
     circuits = random_circuits(graph, n_edges, n_random, seed)
     random = np.array([scorer.faithfulness(circuit) for circuit in circuits])
-    row = {"size": n_edges, "of": len(graph.edges)}
+    row: dict[str, float] = {"size": n_edges, "of": len(graph.edges)}
     row |= {"faithfulness": interval.estimate, "low": interval.low, "high": interval.high}
     row |= {"random_mean": float(random.mean()), "random_max": float(random.max())}
     row |= {"incompleteness": float(np.mean(missing)), "least_minimal": least}

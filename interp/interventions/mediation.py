@@ -352,7 +352,7 @@ class EffectMap(Result):
     def to_frame(self) -> pd.DataFrame:
         """Return one row a layer of a transformer, or a point of any other machine; one column a place."""
         is_layer = all(point.startswith("resid_post[") for point in self.points)
-        rows = pd.Index(self.points, name="point")
+        rows: Any = pd.Index(self.points, name="point")
         if is_layer:
             rows = pd.RangeIndex(len(self.points), name="layer")
         columns = [position or "share" for position in self.positions]
