@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from interp.stats.intervals import of_whom
 from interp.support.checks import array_of, checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
-from interp.support.files import read_rows, read_tables
+from interp.support.files import read_rows
 from interp.support.session import once
 
 Values = Mapping[str, NDArray[Any]]
@@ -722,24 +722,3 @@ def maker(
         )
 
     return made
-
-
-def family_table(path: Path, makes: Iterable[Callable[..., Algorithm]]) -> tuple[Family, ...]:
-    """The families of a TOML file, a table each by the key of what ``makes`` make.
-
-    A table says which parameters are ``searched``, and what else a :class:`Family` has. Where a fit looks for a
-    parameter stands in the table ``parameters``; a family may give another grid, or other fields of :class:`Searched`.
-    """
-    tables, found = read_tables(path), []
-    for make in makes:
-        known = make()
-        row, searched = {"name": known.name, **tables[known.key]}, []
-        for name in row.pop("searched", ()):
-            own = row.pop(name, {})
-            given: dict[str, Any] = tables["parameters"][name] | (
-                own if isinstance(own, dict) else {"grid": own}
-            )
-            lists = {key: tuple(value) for key, value in given.items() if key != "kind"}
-            searched.append(Searched(name, **{**given, **lists}))
-        found.append(Family(known.key, make=make, searched=tuple(searched), **row))
-    return tuple(found)

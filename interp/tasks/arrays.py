@@ -18,8 +18,9 @@ What is predicted is one of several outcomes, or a number. A sampler of plain ar
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
@@ -168,6 +169,18 @@ class _Round(RoundLayout):
         return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
 
 
+def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
+    """Name each episode by what it holds, so that a recording that was drawn twice is one group; None where all differ.
+
+    Groups of one name share a fold, count once in an interval, and are never fitted and scored apart.
+    """
+    names = []
+    for arrays in zip(episodes.inputs, episodes.outcomes, episodes.rewards, strict=True):
+        content = b"".join(array.tobytes() for array in arrays)
+        names.append(hashlib.sha256(content).hexdigest()[:12])
+    return names if len(set(names)) < len(names) else None
+
+
 @checked
 def series(
     key: str,
@@ -182,7 +195,8 @@ def series(
 
     Args:
         sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it ``pays``, each ``[episode,
-            round]``; inputs that are vectors have one more axis. Of recorded data it draws rows.
+            round]``; inputs that are vectors have one more axis. Of recorded data it draws rows: those that it draws
+            several times are one participant, so that no fold, interval or count takes them for several.
         inputs: the names of the inputs, one of which is heard in each round; or how many numbers are.
         outcomes: the names of the outcomes, one of which comes out; or what is predicted of a number.
         what: a sentence for pages.
@@ -225,7 +239,7 @@ def series(
             f"{said} arrays {n_episodes, n_rounds}",
         )
         layout().fit(episodes)
-        return episodes
+        return replace(episodes, participants=name_recordings(episodes))
 
     def losses(
         predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)

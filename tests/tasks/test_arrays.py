@@ -161,3 +161,22 @@ def test_episodes_of_unequal_length_that_are_made_by_hand_are_those_of_the_sampl
         ((3, 3, "nowhere"), "unknown regime 'nowhere'"),
     ):
         refuses(why, lambda n, rounds, where="own": ARMS.sample(n, rounds, regime=where), *given)
+
+
+def test_a_recording_that_is_drawn_several_times_is_one_participant():
+    """Twelve recordings drawn 128 times are twelve groups, the same in every batch; others are none."""
+    recorded = np.random.default_rng(0).normal(size=(12, 6, 2))
+
+    def draw(n_episodes, n_rounds, seed):
+        rows = np.random.default_rng(seed).integers(12, size=n_episodes)
+        return recorded[rows][:, :n_rounds], (recorded[rows][:, :n_rounds, 0] > 0).astype(int)
+
+    task = series("recorded", draw, inputs=2, outcomes=("down", "up"))
+    first, second = task.sample(128, 6, seed=0), task.sample(128, 6, seed=1)
+    rows = np.random.default_rng(0).integers(12, size=128)
+    assert len(np.unique(first.participants)) == len(np.unique(rows))
+    assert (
+        len(np.unique(np.stack([first.participants.astype(str), rows.astype(str)]), axis=1).T) == 12
+    )
+    assert set(first.participants) == set(second.participants)
+    assert task.sample(1, 6, seed=0).participants is None

@@ -26,8 +26,8 @@ from interp.core.algorithm import (
     AlgorithmRecord,
     Equation,
     Family,
+    Searched,
     Values,
-    family_table,
     maker,
     variable_table,
 )
@@ -270,10 +270,104 @@ def records() -> tuple[AlgorithmRecord, ...]:
     )
 
 
+# Where a fit looks for each parameter, but for what a family says itself.
+_RATE = Searched("rate", (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0))
+_INVERSE_TEMPERATURE = Searched(
+    "inverse_temperature", (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), enters=("logits",)
+)
+_GAIN = Searched("gain", (0.05, 0.2, 0.5, 0.9))
+_LOSS = Searched("loss", (0.0, 0.05, 0.2, 0.5, 0.9))
+_FORGETS = Searched("forgets", (0.0, 0.1, 0.3, 0.7, 1.0))
+_STAYS = Searched("stays", (-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0), enters=("logits",))
+_SHIFTS = Searched("shifts", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
+_BONUS = Searched("bonus", (-2.0, 0.0, 1.0, 2.0, 4.0), enters=("logits",))
+_KEEPS = Searched("keeps", (0.5, 0.7, 0.8, 0.9, 0.95, 1.0))
+_FIRST = Searched("first", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
+
+
 def families() -> tuple[Family, ...]:
     """What a player, or a model of one, is compared with."""
-    learners = rescorla_wagner, _two_rates, _forgetting, perseveration, choice_kernel, win_stay
-    return family_table(
-        Path(__file__).with_name("families.toml"),
-        (*learners, _bayes_ucb, bayes_thompson, fixed_bias),
+    return (
+        Family(
+            "rescorla_wagner",
+            "Rescorla-Wagner",
+            rescorla_wagner,
+            searched=(_RATE, _INVERSE_TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "two_rates",
+            "Rescorla-Wagner with two rates",
+            _two_rates,
+            searched=(
+                _GAIN,
+                _LOSS,
+                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
+            ),
+            extends="rescorla_wagner",
+            tempered=True,
+        ),
+        Family(
+            "forgetting",
+            "Rescorla-Wagner that forgets",
+            _forgetting,
+            searched=(
+                Searched("rate", (0.05, 0.2, 0.5, 0.9)),
+                _FORGETS,
+                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
+            ),
+            extends="rescorla_wagner",
+            tempered=True,
+        ),
+        Family(
+            "perseveration",
+            "Rescorla-Wagner that repeats",
+            perseveration,
+            searched=(
+                Searched("rate", (0.05, 0.2, 0.5, 0.9)),
+                _STAYS,
+                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
+            ),
+            extends="rescorla_wagner",
+            tempered=True,
+        ),
+        Family(
+            "choice_kernel",
+            "choice kernel",
+            choice_kernel,
+            searched=(_RATE, _INVERSE_TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "win_stay",
+            "win-stay lose-shift",
+            win_stay,
+            searched=(
+                Searched("stays", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",)),
+                _SHIFTS,
+            ),
+            tempered=True,
+        ),
+        Family(
+            "bayes_ucb",
+            "Bayes with an upper confidence bound",
+            _bayes_ucb,
+            searched=(_BONUS, _INVERSE_TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "bayes_thompson",
+            "Bayes that draws (Thompson)",
+            bayes_thompson,
+            searched=(_KEEPS,),
+            tempered=True,
+        ),
+        Family(
+            "fixed_bias",
+            "a fixed bias",
+            fixed_bias,
+            searched=(_FIRST,),
+            memoryless=True,
+            tempered=True,
+        ),
     )

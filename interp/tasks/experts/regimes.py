@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from interp.support.checks import check_fields, checked, integer
 from interp.support.errors import require, require_known
-from interp.support.files import read_rows
 
 Bounds = tuple[float, float]
 
@@ -112,17 +110,125 @@ class ExpertRegime:
         return {name: value for name, value in values.items() if value or name == "first"}
 
 
-_KINDS: Mapping[str, Any] = {
-    "rest": lambda text: tuple(map(float, text.split())),
-    "first": lambda text: tuple(tuple(map(float, part.split())) for part in text.split(";")),
-    **dict.fromkeys(("min_experts", "switch_every"), int),
-    **dict.fromkeys(("drift_std", "correlation"), float),
-}
 _REGIMES = (
+    ExpertRegime("uniform", "all U[.3, .9]: the training distribution", rest=(0.3, 0.9)),
+    ExpertRegime("wide", "all U[0, 1]: no prior knowledge", rest=(0.0, 1.0)),
     ExpertRegime(
-        **{name: _KINDS.get(name, str)(text) for name, text in row.items() if text}
-    )  # empty: not given
-    for row in read_rows(Path(__file__).with_name("regimes.csv"))
+        "stratified",
+        "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
+        rest=(0.45, 0.6),
+        first=((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)),
+    ),
+    ExpertRegime(
+        "flat", "one U[.6, .7], the others U[.4, .6]", rest=(0.4, 0.6), first=((0.6, 0.7),)
+    ),
+    ExpertRegime(
+        "anti-signal",
+        "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
+        rest=(0.4, 0.6),
+        first=((0.6, 0.7), (0.0, 0.1)),
+        min_experts=2,
+    ),
+    ExpertRegime(
+        "1-real", "1 U[.6, .85], the others exactly .5", rest=(0.5, 0.5), first=((0.6, 0.85),)
+    ),
+    ExpertRegime(
+        "2-real",
+        "2 U[.6, .85], the others exactly .5",
+        rest=(0.5, 0.5),
+        first=((0.6, 0.85), (0.6, 0.85)),
+        min_experts=2,
+    ),
+    ExpertRegime(
+        "3-real",
+        "3 U[.6, .85], the others exactly .5",
+        rest=(0.5, 0.5),
+        first=((0.6, 0.85), (0.6, 0.85), (0.6, 0.85)),
+        min_experts=3,
+    ),
+    ExpertRegime(
+        "4-real",
+        "4 U[.6, .85], the others exactly .5",
+        rest=(0.5, 0.5),
+        first=((0.6, 0.85), (0.6, 0.85), (0.6, 0.85), (0.6, 0.85)),
+        min_experts=4,
+    ),
+    ExpertRegime(
+        "dominant", "one exactly .9, the others U[.35, .5]", rest=(0.35, 0.5), first=((0.9, 0.9),)
+    ),
+    ExpertRegime("close", "all U[.55, .65]", rest=(0.55, 0.65)),
+    ExpertRegime(
+        "switch-10",
+        "every 10 rounds a new best expert (.85), the others .4",
+        rest=(0.4, 0.4),
+        first=((0.85, 0.85),),
+        min_experts=2,
+        switch_every=10,
+    ),
+    ExpertRegime(
+        "switch-25",
+        "every 25 rounds a new best expert (.85), the others .4",
+        rest=(0.4, 0.4),
+        first=((0.85, 0.85),),
+        min_experts=2,
+        switch_every=25,
+    ),
+    ExpertRegime(
+        "switch-50",
+        "every 50 rounds a new best expert (.85), the others .4",
+        rest=(0.4, 0.4),
+        first=((0.85, 0.85),),
+        min_experts=2,
+        switch_every=50,
+    ),
+    ExpertRegime(
+        "drift",
+        "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]",
+        rest=(0.4, 0.8),
+        drift_std=0.02,
+    ),
+    ExpertRegime(
+        "correlated-0.3",
+        "all U[.4, .8]; with probability 0.3 all share one prediction, right with the mean accuracy",
+        rest=(0.4, 0.8),
+        correlation=0.3,
+    ),
+    ExpertRegime(
+        "correlated-0.7",
+        "all U[.4, .8]; with probability 0.7 all share one prediction, right with the mean accuracy",
+        rest=(0.4, 0.8),
+        correlation=0.7,
+    ),
+    ExpertRegime(
+        "correlated-0.9",
+        "all U[.4, .8]; with probability 0.9 all share one prediction, right with the mean accuracy",
+        rest=(0.4, 0.8),
+        correlation=0.9,
+    ),
+    ExpertRegime(
+        "1-high-quality", "1 U[.9, 1], the others U[.3, .9]", rest=(0.3, 0.9), first=((0.9, 1.0),)
+    ),
+    ExpertRegime(
+        "2-high-quality",
+        "2 U[.9, 1], the others U[.3, .9]",
+        rest=(0.3, 0.9),
+        first=((0.9, 1.0), (0.9, 1.0)),
+        min_experts=2,
+    ),
+    ExpertRegime(
+        "3-high-quality",
+        "3 U[.9, 1], the others U[.3, .9]",
+        rest=(0.3, 0.9),
+        first=((0.9, 1.0), (0.9, 1.0), (0.9, 1.0)),
+        min_experts=3,
+    ),
+    ExpertRegime(
+        "4-high-quality",
+        "4 U[.9, 1], the others U[.3, .9]",
+        rest=(0.3, 0.9),
+        first=((0.9, 1.0), (0.9, 1.0), (0.9, 1.0), (0.9, 1.0)),
+        min_experts=4,
+    ),
 )
 REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _REGIMES})
 

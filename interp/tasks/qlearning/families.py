@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.core.algorithm import Algorithm, Family, Values, Variable, family_table
+from interp.core.algorithm import Algorithm, Family, Searched, Values, Variable
 from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.lapses import lapsed, late, stopped
@@ -39,34 +38,148 @@ def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "stopped_q")
 
 
+# Where a fit looks for each parameter, but for what a family says itself.
+_ALPHA = Searched("alpha", (0.03, 0.1, 0.3, 1.0))
+_GAMMA = Searched("gamma", (0.2, 0.5, 0.7, 0.9, 0.97))
+_LAG = Searched("lag", (1, 2), kind="choice")
+_LAST = Searched("last", (1, 2, 3, 5, 7, 10, 12, 15, 20, 25), kind="choice")
+_SIGN = Searched("sign", (-1.0, 1.0), kind="choice")
+_AFTER = Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",))
+_SHARED_TIES = Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",))
+_TEMPERATURE = Searched("temperature", (0.0, 0.003, 0.01, 0.03, 0.1, 0.3), enters=("policy",))
+
+# The same of what a round makes of a table: the temperature is of the soft maximum, in units of reward; "keep" is of
+# every entry of a table that fades, a round; "trace" of a pair's eligibility after a round, beside the discount.
+_STEP_ALPHA = Searched("alpha", (0.03, 0.1, 0.3, 1.0))
+_STEP_GAMMA = Searched("gamma", (0.0, 0.2, 0.5, 0.7, 0.9, 0.97, 0.995))
+_STEP_TEMPERATURE = Searched("temperature", (0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+_STEP_KEEP = Searched("keep", (0.9, 0.99, 1.0))
+_STEP_TRACE = Searched("trace", (0.0, 0.075, 0.15, 0.3, 0.6, 0.9))
+
+
+def _with_acts(learner: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """Give a learner every way to act by its table."""
+
+    def make(
+        temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **parameters: Any
+    ) -> Algorithm:
+        return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
+
+    return make
+
+
 def families() -> tuple[Family, ...]:
-    """What a model of Q-learning is compared with."""
+    """List what a model of Q-learning is compared with: each learner with every way to act by its table.
 
-    def with_acts(learner: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-        def made(
-            temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **of: Any
-        ) -> Algorithm:
-            return acting(learner(**of), temperature, bool(shared_ties), bool(after))
-
-        return made
-
-    learners = (
-        q_learning,
-        late_q,
-        stopped_q,
-        no_bootstrap,
-        mean_bootstrap,
-        sarsa,
-        _mean_reward,
-        visit_counts,
+    Of an extension few temperatures are tried and none between them: it says that a table is late or stopped. Of a
+    table after the round a lag of one is Q-learning that chooses before it, so that it is left out.
+    """
+    return (
+        Family(
+            "q_learning",
+            "tabular Q-learning",
+            _with_acts(q_learning),
+            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "late_q",
+            "Q-learning, some rounds late",
+            _with_acts(late_q),
+            searched=(
+                _LAG,
+                Searched("alpha", (0.1, 0.3)),
+                Searched("gamma", (0.5, 0.9)),
+                Searched("after", (0.0,), kind="choice", enters=("acting_values",)),
+                _SHARED_TIES,
+                Searched("temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)),
+            ),
+            extends="q_learning",
+        ),
+        Family(
+            "stopped_q",
+            "Q-learning that stops learning",
+            _with_acts(stopped_q),
+            searched=(
+                _LAST,
+                Searched("alpha", (0.1, 0.3)),
+                Searched("gamma", (0.5, 0.9)),
+                _AFTER,
+                _SHARED_TIES,
+                Searched("temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)),
+            ),
+            extends="q_learning",
+        ),
+        Family(
+            "no_bootstrap",
+            "Q-learning without bootstrapping",
+            _with_acts(no_bootstrap),
+            searched=(_ALPHA, _AFTER, _SHARED_TIES, _TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "mean_bootstrap",
+            "Q-learning with the mean in place of the maximum",
+            _with_acts(mean_bootstrap),
+            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "sarsa",
+            "SARSA, on-policy",
+            _with_acts(sarsa),
+            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "mean_reward",
+            "mean reward of every pair",
+            _with_acts(_mean_reward),
+            searched=(_AFTER, _SHARED_TIES, _TEMPERATURE),
+            tempered=True,
+        ),
+        Family(
+            "visit_counts",
+            "counts of visits",
+            _with_acts(visit_counts),
+            searched=(
+                _SIGN,
+                _AFTER,
+                _SHARED_TIES,
+                Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",)),
+            ),
+            tempered=True,
+        ),
     )
-    return family_table(Path(__file__).with_name("families.toml"), map(with_acts, learners))
 
 
 def updates() -> tuple[Family, ...]:
-    """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
-    rules = q_learning, _soft_bootstrap, mean_bootstrap, no_bootstrap, _fading_q, _trace_q
-    return family_table(Path(__file__).with_name("updates.toml"), rules)
+    """List what a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
+    return (
+        Family("q_learning", "the maximum", q_learning, searched=(_STEP_ALPHA, _STEP_GAMMA)),
+        Family(
+            "soft_bootstrap",
+            "a soft maximum",
+            _soft_bootstrap,
+            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_TEMPERATURE),
+        ),
+        Family("mean_bootstrap", "the mean", mean_bootstrap, searched=(_STEP_ALPHA, _STEP_GAMMA)),
+        Family("no_bootstrap", "no next value", no_bootstrap, searched=(_STEP_ALPHA,)),
+        Family(
+            "fading_q",
+            "the maximum, of a table that fades",
+            _fading_q,
+            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_KEEP),
+            extends="q_learning",
+        ),
+        Family(
+            "trace_q",
+            "the maximum, with traces of eligibility",
+            _trace_q,
+            searched=(_STEP_ALPHA, _STEP_GAMMA, _STEP_TRACE),
+            extends="q_learning",
+        ),
+    )
 
 
 @checked

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from numpy.typing import ArrayLike, NDArray
 from interp.core.task import chosen_indices, episode_array, freeze, length_of
 from interp.support.checks import array_of, checked, refuse_beyond_machine, unique
 from interp.support.errors import InputError, require
-from interp.support.files import read_rows
 
 _ROW_TOLERANCE = 1e-8
 
@@ -149,9 +147,16 @@ _FAMILIES: dict[str, _Rewards] = {
 """The reward families by name that are no beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
 reward of 1."""
 _BETAS = {
-    row["family"]: (float(row["a"]), float(row["b"]))
-    for row in read_rows(Path(__file__).with_name("rewards.csv"))
+    "peaked": (2.0, 2.0),
+    "bimodal": (0.5, 0.5),
+    "uniform": (1.0, 1.0),
+    "sparse": (0.2, 2.0),
+    "dense": (2.0, 0.2),
+    "very-sparse": (0.1, 2.0),
+    "concentrated": (10.0, 10.0),
+    "high-variance": (0.1, 0.1),
 }
+"""The parameters of the reward families that are beta distributions."""
 
 
 @dataclass(frozen=True)
@@ -199,14 +204,58 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.fl
     return transitions
 
 
-_drawn = [
-    MDPRegime(
-        row["key"],
-        row["name"],
-        tuple(product(row["families"].split(), map(float, row["kappas"].split()))),
-    )
-    for row in read_rows(Path(__file__).with_name("regimes.csv"))
-]
+_GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
+_GRID_KAPPAS = (0.1, 1.0, 5.0)
+
+
+def _draw_regime(
+    key: str,
+    name: str,
+    families: tuple[str, ...],
+    kappas: tuple[float, ...] = _GRID_KAPPAS,
+) -> MDPRegime:
+    """Make a regime that draws from every reward family with every concentration."""
+    return MDPRegime(key, name, cells=tuple(product(families, kappas)))
+
+
+_drawn = (
+    _draw_regime("grid", "6 x 3 training grid", _GRID_FAMILIES),
+    _draw_regime("peaked", "peaked rewards, Beta(2, 2)", ("peaked",)),
+    _draw_regime("bimodal", "bimodal rewards, Beta(.5, .5)", ("bimodal",)),
+    _draw_regime("uniform", "uniform rewards, U(0, 1)", ("uniform",)),
+    _draw_regime("sparse", "sparse rewards, Beta(.2, 2)", ("sparse",)),
+    _draw_regime("dense", "dense rewards, Beta(2, .2)", ("dense",)),
+    _draw_regime("bernoulli", "rewards U(.1, .9)", ("bernoulli",)),
+    _draw_regime(
+        "bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", ("bernoulli-draws",)
+    ),
+    _draw_regime("very-sparse", "very sparse rewards, Beta(.1, 2)", ("very-sparse",)),
+    _draw_regime("concentrated", "concentrated rewards, Beta(10, 10)", ("concentrated",)),
+    _draw_regime("high-variance", "high-variance rewards, Beta(.1, .1)", ("high-variance",)),
+    _draw_regime("coin", "rewards 0 or 1, fixed by a fair coin", ("coin",)),
+    _draw_regime("deterministic", "deterministic transitions", _GRID_FAMILIES, (0.001,)),
+    _draw_regime(
+        "adversarial", "deterministic transitions, uniform rewards", ("uniform",), (0.001,)
+    ),
+    _draw_regime(
+        "sparse-shift",
+        "very sparse rewards, Beta(.1, 2), uniform transitions",
+        ("very-sparse",),
+        (1.0,),
+    ),
+    _draw_regime(
+        "dense-shift",
+        "concentrated rewards, Beta(10, 10), uniform transitions",
+        ("concentrated",),
+        (1.0,),
+    ),
+    _draw_regime(
+        "high-variance-shift",
+        "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
+        ("high-variance",),
+        (0.5,),
+    ),
+)
 _built = (
     MDPRegime("chain", "linear chain", build=chain),
     MDPRegime("ladder", "ladder", build=ladder),

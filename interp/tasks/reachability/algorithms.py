@@ -23,14 +23,13 @@ from interp.core.algorithm import (
     AlgorithmRecord,
     Equation,
     Family,
+    Searched,
     Values,
-    family_table,
     maker,
     variable_table,
 )
 from interp.support.checks import checked
 from interp.support.errors import require, require_known
-from interp.support.files import read_rows
 from interp.tasks.lapses import sometimes
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -246,7 +245,17 @@ _NUMBERS: dict[str, Callable[[NDArray[np.bool_], _Array], _Array]] = {
     "larger_name": lambda m, r: np.broadcast_to(np.arange(m.shape[-1]), m.shape[:-1]),
 }
 """By key: adjacency Bool[..., source, target] with roots Int[...] to the number that is compared, Int[..., node]."""
-_NAMES = {row["key"]: row for row in read_rows(Path(__file__).with_name("heuristics.csv"))}
+_NAMES = {
+    "fewer_parents": ("the candidate with the lower in-degree", "in-degree"),
+    "more_children": ("the candidate with the higher out-degree", "out-degree"),
+    "more_ancestors": ("the candidate with more ancestors", "ancestors"),
+    "nearer_undirected": (
+        "the candidate nearer the root, whichever way edges run",
+        "undirected distance",
+    ),
+    "larger_name": ("the candidate with the larger name", "larger name"),
+}
+"""By key: the name, and a short one for legends."""
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
@@ -257,7 +266,7 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
         matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
         return _answered(_take(_NUMBERS[key](matrix, v["root"]), v["candidates"]), v)
 
-    return _algorithm(key, _NAMES[key]["name"], {"prediction": compared}, rows="heuristic")
+    return _algorithm(key, _NAMES[key][0], {"prediction": compared}, rows="heuristic")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
@@ -276,10 +285,16 @@ def records() -> tuple[AlgorithmRecord, ...]:
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
         *(
-            AlgorithmRecord(k, row["name"], row["short"], partial(heuristic, k))
-            for k, row in _NAMES.items()
+            AlgorithmRecord(key, name, short_name, partial(heuristic, key))
+            for key, (name, short_name) in _NAMES.items()
         ),
     )
+
+
+# Where a fit looks for each parameter.
+_SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
+_HOPS = Searched("hops", (1, 2, 3), kind="choice")
+_LAG = Searched("lag", (1, 2), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
@@ -289,8 +304,49 @@ def families() -> tuple[Family, ...]:
     trained on does. The undirected distance, which needs the root and so is not memoryless, is left to ``interp
     audit``.
     """
-    heuristics = (
-        partial(heuristic, key) for key in ("fewer_parents", "more_children", "more_ancestors")
+    return (
+        Family(
+            "breadth_first", "parallel breadth-first search", breadth_first, searched=(_SPREAD,)
+        ),
+        Family(
+            "depth_limited",
+            "breadth-first search of few hops",
+            depth_limited,
+            searched=(_HOPS, _SPREAD),
+        ),
+        Family(
+            "late_search",
+            "breadth-first search, some rounds late",
+            late_search,
+            searched=(_LAG, _SPREAD),
+            extends="breadth_first",
+        ),
+        Family(
+            "undirected",
+            "breadth-first search along and against the edges",
+            undirected,
+            searched=(_SPREAD,),
+        ),
+        Family(
+            "depth_first", "depth-first search, a node a round", depth_first, searched=(_SPREAD,)
+        ),
+        Family("random_walk", "a random walk, a node a round", random_walk, searched=(_SPREAD,)),
+        Family(
+            "fewer_parents",
+            "the candidate with the lower in-degree",
+            partial(heuristic, "fewer_parents"),
+            memoryless=True,
+        ),
+        Family(
+            "more_children",
+            "the candidate with the higher out-degree",
+            partial(heuristic, "more_children"),
+            memoryless=True,
+        ),
+        Family(
+            "more_ancestors",
+            "the candidate with more ancestors",
+            partial(heuristic, "more_ancestors"),
+            memoryless=True,
+        ),
     )
-    searches = breadth_first, depth_limited, late_search, undirected, depth_first, random_walk
-    return family_table(Path(__file__).with_name("families.toml"), (*searches, *heuristics))

@@ -213,12 +213,12 @@ def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
     assert says(families.deaf_majority(0.7, 2), episodes) == pytest.approx(heard)
 
 
-@pytest.mark.parametrize("verdict", [0, 1])
-def test_an_expert_that_is_taken_to_say_the_same_is_judged_by_that(episodes, word):
+@pytest.mark.parametrize("vote", [0, 1])
+def test_an_expert_that_is_taken_to_say_the_same_is_judged_by_that(episodes, vote):
     advice = episodes.advice.copy()
-    advice[..., 1] = word
+    advice[..., 1] = vote
     stuck = type(episodes)(advice, episodes.labels, episodes.accuracies)
-    assert says(families.deaf_majority(0.7, 2, word), episodes) == pytest.approx(
+    assert says(families.deaf_majority(0.7, 2, vote), episodes) == pytest.approx(
         says(MAJORITY, stuck)
     )
 
