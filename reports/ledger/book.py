@@ -161,7 +161,7 @@ def _measured(claim: PaperClaim, model: Machine, sizes: Sizes, folder: Path) -> 
 def _page(ledger: Ledger) -> Report:
     """Make the page: an overview, then a section for each claim."""
     sections = [
-        Section(claim.place, _blocks(claim, ledger.entries[claim.key]))
+        Section(f"{claim.place}: {claim.key}", _blocks(claim, ledger.entries[claim.key]))
         for claim in CLAIMS
         if claim.key in ledger.entries
     ]

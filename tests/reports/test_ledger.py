@@ -105,6 +105,14 @@ def test_the_page_names_each_claim_where_the_paper_makes_it(tmp_path):
     assert json.loads(settings.read_text())["settings"]["sizes"]["n_episodes"] == 32
 
 
+def test_a_page_holds_every_claim_though_several_stand_in_one_place(tmp_path):
+    measure = Measure("any", "Any claim", lacking="not measured in this test")
+    result = ledger.Ledger({claim.key: [measure] for claim in CLAIMS}, {"seed": 0})
+    page, *_ = ledger.write(result, tmp_path)
+    text = page.read_text()
+    assert all(f"{claim.place}: {claim.key}" in text for claim in CLAIMS)
+
+
 def test_what_cannot_be_measured_is_refused(tmp_path):
     model = interp.load("wma-handwired", n_experts=4)
     refuses("unknown claim 'regrets'", ledger.make, [model], tmp_path, claims=["regrets"])
