@@ -421,6 +421,7 @@ def fit_targets(
                 "untrained": overflown,
                 "n_features": n_features[i],
                 "hidden": hidden,
+                "probe": describe_probe(kind),
             }
             uncontrolled = overflown and f"{overflown}, so that it is no control"
             notes = (few, only, hidden, _LEANS_LOW if n_features[i] else None, uncontrolled)
@@ -437,6 +438,11 @@ def fit_targets(
                 **{**details, "settings": {**about, **details["settings"]}},
             )
     return [results[i] for i in range(len(targets))]
+
+
+def describe_probe(kind: Kind) -> str:
+    """Return what a probe of a kind is called in its claim."""
+    return "linear probe" if kind.name in _KINDS else f"probe by {kind.name}"
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:

@@ -33,13 +33,13 @@ _SMALLEST_EFFECT = 0.1
 """The smallest effect of interest, the threshold of every probe: a tenth of what the best constant leaves."""
 
 _SITES = {
-    None: ("The activations hold", ""),
-    "latents": ("The latents hold", ""),
-    "written": ("The written latent holds", " in the latent that it writes"),
-    "change": ("The change of the latent holds", " in the change of its latent"),
-    "update": ("The update holds", " in its update"),
+    None: ("the activations", ""),
+    "latents": ("the latents", ""),
+    "written": ("the written latent", " from the latent that it writes"),
+    "change": ("the change of the latent", " from the change of its latent"),
+    "update": ("the update", " from its update"),
 }
-"""The beginning of a claim about a site, and what its phrases say of the place."""
+"""What a probe reads from, in its claim, and in a phrase whose subject is the model."""
 
 _NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
 
@@ -53,51 +53,81 @@ def measure_of(
     untrained: str = "",
     hidden: str = "",
     n_features: int = 0,
+    probe: str = "linear probe",
 ) -> Measure:
-    """The measure of a probe: its site holds the target, so that a linear map (or an estimator) can read it.
+    """Return the measure of a probe: it reads the target from its site.
 
-    ``untrained`` says why no untrained copy was run, where none was, and ``hidden`` why most features were not read;
-    ``n_features`` is how many the probe reads, where its score leans low.
+    Args:
+        target: what is read.
+        site: where; None where activations were given as an array.
+        score: of the probe.
+        controls: their scores, by key.
+        untrained: why no untrained copy was run, where none was.
+        hidden: why most features were not read, where they were not.
+        n_features: how many features the probe reads, where its score leans low.
+        probe: what it is called.
     """
-    name = f"{target.noun}{' before the round' if ':' in target.key else ''}"
-    subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
-    if site and site.startswith("latents@"):
-        subject, place = f"The channel {site[8:]} holds", f" in its {site[8:]}"
-    unless: dict[Verdict, str] = {}
-    if "untrained" not in controls:
-        unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
-    elif "inputs" not in controls and "inputs" not in target.implied_by:
-        unless["yes"] = f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="
-    if hidden:
-        unless["no"] = f"{NOTHING}: {hidden}"
-    elif n_features:
-        unless["no"] = (
-            f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
-        )
-    elif score.detectable > _SMALLEST_EFFECT:
-        n = ceil(len(score.losses) * (score.detectable / _SMALLEST_EFFECT) ** 2)
-        unless["no"] = f"{FEW}: about {n} would do"
+    moment = " before the round" if ":" in target.key else ""
+    name = f"{target.noun}{moment}"
+    source, place = _describe_site(site)
+    part = "part of " if score.skill.estimate < 0.5 else ""  # less than half of it can be read
+    numbers = {
+        DESCRIPTIONS[key]: Control(control.score.skill.estimate, control.counts)
+        for key, control in controls.items()
+    }
+    notes = [] if score.kind == "skill" else [f"accuracy {score}"]
+    notes.append(counted_of(target.missing))
     return Measure(
         key=target.key,
-        claim=f"{subject} {name}",
+        claim=f"A {probe} reads {name} from {source}",
         number=score.skill,
         threshold=_SMALLEST_EFFECT,
         unit="R2" if score.kind == "skill" else "skill",
-        controls={
-            DESCRIPTIONS[key]: Control(one.score.skill.estimate, one.counts)
-            for key, one in controls.items()
+        controls=numbers,
+        yes=f"lets a {probe} read {part}{name}{place}",
+        no=f"lets no {probe} read {name}{place}",
+        unless={
+            **_doubt_yes(target, controls, untrained),
+            **_doubt_no(score, hidden, n_features),
         },
-        yes=f"{'partly ' * (score.skill.estimate < 0.5)}holds {name}{place}",  # less than half of it can be read
-        no=f"does not hold {name}{place}",
-        unless=unless,
         caution="what can be read need not be used",
-        note="; ".join(
-            filter(
-                None,
-                ("" if score.kind == "skill" else f"accuracy {score}", counted_of(target.missing)),
-            )
-        ),
+        note="; ".join(filter(None, notes)),
     )
+
+
+def _describe_site(site: str | None) -> tuple[str, str]:
+    """Return what a probe reads from, and the end of a phrase whose subject is the model."""
+    if site in _SITES:
+        return _SITES[site]
+    assert site is not None
+    if site.startswith("latents@"):
+        channel = site.removeprefix("latents@")
+        return f"the channel {channel}", f" from its {channel}"
+    return f"the activations at {site}", f" at {site}"
+
+
+def _doubt_yes(
+    target: TargetValues, controls: Mapping[str, ControlScore], untrained: str
+) -> dict[Verdict, str]:
+    """Forbid a "yes" where a control that counts was not run."""
+    if "untrained" not in controls:
+        return {"yes": f"{NOT_RUN}: {untrained or _NO_COPY}"}
+    if "inputs" not in controls and "inputs" not in target.implied_by:
+        return {"yes": f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="}
+    return {}
+
+
+def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, str]:
+    """Forbid a "no" where too little was read, or of too few episodes."""
+    if hidden:
+        return {"no": f"{NOTHING}: {hidden}"}
+    if n_features:
+        why = f"about {2 * n_features} would do, two for each feature"
+        return {"no": f"{FEW}: the target is constant in each; {why}"}
+    if score.detectable > _SMALLEST_EFFECT:
+        share = score.detectable / _SMALLEST_EFFECT
+        return {"no": f"{FEW}: about {ceil(len(score.losses) * share**2)} would do"}
+    return {}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,10 +176,27 @@ class ProbeResult(Measured):
         """The name of the model, where it is known."""
         return str(self.settings.get("model", "The model"))
 
-    # Whether the site holds the target, why that is undecided, and R2, or the skill of a probe of classes.
+    # Whether the probe reads the target, why that is undecided, and R2, or the skill of a probe of classes.
     verdict = property(attrgetter("measure.verdict"))
     reason = property(attrgetter("measure.reason"))
     number = property(attrgetter("measure.number"))
+
+    @property
+    def sentence(self) -> str:
+        """Whether the probe reads the target, with its number and the strongest control."""
+        measure = self.measure
+        subject, _, rest = measure.claim.partition(" reads ")
+        model = f" of {self.settings['model']}" if "model" in self.settings else ""
+        number = f"{measure.unit} {measure.number.estimate:.3g}"
+        control = measure.strongest
+        if control:
+            number += f"; {control} {measure.controls[control].number:.3g}"
+        if measure.verdict == "yes":
+            return f"{subject} reads {rest}{model} ({number})."
+        if measure.verdict == "no":
+            return f"{subject} does not read {rest}{model} ({number})."
+        asked = f"whether a{subject[1:]} reads {rest}{model} ({number})"
+        return f"It is {measure.verdict} {asked}: {measure.reason}."
 
     @property
     def metric(self) -> str:

@@ -36,7 +36,7 @@ from interp.support.workers import bar, each, one_thread, share
 from probes import estimators
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
-from probes.fitting import untrained_runs
+from probes.fitting import describe_probe, untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
@@ -440,6 +440,7 @@ def _of_cell(
             "untrained": of_untrained,
             "hidden": hidden,
             "n_features": leans_low(x, target, groups),
+            "probe": describe_probe(own.problem.kind),
         }
         measure = measure_of(target, str(site), probe.score, controls, **why)
         row: _Row = {"target": target.key, "site": str(site)}

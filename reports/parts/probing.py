@@ -1,4 +1,4 @@
-"""What the latents hold: probes beside the controls that say what a score is worth, and the state over time."""
+"""Probes of the latents beside the controls that say what a score is worth, and the state over time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     Args:
         targets: keys of what is decoded; those that the task names when empty.
-        n_claimed: the latents should hold so many of the first; a quick report leaves out the others.
+        n_claimed: so many of the first should be read; a quick report leaves out the others.
     """
 
     def choose_targets(context: Context) -> tuple[str, ...]:

@@ -243,7 +243,8 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     measures = [one for result in results for one in result]
     scores = pd.concat([result.scores() for result in results], ignore_index=True)
     best = max(results, key=lambda one: one.measure.number.estimate)
-    said = f"Of the Bellman update, the change holds {best.target.noun} best (R² {best.measure.number.estimate:.2f})."
+    number = best.measure.number.estimate
+    said = f"Of the Bellman update, a probe reads {best.target.noun} from the change best (R² {number:.2f})."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(_PROSE["update"]),

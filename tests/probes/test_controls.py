@@ -270,12 +270,15 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
     ("key", "site", "claim", "phrase"),
     [
         *cases(__file__, "test_a_claim_names_the_site_and_the_target"),
-        ("td_error", None, "The activations hold the td error", "holds the td error"),
+        (
+            "td_error",
+            None,
+            "A linear probe reads the td error from the activations",
+            "lets a linear probe read the td error",
+        ),
     ],
 )
 def test_a_claim_names_the_site_and_the_target(key, site, claim, phrase):
     found = judged(0.9, key=key, site=site)
     assert (found.key, found.claim, found.phrase) == (key, claim, phrase)
-    assert (
-        judged(0.0, key=key, site=site).phrase == f"does not {phrase.replace('holds', 'hold', 1)}"
-    )
+    assert judged(0.0, key=key, site=site).phrase == phrase.replace("lets a", "lets no", 1)

@@ -53,7 +53,7 @@ def test_the_contract(run, episodes):
     assert (
         result.r2 > 1 - 1e-9
         and result.verdict == "yes"
-        and result.measure.phrase == "holds the log-weights"
+        and result.measure.phrase == "lets a linear probe read the log-weights"
     )
     assert result.number.low <= result.r2 <= result.number.high and not result.missing
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round", "control_task"}

@@ -298,7 +298,7 @@ def test_a_registered_machine_is_probed_from_the_shell(builders, tmp_path):
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
     folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
     words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
-    assert "The channel c holds the counts" in printed(
+    assert "reads the counts of right votes from the channel c" in printed(
         "probe", "own-lstm", *words, "--site", "latents@c"
     )
     printed("probe", folder, *words, "--sweep", "--jobs", "1")
@@ -323,7 +323,7 @@ def test_probes_at_a_site(tmp_path):
     result = printed(
         "probe", "wma-handwired", *SMALL, "--site", "resid_post[1]@w?", "--out", tmp_path
     )
-    assert "The activations at resid_post[1]@w? hold the log-weights" in result
+    assert "reads the log-weights from the activations at resid_post[1]@w?" in result
     folder = tmp_path / "wma-handwired"
     frame = pd.read_csv(folder / "probes.csv")
     assert set(frame["target"]) == {"log_weights", "counts"} and "untrained" in set(frame["fitted"])

@@ -62,11 +62,14 @@ def test_a_result_says_what_it_is_about(data):
         [result.measure],
     )
     assert f": R2 on new episodes of this probe, refitted on all {N} episodes" in str(result)
-    assert str(result).startswith("The model holds the target.\n")
+    numbers = f"R2 {result.r2:.3g}; {result.measure.strongest} "
+    assert str(result).startswith(
+        f"A linear probe reads the target from the activations ({numbers}"
+    )
     frame = result.to_frame()
     assert (
         list(frame["verdict"]) == ["yes"]
-        and frame["claim"].item() == "The activations hold the target"
+        and frame["claim"].item() == "A linear probe reads the target from the activations"
     )
     scores = result.scores()
     assert 0 < scores["detectable"].iloc[0] < 1 and set(scores["fitted"]) == {
