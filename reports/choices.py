@@ -1,21 +1,24 @@
 """The page on recorded choices: a table with a row a trial in, one page out.
 
-It asks which family of algorithms explains the choices, whether a cell of a few units that was fitted to other
-participants predicts them better, and how a round moves the choice of the next one.
+It asks which families of algorithms explain the choices of all participants and of each, how well this design can tell
+them from each other, whether a cell of a few units that was fitted to other participants predicts better, and how a
+round moves the choice of the next one.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from interp import tasks
-from interp.choices.explain import ChoicePart, explain_choices
+from interp.choices.explain import FEWEST_CHOICES, ChoiceExplanation, explain_choices
 from interp.choices.fitting import predictor
-from interp.choices.players import by_participant, phase_portrait
+from interp.choices.players import EachParticipant, explain_each, participants_of
+from interp.choices.portrait import phase_portrait
+from interp.choices.recovery import Recovery, recovery_of_design
 from interp.core.algorithm import in_words
 from interp.support.checks import checked, integer
 from interp.support.files import file_to_write, writable
@@ -39,117 +42,189 @@ def write(
     seed: int = 0,
     episodes: BanditEpisodes | None = None,
     **columns: Any,
-) -> tuple[Path, ChoicePart]:
-    """Write the page on the choices in a table, ``out/NAME.html``; give its path and what was found.
+) -> tuple[Path, ChoiceExplanation]:
+    """Write the page on the choices in a table, ``out/NAME.html``.
 
     Args:
-        path, columns: of a table with a row a trial, and its columns, as :func:`interp.tasks.bandit.read` takes them.
-        units: numbers that the cell, a GRU, carries; ``quick`` leaves the cell out.
-        seed: of the bootstrap and of the cell.
+        path: of a table with a row a trial.
+        out: the folder of the page.
+        units: numbers that the cell, a GRU, carries.
+        quick: whether the cell, each participant by itself and the recovery are left out.
+        seed: of the bootstraps, of the cell and of simulated players.
         episodes: what was read of the table, where that was done already.
+        columns: of the table, as :func:`interp.tasks.bandit.read` takes them.
+
+    Returns:
+        The path of the page, and what was found.
     """
     page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
-    beside, machines = {}, {}
+    name = f"a GRU of {integer('units', units, 1)} units"
     if episodes is None:
         episodes = bandit.read(path, **columns)
-    people, name = (
-        len(np.unique(episodes.participants)),
-        f"a GRU of {integer('units', units, 1)} units",
-    )
-    if not quick and people > 1:
+    people, _ = participants_of(episodes)
+    beside = {}
+    machines = {}
+    if not quick and len(people) > 1:
         from interp.choices.recorded import fit_cell
 
         cell = fit_cell(episodes, units=units, seed=seed)
         untrained = predictor(cell.machine.untrained(seed))(episodes)
-        beside = {
-            name: (
-                cell.held_out,
-                np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms),
-            )
-        }
-        machines = {name: cell.machine}
+        untrained = np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms)
+        beside[name] = (cell.held_out, untrained)
+        machines[name] = cell.machine
     found = explain_choices(episodes, episodes.choices, beside=beside, seed=seed)
-    return write_listed(_report(episodes, found, machines, Path(path), columns), page), found
+    each = None
+    recovered = None
+    if not quick:
+        each = _explain_people(episodes, seed)
+        recovered = recovery_of_design(found, episodes, seed=seed)
+    report = _Page(episodes, found, each, recovered, machines)
+    return write_listed(report.build(Path(path), columns), page), found
 
 
-def _report(
-    episodes: BanditEpisodes,
-    found: ChoicePart,
-    machines: dict[str, Any],
-    path: Path,
-    columns: dict[str, Any],
-) -> Report:
-    family = tasks.of(episodes).rivals().get(found.closest)
-    counted = int(episodes.counted.sum())
-    facts: dict[str, Any] = {
-        "Participants": len(np.unique(episodes.participants)),
-        "Rounds that count": f"{counted:,} of {episodes.counted.size:,}, in {len(episodes)} episodes",
-        "Arms": ", ".join(f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)),
-        "A reward of 1 is": f"{episodes.scale:g} of the table",
-        "Mean reward": float(episodes.rewards[episodes.counted].mean()),
-        "Parameters": in_words(dict(found.parameters) | dict(found.intervals)),
-    }
-    measures = [found.measure, *(one.measure for one in found.beside.values())]
-    titled = [Measures(measures, f"{counts(measures)}."), Summary(facts)]
-    families = [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")]
-    read = [Prose(sentence) for sentence in episodes.reading.sentences]
-    sections = [
-        Section("What was read", read),
-        Section("What was found", titled),
-        Section("Families", families),
-    ]
-    if family and len(family.searched) and facts["Participants"] > 1:
-        people = by_participant(family, episodes, episodes.choices)
-        fitted = people[list(found.parameters)].items()
-        told = [
-            f"{str(k).replace('_', ' ')}: {of.mean():.3g} (standard deviation {of.std():.2g})"
-            for k, of in fitted
-        ]
-        caption = f"{family.name}, fitted to each participant. Means over participants are {'; '.join(told)}."
-        sections.append(
-            Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)])
+def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | None:
+    """Explain each participant who made enough choices; None where fewer than two did."""
+    _, numbers = participants_of(episodes)
+    n_choices = np.bincount(numbers, episodes.scored.sum(1))
+    is_enough = n_choices >= FEWEST_CHOICES
+    if is_enough.sum() < 2:
+        return None
+    chosen = episodes.select(np.flatnonzero(is_enough[numbers]))
+    return explain_each(chosen, chosen.choices, seed=seed)
+
+
+class _Page:
+    """The sections of the page.
+
+    Args:
+        episodes: the choices.
+        found: what explains those of all participants.
+        each: what explains those of each.
+        recovered: what was found of simulated players of the same design.
+        machines: by name, cells that were fitted to the choices.
+    """
+
+    def __init__(
+        self,
+        episodes: BanditEpisodes,
+        found: ChoiceExplanation,
+        each: EachParticipant | None,
+        recovered: Recovery | None,
+        machines: Mapping[str, Any],
+    ) -> None:
+        self.episodes = episodes
+        self.found = found
+        self.each = each
+        self.recovered = recovered
+        self.machines = machines
+
+    def build(self, path: Path, columns: Mapping[str, Any]) -> Report:
+        """Build the page on the table at ``path``."""
+        read = [Prose(sentence) for sentence in self.episodes.reading.sentences]
+        sections = [Section("What was read", read), self._findings(), self._families()]
+        if self.each is not None:
+            sections.append(self._participants(self.each))
+        if self.recovered is not None:
+            sections.append(_resolution(self.recovered))
+        hero = []
+        portrait = self._portrait()
+        if portrait is not None:
+            caption = f"{portrait.sentence} Bands: one standard deviation."
+            hero.append(Figure(portrait.plot(), "Phase portrait", caption))
+            bins = Table(portrait.to_frame(), "The bins", collapsed=True)
+            sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
+        sections.append(_commands(path, columns))
+        n_choices = int(self.episodes.counted.sum())
+        sentence = self.found.sentence
+        about = {
+            "kind": "choices",
+            "task": "a bandit",
+            "run": f"{n_choices:,} choices, {path.name}",
+            "sentence": sentence,
+        }
+        settings = provenance(file=path.name, rounds=n_choices, scale=self.episodes.scale)
+        return Report(
+            f"Choices in {path.name}",
+            _TEXTS["lead"],
+            sections,
+            settings,
+            "",
+            about,
+            sentence,
+            hero,
         )
-    sources = {found.algorithm.name: found.algorithm} if found.algorithm else {}
-    hero = []
-    if sources | machines:
-        portrait = phase_portrait(sources | machines, episodes)
-        hero = [
-            Figure(
-                portrait.plot(),
-                "Phase portrait",
-                f"{portrait.sentence} Bands: one standard deviation.",
-            )
-        ]
-        bins = Table(portrait.to_frame(), "The bins", collapsed=True)
-        sections.insert(2, Section("Phase portrait", [Prose(_TEXTS["portrait"]), bins]))
-    named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
-    shell = _shell_options(columns)
-    python = _TEXTS["python"].format(path=str(path), columns="".join(f", {one}" for one in named))
-    sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
-    about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
-    about["sentence"] = found.sentence
-    settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(
-        f"Choices in {path.name}",
-        _TEXTS["lead"],
-        sections,
-        settings,
-        "",
-        about,
-        found.sentence,
-        hero,
-    )
+
+    def _findings(self) -> Section:
+        episodes = self.episodes
+        people, _ = participants_of(episodes)
+        n_choices = int(episodes.counted.sum())
+        labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
+        parameters = {**self.found.parameters, **self.found.intervals}
+        facts: dict[str, Any] = {
+            "Participants": len(people),
+            "Rounds that count": (
+                f"{n_choices:,} of {episodes.counted.size:,}, in {len(episodes)} episodes"
+            ),
+            "Arms": ", ".join(labels),
+            "A reward of 1 is": f"{episodes.scale:g} of the table",
+            "Mean reward": float(episodes.rewards[episodes.counted].mean()),
+            "Parameters": in_words(parameters),
+        }
+        at_bound = self.found.scores[self.found.closest].at_bound
+        if at_bound:
+            facts["At an end of the search"] = ", ".join(at_bound)
+        measures = [self.found.measure]
+        measures += [beside.measure for beside in self.found.beside.values()]
+        return Section(
+            "What was found", [Measures(measures, f"{counts(measures)}."), Summary(facts)]
+        )
+
+    def _families(self) -> Section:
+        table = Table(self.found.to_frame(), "Every family, best first")
+        checks = Table(
+            self.found.check_frame(), "Posterior-predictive check of the set", collapsed=True
+        )
+        return Section("Families", [Prose(_TEXTS["families"]), table, checks])
+
+    def _participants(self, each: EachParticipant) -> Section:
+        group = Table(each.group(), each.sentence)
+        people = Table(each.to_frame(), "Each participant", collapsed=True)
+        return Section("Participants", [Prose(_TEXTS["participants"]), group, people])
+
+    def _portrait(self) -> Any:
+        sources = dict(self.machines)
+        if self.found.algorithm is not None:
+            sources = {self.found.algorithm.name: self.found.algorithm, **sources}
+        return phase_portrait(sources, self.episodes) if sources else None
 
 
-def _shell_options(columns: dict[str, Any]) -> list[str]:
-    """The options of `interp choices` that name what was given in Python."""
+def _resolution(recovered: Recovery) -> Section:
+    confusion = recovered.confusion().reset_index()
+    sets = recovered.sets().reset_index()
+    blocks = [
+        Prose(_TEXTS["recovery"]),
+        Table(confusion, recovered.sentence),
+        Table(sets, "Share of each family's players whose set holds each family", collapsed=True),
+        Table(recovered.errors(), "How well parameters return", collapsed=True),
+    ]
+    return Section("Recovery", blocks)
+
+
+def _commands(path: Path, columns: Mapping[str, Any]) -> Section:
+    named = {key: value for key, value in columns.items() if value is not None}
+    arguments = "".join(f", {key}={value!r}" for key, value in named.items())
+    options = _shell_options(named)
+    shell = shlex.join(["interp", "choices", str(path), *options])
+    return commands(shell, _TEXTS["python"].format(path=str(path), columns=arguments))
+
+
+def _shell_options(named: Mapping[str, Any]) -> list[str]:
+    """Return the options of `interp choices` that name what was given in Python."""
     words = []
-    for key, value in columns.items():
-        if value is None:
-            continue
+    for key, value in named.items():
         option = f"--{key.replace('_', '-')}"
         if isinstance(value, list | tuple):
-            words += [option, *map(str, value)]
+            words += [option, *(str(one) for one in value)]
         else:
             words.append(f"{option}={value}")
     return words

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.choices.explain import PlayerBehaviour, behaviour, behaviour_tables
+from interp.choices.behaviour import PlayerBehaviour, behaviour, behaviour_tables
 from interp.evaluation.experts.by_regime import predict
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
@@ -47,7 +47,7 @@ def write(
         models: transformers to run on the same instances: what :func:`interp.load` takes.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
-        acts: what :func:`~interp.choices.explain.behaviour` found of these traces; computed when None.
+        acts: what :func:`~interp.choices.behaviour.behaviour` found of these traces; computed when None.
     """
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}

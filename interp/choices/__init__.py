@@ -1,8 +1,10 @@
-"""Recorded choices: which family of algorithms explains them, at which parameters, and whether a network does the same.
+"""Recorded choices: which families of algorithms explain them, at which parameters, and does a network do the same?
 
-* ``explain``: which algorithm explains the choices of a player, or of a language model
-  (:func:`~interp.choices.explain.behaviour`);
-* ``players``: the same for each participant, recovery of families and parameters, phase portraits;
+* ``explain``: the families that explain the choices of a player (:func:`~interp.choices.explain.explain_choices`);
+* ``scoring``, ``predictive``: what each family loses on choices that it was not fitted to, and whether its simulated
+  players choose like the player;
 * ``fitting``, ``link``: a family's parameters, and from its predictions to the choices of somebody who errs;
+* ``players``, ``recovery``, ``portrait``: each participant, simulated players of known algorithm, phase portraits;
+* ``behaviour``: language models among experts;
 * ``recorded``: small recurrent cells that are fitted to recorded choices.
 """

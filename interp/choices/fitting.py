@@ -41,18 +41,31 @@ Predict = Callable[[Any], Array]
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Evaluations of L-BFGS-B for each real parameter; how many choices, and then of the others, are refined."""
+_SMOOTH = {"ftol": 1e-7, "gtol": 1e-5, "eps": 1e-5}
+_EXACT = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7}
+"""Where L-BFGS-B ends, of likelihoods of choices and of divergences."""
 _LARGE = 1e2  # the bounds of real numbers that an untrained copy is taken to predict; log variances among them
 _ROUNDING = 1e-14  # a divergence below this is rounding, and counts as 0
 
 
 def predictor(subject: Machine | Algorithm | Predict) -> Predict:
-    """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is."""
+    """Return what predicts for a subject: a model's rollout, an :class:`Algorithm`'s run, or the function itself."""
     if isinstance(subject, Algorithm):
-        return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
+        algorithm = subject
+
+        def run_algorithm(episodes: Any) -> Array:
+            values = algorithm.run(episodes)
+            return np.asarray(algorithm.distribution(values), np.float64)
+
+        return run_algorithm
     if isinstance(subject, Machine):
-        return lambda episodes: distributions(
-            (run := rollout(subject, episodes)).layout, run.predictions
-        )
+        machine = subject
+
+        def run_machine(episodes: Any) -> Array:
+            run = rollout(machine, episodes)
+            return distributions(run.layout, run.predictions)
+
+        return run_machine
     if callable(subject):
         return subject
     raise InputError(
@@ -61,37 +74,43 @@ def predictor(subject: Machine | Algorithm | Predict) -> Predict:
 
 
 def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
-    """Predictions as probabilities: an untrained copy of a handwired model may give others. Even where none is left.
+    """Return predictions as probabilities: an untrained copy of a handwired model may give others.
 
-    Of real numbers what is within :data:`_LARGE`.
+    They are even where none is left. Real numbers are cut to within :data:`_LARGE`.
     """
-    given = np.nan_to_num(np.asarray(predictions, np.float64))
+    finite = np.nan_to_num(np.asarray(predictions, np.float64))
     if kind != "classes":
-        return np.clip(given, -_LARGE, _LARGE)
-    kept = np.clip(given, 0.0, 1.0) + np.finfo(float).tiny
-    return np.asarray(kept / kept.sum(-1, keepdims=True))
+        return np.clip(finite, -_LARGE, _LARGE)
+    positive = np.clip(finite, 0.0, 1.0) + np.finfo(float).tiny
+    return np.asarray(positive / positive.sum(-1, keepdims=True))
 
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
-    """Predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
-    found = layout.distribution(predictions.double())
-    if predictions.element_size() < 4 and layout.kind == "classes":
-        found = found / found.sum(
-            -1, keepdim=True
-        )  # a sum of numbers in half precision is 1 to two digits
-    return np.asarray(found.numpy(force=True))
+    """Return predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
+    p = layout.distribution(predictions.double())
+    is_half_precision = predictions.element_size() < 4
+    if is_half_precision and layout.kind == "classes":
+        p = p / p.sum(-1, keepdim=True)  # its numbers sum to 1 to two digits
+    return np.asarray(p.numpy(force=True))
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    """The divergence in every round, ``[episode, round]``; of predicted means in units of the variance of ``q``."""
-    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(
-        p.shape[:2]
-    )
-    return nats / max(float(np.var(q)), np.finfo(float).tiny) if kind == "mean" else nats
+    """Return the divergence in every round, ``[episode, round]``; of means in units of the variance of ``q``."""
+    one_round_each = (-1, 1, p.shape[-1])
+    nats = divergence(p.reshape(one_round_each), q.reshape(one_round_each), kind)
+    nats = nats.reshape(p.shape[:2])
+    if kind == "mean":
+        return nats / max(float(np.var(q)), np.finfo(float).tiny)
+    return nats
 
 
 def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
-    """Jensen-Shannon divergence of distributions ``[episode, round, outcome]``, mean over rounds, in nats, [episode].
+    """Return the Jensen-Shannon divergence, mean over rounds, in nats, ``[episode]``.
+
+    Args:
+        p: distributions ``[episode, round, outcome]``.
+        q: distributions of the same shape.
+        kind: what they predict; of real numbers another divergence is returned, below.
 
     >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
     >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
@@ -106,69 +125,88 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     if kind == "mean":
         return np.asarray(np.square(p - q).sum(-1).mean(1))
     if kind == "normal":
-        missed, wider = np.square(p[..., 0] - q[..., 0]), np.sinh((p[..., 1] - q[..., 1]) / 2)
-        nats = (np.square(wider) + missed * (np.exp(-p[..., 1]) + np.exp(-q[..., 1])) / 4).mean(1)
-        return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
-    nats = (special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2).sum(-1).mean(1)
-    return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
+        by_episode = _normal_divergence(p, q).mean(1)
+    else:
+        entropies = (special.entr(p) + special.entr(q)) / 2
+        by_episode = (special.entr((p + q) / 2) - entropies).sum(-1).mean(1)
+    return np.asarray(np.where(by_episode < _ROUNDING, 0.0, by_episode))
+
+
+def _normal_divergence(p: Array, q: Array) -> Array:
+    """Return the mean of both Kullback-Leibler divergences of normals, by mean and log variance."""
+    squared_distance = np.square(p[..., 0] - q[..., 0])
+    width = np.sinh((p[..., 1] - q[..., 1]) / 2)
+    precisions = np.exp(-p[..., 1]) + np.exp(-q[..., 1])
+    return np.asarray(np.square(width) + squared_distance * precisions / 4)
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """The rounds whose prediction the task asks for (``Task.data.first_asked``), of ``[episode, round, outcome]``."""
+    """Return the rounds whose prediction the task asks for, of ``[episode, round, outcome]``."""
     task = tasks.of(episodes)
+    first = task.data.first_asked
     require(
-        episodes.n_rounds > task.data.first_asked,
-        f"{task.name} asks for no prediction before round {task.data.first_asked + 1}, and these episodes have "
+        episodes.n_rounds > first,
+        f"{task.name} asks for no prediction before round {first + 1}, and these episodes have "
         f"{episodes.n_rounds}; give them more rounds",
     )
-    return distributions[:, task.data.first_asked :]
+    return distributions[:, first:]
 
 
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
-    """Predictions as distributions that sum to 1, of :func:`asked_rounds`; of real numbers finite ones."""
-    given = np.asarray(predictions, np.float64)
-    wanted, kind = (len(episodes), episodes.n_rounds), tasks.of(episodes).kind
+    """Return predictions of :func:`asked_rounds` as distributions that sum to 1; of real numbers finite ones.
+
+    Raises:
+        InputError: another shape than ``[episode, round, outcome]``, or no probabilities.
+    """
+    p = np.asarray(predictions, np.float64)
+    wanted = (len(episodes), episodes.n_rounds)
+    kind = tasks.of(episodes).kind
     require(
-        given.ndim == 3 and given.shape[:2] == wanted,
-        f"predictions must be [episode, round, outcome] with {wanted} first, got shape {given.shape}",
+        p.ndim == 3 and p.shape[:2] == wanted,
+        f"predictions must be [episode, round, outcome] with {wanted} first, got shape {p.shape}",
     )
     if kind != "classes":
         numbers = 1 if kind == "mean" else 2
+        are_finite = bool(np.isfinite(p).all())
         require(
-            given.shape[-1] == numbers and bool(np.isfinite(given).all()),
-            f"predictions of the kind {kind!r} must be {numbers} finite numbers a round, got shape {given.shape}",
+            p.shape[-1] == numbers and are_finite,
+            f"predictions of the kind {kind!r} must be {numbers} finite numbers a round, got shape {p.shape}",
         )
-        return asked_rounds(given, episodes)
-    total = given.sum(-1, keepdims=True)
+        return asked_rounds(p, episodes)
+    total = p.sum(-1, keepdims=True)
+    off = np.abs(total - 1)
+    are_probabilities = np.isfinite(p) & (p >= -1e-6) & (off < 1e-3)
     require(
-        bool(
-            np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()
-        ),
+        bool(are_probabilities.all()),
         "predictions must be probabilities that sum to 1, got one of "
-        f"{given.min():.4g} and a sum of {total.flat[np.abs(total - 1).argmax()]:.6g}",
+        f"{p.min():.4g} and a sum of {total.flat[off.argmax()]:.6g}",
     )
-    return asked_rounds(np.asarray(np.clip(given, 0.0, None) / total), episodes)
+    return asked_rounds(np.asarray(np.clip(p, 0.0, None) / total), episodes)
 
 
 def read_out(family: Family, algorithm: Algorithm) -> Family | None:
-    """The family with what it carries fixed as in ``algorithm``: only how a prediction is read from the state is free.
+    """Return the family with what it carries fixed as in ``algorithm``: only the read-out of a prediction is free.
 
-    None where the family searches no such parameter, or names one that the algorithm has not got.
+    None where the family searches no such parameter, or names one that the algorithm lacks.
     """
-    state = {NEXT + key for key in algorithm.state}
-    free = [s for s in family.searched if s.enters and not algorithm.downstream(s.enters) & state]
-    fixed = [s.name for s in family.searched if s not in free]
-    if not free or not set(fixed) <= set(algorithm.parameters):
+    carried = {NEXT + key for key in algorithm.state}
+    free: list[Searched] = []
+    fixed: list[Searched] = []
+    for searched in family.searched:
+        is_read_out = searched.enters and not algorithm.downstream(searched.enters) & carried
+        (free if is_read_out else fixed).append(searched)
+    fixed_names = {searched.name for searched in fixed}
+    if not free or not fixed_names <= set(algorithm.parameters):
         return None
-    make = partial(family.make, **{name: algorithm.parameters[name] for name in fixed})
-    return replace(family, make=make, searched=tuple(free))
+    values = {name: algorithm.parameters[name] for name in fixed_names}
+    return replace(family, make=partial(family.make, **values), searched=tuple(free))
 
 
 class OnDemand(dict[str, NDArray[Any]]):
     """Values of an algorithm's variables, each computed when it is first read."""
 
-    def __init__(self, algorithm: Algorithm, given: Values) -> None:
-        super().__init__(given)
+    def __init__(self, algorithm: Algorithm, values: Values) -> None:
+        super().__init__(values)
         self._algorithm = algorithm
 
     def __missing__(self, key: str) -> NDArray[Any]:
@@ -179,161 +217,267 @@ class OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What members of a family predict on given batches, ``[episode, asked round, outcome]``, one after the other.
+    """What members of a family predict on batches, ``[episode, asked round, outcome]``, one after the other.
 
-    What the last call computed is kept where parameters do not enter it; batches of the same shapes are run as one.
+    What the last call computed is reused where parameters do not enter it. Batches of the same shapes run as one.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:
-        self.family, self.batches = family, batches
+        self.family = family
+        self.batches = batches
         self._parameters: dict[str, float] = {}
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
-        changed = [
-            s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]
-        ]
-        stale = algorithm.downstream(key for s in changed for key in s.enters)
-        runs = not self._values or not all(s.enters for s in changed)
-        if runs or stale & {NEXT + key for key in algorithm.state}:
-            start, inputs = (
-                {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
-                for values in (
-                    [of(batch) for batch in self.batches]
-                    for of in (algorithm.start, algorithm.read)
-                )
-            )
-            size = sum(map(len, self.batches)), self.batches[0].n_rounds
-            missing = ~np.concatenate([counted_rounds(batch) for batch in self.batches])
-            unrolled = algorithm.unrolled(
-                start, inputs, *size, missing=missing if missing.any() else None
-            )
-            self._values = {**unrolled, **inputs}
+        """Return what a member predicts.
+
+        Args:
+            algorithm: the member.
+            parameters: what it was made with, by the name of each parameter that the family searches.
+        """
+        changed = []
+        for searched in self.family.searched:
+            if self._parameters.get(searched.name) != parameters[searched.name]:
+                changed.append(searched)
+        entered = [key for searched in changed for key in searched.enters]
+        stale = algorithm.downstream(entered)
+        enters_all = any(not searched.enters for searched in changed)
+        written = {NEXT + key for key in algorithm.state}
+        if not self._values or enters_all or stale & written:
+            self._values = self._run(algorithm)
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = OnDemand(algorithm, self._values)
-        predicted = np.asarray(algorithm.distribution(values), np.float64)
-        self._parameters, self._values = dict(parameters), dict(values)
-        return asked_rounds(predicted, self.batches[0])
+        p = np.asarray(algorithm.distribution(values), np.float64)
+        self._parameters = dict(parameters)
+        self._values = dict(values)
+        return asked_rounds(p, self.batches[0])
+
+    def _run(self, algorithm: Algorithm) -> dict[str, NDArray[Any]]:
+        """Return the inputs and the state of every round, of all batches."""
+        start = _joined([algorithm.start(batch) for batch in self.batches])
+        inputs = _joined([algorithm.read(batch) for batch in self.batches])
+        counted = np.concatenate([counted_rounds(batch) for batch in self.batches])
+        missing = None if counted.all() else ~counted
+        n_episodes, n_rounds = counted.shape
+        state = algorithm.unrolled(start, inputs, n_episodes, n_rounds, missing=missing)
+        return {**state, **inputs}
+
+
+def _joined(batches: Sequence[Values]) -> dict[str, NDArray[Any]]:
+    """Join the values of several batches along their episodes."""
+    return {key: np.concatenate([values[key] for values in batches]) for key in batches[0]}
 
 
 def fit(
     family: Family, batches: Sequence[Any], predictions: Sequence[Array]
 ) -> tuple[float, dict[str, float]]:
-    """The least divergence of a family's members from predictions, nats a round, and the parameters that have it.
+    """Find the member of a family whose predictions diverge least.
 
-    Predictions are ``[episode, asked round, outcome]`` of each batch; batches count alike.
+    Args:
+        family: whose parameters are searched.
+        batches: of episodes; each counts the same, whatever its size.
+        predictions: of each batch ``[episode, asked round, outcome]``.
+
+    Returns:
+        The divergence in nats a round, and the parameters.
     """
-    first, kind = (
-        family.make(**{s.name: s.grid[0] for s in family.searched}),
-        tasks.of(batches[0]).kind,
-    )
-    alike: dict[Any, list[int]] = {}
-    for i, batch in enumerate(batches):
-        alike.setdefault(
-            tuple((key, value.shape[1:]) for key, value in first.read(batch).items()), []
-        ).append(i)
-    members = []
-    for group in alike.values():
-        weights = np.concatenate(
-            [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
-        ) / len(batches)
-        expected = np.concatenate([predictions[i] for i in group])
-        members.append((Distributions(family, [batches[i] for i in group]), expected, weights))
+    kind = tasks.of(batches[0]).kind
+    groups = _of_same_shapes(family, batches)
+    members, expected, weights = [], [], []
+    for group in groups:
+        members.append(Distributions(family, [batches[i] for i in group]))
+        expected.append(np.concatenate([predictions[i] for i in group]))
+        of_batches = [np.full(len(predictions[i]), 1 / len(predictions[i])) for i in group]
+        weights.append(np.concatenate(of_batches) / len(batches))
 
     def loss(parameters: Mapping[str, float]) -> float:
         algorithm = family.make(**parameters)
-        return float(
-            sum(
-                divergence(p, of(algorithm, parameters), kind) @ weights
-                for of, p, weights in members
-            )
-        )
+        total = 0.0
+        for member, wanted, weight in zip(members, expected, weights, strict=True):
+            nats = divergence(wanted, member(algorithm, parameters), kind)
+            total += float(nats @ weight)
+        return total
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
 
 
-def search(
-    searched: Sequence[Searched], loss: Callable[[Mapping[str, float]], float]
-) -> tuple[float, dict[str, float]]:
-    """The least loss that was found, and the parameters that have it: the grid, then between its points."""
-    tried = {
-        point: loss(_named(searched, point)) for point in product(*(one.grid for one in searched))
-    }
-    # The best grid point of each value of the choices; real parameters are refined from the best few of these.
-    leaders: dict[tuple[float, ...], tuple[float, ...]] = {}
-    for point in sorted(tried, key=tried.__getitem__):
-        leaders.setdefault(
-            tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point
-        )
-    found = [(tried[point], point) for point in list(leaders.values())[:_STARTS]]
-    if found[0][0] > 0:
+def _of_same_shapes(family: Family, batches: Sequence[Any]) -> list[list[int]]:
+    """Return the numbers of the batches whose inputs have the same shapes, so that they run as one."""
+    algorithm = family.make(**{searched.name: searched.grid[0] for searched in family.searched})
+    groups: dict[Any, list[int]] = {}
+    for number, batch in enumerate(batches):
+        shapes = tuple((key, value.shape[1:]) for key, value in algorithm.read(batch).items())
+        groups.setdefault(shapes, []).append(number)
+    return list(groups.values())
 
-        def at(point: tuple[float, ...]) -> float:
-            return loss(_named(searched, point))
 
-        found += [_refined(at, searched, point) for _, point in found]
-        # A choice that is right can look bad between two points of a coarse grid: the others start from what was found.
-        best = min(found)[1]
-        others = [
-            tuple(
-                choice if s.kind == "choice" else x
-                for choice, x, s in zip(leader, best, searched, strict=True)
-            )
-            for leader in list(leaders.values())[_STARTS:]
-        ]
-        found += [_refined(at, searched, point) for point in sorted(others, key=at)[:_STARTS]]
-    least, best = min(found)
+Loss = Callable[[Mapping[str, float]], float]
+
+
+def search(searched: Sequence[Searched], loss: Loss) -> tuple[float, dict[str, float]]:
+    """Find the parameters of least loss: on the grid first, then between its points.
+
+    Args:
+        searched: the parameters, and where to look for them.
+        loss: of parameters by name.
+
+    Returns:
+        The least loss that was found, and its parameters.
+    """
+    grid_losses = {}
+    for point in product(*(parameter.grid for parameter in searched)):
+        grid_losses[point] = loss(_named(searched, point))
+    leaders = _best_per_choice(searched, grid_losses)
+    candidates = [(grid_losses[point], point) for point in leaders[:_STARTS]]
+    if candidates[0][0] > 0:
+        for point in leaders[:_STARTS]:
+            candidates.append(_refined_point(loss, searched, point))
+        candidates += _retried_choices(loss, searched, leaders[_STARTS:], best=min(candidates)[1])
+    least, best = min(candidates)
     return least, _named(searched, best)
+
+
+_Point = tuple[float, ...]
+
+
+def _best_per_choice(
+    searched: Sequence[Searched], grid_losses: Mapping[_Point, float]
+) -> list[_Point]:
+    """Return the best grid point of each value of the parameters that are choices, the best first."""
+    best: dict[_Point, _Point] = {}
+    for point in sorted(grid_losses, key=grid_losses.__getitem__):
+        values = zip(point, searched, strict=True)
+        choices = tuple(value for value, parameter in values if parameter.kind == "choice")
+        best.setdefault(choices, point)
+    return list(best.values())
+
+
+def _retried_choices(
+    loss: Loss, searched: Sequence[Searched], leaders: Sequence[_Point], *, best: _Point
+) -> list[tuple[float, _Point]]:
+    """Refine other choices, with real parameters that begin at the best ones that were found.
+
+    A choice that is right can look bad between two points of a coarse grid.
+    """
+    points = []
+    for leader in leaders:
+        point = []
+        for choice, value, parameter in zip(leader, best, searched, strict=True):
+            point.append(choice if parameter.kind == "choice" else value)
+        points.append(tuple(point))
+    points.sort(key=lambda point: loss(_named(searched, point)))
+    return [_refined_point(loss, searched, point) for point in points[:_STARTS]]
 
 
 def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:
     return {parameter.name: value for parameter, value in zip(searched, point, strict=True)}
 
 
-def _refined(
-    loss: Callable[[tuple[float, ...]], float],
-    searched: Sequence[Searched],
-    point: tuple[float, ...],
-) -> tuple[float, tuple[float, ...]]:
-    """The least loss that is found from a grid point, and where; what must be chosen stays as it is.
+def _refined_point(loss: Loss, searched: Sequence[Searched], point: _Point) -> tuple[float, _Point]:
+    least, parameters = refine(loss, searched, _named(searched, point))
+    return least, tuple(parameters[parameter.name] for parameter in searched)
 
-    Nelder-Mead leaves kinks, such as every whole number of rounds that count; what is smooth L-BFGS-B ends sooner.
+
+def refine(
+    loss: Loss,
+    searched: Sequence[Searched],
+    start: Mapping[str, float],
+    *,
+    is_smooth: bool = False,
+) -> tuple[float, dict[str, float]]:
+    """Find the least loss from a point on, by a local optimiser; parameters that are choices stay as they are.
+
+    Args:
+        loss: of parameters by name.
+        searched: the parameters; the steps are those of their grids.
+        start: the parameters to begin at.
+        is_smooth: whether L-BFGS-B alone is enough. Else Nelder-Mead goes first, which leaves kinks, such as every
+            whole number of rounds that count.
+
+    Returns:
+        The least loss that was found, and its parameters.
     """
     from scipy import optimize  # a quarter of a second: only where it is used
 
-    grids = {i: s.grid for i, s in enumerate(searched) if s.kind == "real" and len(s.grid) > 1}
-    if not grids:
-        return loss(point), point
-    start = np.array([np.interp(point[i], grid, np.arange(len(grid))) for i, grid in grids.items()])
-    last = np.array([len(grid) - 1 for grid in grids.values()], float)
+    free = [one for one in searched if one.kind == "real" and len(one.grid) > 1]
+    if not free:
+        return loss(start), dict(start)
+    scales = [_Steps(one, is_smooth) for one in free]
+    at_start = np.array([scale.position(start[scale.name]) for scale in scales])
+    last = np.array([scale.last for scale in scales])
 
-    def at(steps: Array) -> tuple[float, ...]:
-        placed = list(point)
-        for (i, grid), step in zip(grids.items(), steps, strict=True):
-            placed[i] = float(np.interp(step, np.arange(len(grid)), grid))
-        return tuple(placed)
+    def at(steps: Array) -> dict[str, float]:
+        moved = {scale.name: scale.value(step) for scale, step in zip(scales, steps, strict=True)}
+        return {**start, **moved}
 
-    corners = np.tile(start, (len(grids) + 1, 1))
-    corners[1:] += np.diag(np.where(start + 0.5 <= last, 0.5, -0.5))
-    bounds, rough = (
-        [(0, end) for end in last],
-        {"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
+    def loss_at(steps: Array) -> float:
+        return loss(at(steps))
+
+    bounds = [(0, end) for end in last]
+    if is_smooth:
+        near = at_start
+        least = loss_at(near)
+    else:
+        corners = np.tile(at_start, (len(free) + 1, 1))
+        corners[1:] += np.diag(np.where(at_start + 0.5 <= last, 0.5, -0.5))
+        rough = optimize.minimize(
+            loss_at,
+            at_start,
+            method="Nelder-Mead",
+            bounds=bounds,
+            options={"initial_simplex": corners, "xatol": 0.1, "fatol": np.inf},
+        )
+        near = rough.x
+        least = float(rough.fun)
+    scale = abs(least) or 1.0
+    options = _SMOOTH if is_smooth else _EXACT
+    exact = optimize.minimize(
+        lambda steps: loss_at(steps) / scale,
+        near,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={**options, "maxfun": _STEPS_PER_PARAMETER * len(free)},
     )
-    near = optimize.minimize(
-        lambda x: loss(at(x)), start, method="Nelder-Mead", bounds=bounds, options=rough
-    )
-    scale = abs(float(near.fun)) or 1.0
-    exact = {"ftol": 1e-10, "gtol": 1e-7, "eps": 1e-7, "maxfun": _STEPS_PER_PARAMETER * len(grids)}
-    end = optimize.minimize(
-        lambda x: loss(at(x)) / scale, near.x, method="L-BFGS-B", bounds=bounds, options=exact
-    )
-    return min((float(near.fun), at(near.x)), (float(end.fun) * scale, at(end.x)))
+    if float(exact.fun) * scale < least:
+        return float(exact.fun) * scale, at(exact.x)
+    return least, at(near)
+
+
+class _Steps:
+    """A parameter in steps of its grid: linear between the points, or a smooth curve through them."""
+
+    def __init__(self, searched: Searched, is_smooth: bool) -> None:
+        self.name = searched.name
+        self.last = float(len(searched.grid) - 1)
+        self._grid = searched.grid
+        self._curve: Any = None
+        if is_smooth:
+            from scipy.interpolate import PchipInterpolator
+
+            self._curve = PchipInterpolator(np.arange(len(self._grid)), self._grid)
+
+    def value(self, step: float) -> float:
+        """Return the value after a number of steps."""
+        if self._curve is not None:
+            return float(np.clip(self._curve(step), self._grid[0], self._grid[-1]))
+        return float(np.interp(step, np.arange(len(self._grid)), self._grid))
+
+    def position(self, value: float) -> float:
+        """Return the number of steps to a value."""
+        linear = float(np.interp(value, self._grid, np.arange(len(self._grid))))
+        if self._curve is None or linear == round(linear):
+            return linear
+        return float(self._curve.solve(value, extrapolate=False)[0])
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
-    """Key of the task of all episodes."""
+    """Return the key of the task of all episodes.
+
+    Raises:
+        InputError: no set, or sets of several tasks.
+    """
     require(
         bool(sets),
         "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}",

@@ -1,4 +1,4 @@
-"""How a distribution over outcomes becomes choices: one temperature and one lapse rate, and what follows for players.
+"""How a distribution over outcomes becomes choices: one temperature and one lapse rate.
 
 A player who holds a distribution p over K outcomes, and announces one of them, makes a choice with::
 
@@ -10,183 +10,261 @@ When a temperature can be told from a lapse: ``docs/method/choices.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
 from interp.choices.fitting import Array
-from interp.stats.intervals import Interval
 
-_CHI2 = 3.841 / 2
+HALF_CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
 _STEPS = 3.676
-""":data:`_CHI2` where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
-_GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-_RANGE = np.log([0.25, 100.0])
-"""Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched but 0."""
+"""As :data:`HALF_CHI2` where the likeliest outcome is chosen (temperature 0): (1 - exp(-c))^2 = .95."""
+_TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Temperatures beside which a lapse is searched first."""
+_LOG_TEMPERATURES = (float(np.log(0.25)), float(np.log(100.0)))
+"""Bounds of the logarithm of a temperature that is not 0."""
 _MISSED = 0.01
 """Least lapse of who takes the likeliest outcome, held out: a parameter that is a little off misses a choice."""
-_CERTAIN, _TIED, _BISECTIONS = 1e-12, 1e-12, 14
+_CERTAIN = 1e-12
+_TIED = 1e-12
+_BISECTIONS = 14
 
 
 @dataclass(frozen=True)
 class Link:
-    """Lapse rate, temperature, and P(each outcome) where all are alike."""
+    """From a distribution to choices.
+
+    Attributes:
+        lapse: share of the choices that are guesses.
+        temperature: 0 takes the likeliest outcome, 1 draws from the distribution.
+        tied: probability of each outcome in rounds where the distribution is even.
+    """
 
     lapse: float
     temperature: float
     tied: Array
 
     def probabilities(self, p: Array) -> Array:
-        """P(each choice) of distributions ``p [..., outcome]``."""
+        """Return P(each choice) of distributions ``p [..., outcome]``."""
         if self.temperature == 0:
-            power = _top(p).astype(np.float64)
+            power = _is_likeliest(p).astype(np.float64)
         else:
-            power = np.power(
-                np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True), 1 / self.temperature
-            )
-        q = self.lapse / p.shape[-1] + (1 - self.lapse) * power / power.sum(-1, keepdims=True)
+            ratio = np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True)
+            power = np.power(ratio, 1 / self.temperature)
+        without_lapse = power / power.sum(-1, keepdims=True)
+        q = self.lapse / p.shape[-1] + (1 - self.lapse) * without_lapse
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
-    def spread(self, n: int, missed: bool = False) -> Link:
-        """The link with half a departure in the n choices that it was fitted to: none was seen, one may come.
+    def spread(self, n_choices: int) -> Link:
+        """Return a copy whose lapse rate lets no held-out choice have probability 0.
 
-        With ``missed`` it allows for a parameter that is a little off, as well.
+        It is at least 1 / (n + 2) for n choices that the link was fitted to, and :data:`_MISSED` at temperature 0.
         """
-        return replace(
-            self,
-            lapse=max(self.lapse, 1 / (n + 2), _MISSED if missed and not self.temperature else 0.0),
-        )
+        least = 1 / (n_choices + 2)
+        if self.temperature == 0:
+            least = max(least, _MISSED)
+        return replace(self, lapse=max(self.lapse, least))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
-        """The likeliest outcome, -1 where several are and the link prefers none."""
-        top = _top(np.where(_is_tied(p)[..., None], self.tied, p))
-        return np.where(top.sum(-1) == 1, top.argmax(-1), -1 if p.shape[-1] > 1 else 0)
+        """Return the likeliest outcome, -1 where several are and the link prefers none."""
+        if p.shape[-1] == 1:
+            return np.zeros(p.shape[:-1], np.int64)
+        preferred = np.where(_is_tied(p)[..., None], self.tied, p)
+        is_likeliest = _is_likeliest(preferred)
+        is_single = is_likeliest.sum(-1) == 1
+        return np.where(is_single, is_likeliest.argmax(-1), -1)
 
 
-def _top(p: Array) -> NDArray[np.bool_]:
+class FittedLink(NamedTuple):
+    """The link of least loss, and the loss in nats a choice, with what a lapse costs."""
+
+    nats: float
+    link: Link
+
+
+class _Candidate(NamedTuple):
+    nats: float
+    lapse: float
+    temperature: float
+
+
+class ChoiceLikelihood:
+    """The likelihood of choices by their distributions, for every lapse rate and temperature.
+
+    Args:
+        p: distributions ``[choice, outcome]``.
+        choices: the outcome chosen, ``[choice]``.
+        tempered: whether p has a temperature of its own, so that an even distribution is meant as it is. Else even ones
+            go by how often each outcome was chosen there.
+    """
+
+    def __init__(self, p: Array, choices: NDArray[np.int64], tempered: bool) -> None:
+        self.n_outcomes = p.shape[-1]
+        is_tied = np.zeros(len(p), bool) if tempered else _is_tied(p)
+        tied_choices = np.bincount(choices[is_tied], minlength=self.n_outcomes)
+        self.tied = (tied_choices + 1.0) / (is_tied.sum() + self.n_outcomes)
+        self.tied_nats = -float(np.log(self.tied[choices[is_tied]]).sum())
+        graded = p[~is_tied]
+        chosen = choices[~is_tied][:, None]
+        logs = np.log(np.maximum(graded, _CERTAIN))
+        self._behind = logs - np.take_along_axis(logs, chosen, -1)
+        is_likeliest = _is_likeliest(graded)
+        chose_likeliest = np.take_along_axis(is_likeliest, chosen, -1)[:, 0]
+        self._likeliest = chose_likeliest / is_likeliest.sum(-1)
+        self.always_likeliest = bool(self._likeliest.min(initial=1.0) > 0)
+        self.is_certain = bool((graded.max(-1, initial=0) >= 1 - _CERTAIN).all())
+
+    def chances(self, temperature: float) -> Array:
+        """Return the probability of each choice without a lapse, ``[choice]``."""
+        if temperature == 0:
+            return self._likeliest
+        return np.asarray(1 / np.exp(self._behind / temperature).sum(-1))
+
+    def nats(self, lapse: float, temperature: float) -> float:
+        """Return the loss of all choices that are not tied."""
+        chances = lapse / self.n_outcomes + (1 - lapse) * self.chances(temperature)
+        return -float(np.log(chances).sum())
+
+    def best_temperature(self, lapse: float) -> float:
+        """Return the temperature above 0 of least loss at a lapse rate."""
+        found = optimize.minimize_scalar(
+            lambda log: self.nats(lapse, float(np.exp(log))),
+            bounds=_LOG_TEMPERATURES,
+            method="bounded",
+            options={"xatol": 2e-3},
+        )
+        return float(np.exp(found.x))
+
+    def best_lapse(self, temperature: float) -> float:
+        """Return the lapse rate of least loss at a temperature, by bisection: the loss is convex in it."""
+        chances = self.chances(temperature)
+        low, high = 0.0, 1.0
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            if self._gain_of_lapse(chances, middle) > 0:
+                low = middle
+            else:
+                high = middle
+        return (low + high) / 2
+
+    def would_lapse(self, temperature: float) -> bool:
+        """Return whether a small lapse rate lowers the loss."""
+        return self._gain_of_lapse(self.chances(temperature), 0.0) > 0
+
+    def _gain_of_lapse(self, chances: Array, lapse: float) -> float:
+        """Return the slope of the log-likelihood in the lapse rate."""
+        guess = 1 / self.n_outcomes
+        return float(((guess - chances) / (lapse * guess + (1 - lapse) * chances)).sum())
+
+
+def fit_link(
+    p: Array,
+    choices: NDArray[np.int64],
+    use: NDArray[np.bool_],
+    tempered: bool,
+    *,
+    may_lapse: bool = True,
+) -> FittedLink:
+    """Fit the link of least loss.
+
+    A lapse is 0 unless it saves :data:`HALF_CHI2` nats in all.
+
+    Args:
+        p: distributions ``[episode, round, outcome]``.
+        choices: the outcome chosen ``[episode, round]``.
+        use: which of them count ``[episode, round]``.
+        tempered: whether p has a temperature of its own; the link's is 1 then.
+        may_lapse: whether a lapse rate above 0 is tried where the choices have a chance without one.
+    """
+    likelihood = ChoiceLikelihood(p[use], choices[use], tempered)
+    candidates = _without_lapse(likelihood, tempered)
+    best = min(candidates, default=None)
+    is_tried = best is None or may_lapse
+    if is_tried and _lapse_may_save(likelihood, best, tempered):
+        candidates.append(_with_lapse(likelihood, tempered))
+    nats, lapse, temperature = min(candidates)
+    n_choices = int(use.sum())
+    link = Link(lapse=lapse, temperature=temperature, tied=likelihood.tied)
+    return FittedLink(nats=(nats + likelihood.tied_nats) / n_choices, link=link)
+
+
+def _without_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> list[_Candidate]:
+    """Return the links without a lapse that give every choice a chance."""
+    if tempered:
+        return [_Candidate(likelihood.nats(0.0, 1.0), 0.0, 1.0)]
+    candidates = []
+    if not likelihood.is_certain:
+        temperature = likelihood.best_temperature(0.0)
+        candidates.append(_Candidate(likelihood.nats(0.0, temperature), 0.0, temperature))
+    if likelihood.always_likeliest:
+        candidates.append(_Candidate(likelihood.nats(0.0, 0.0), 0.0, 0.0))
+    return candidates
+
+
+def _lapse_may_save(likelihood: ChoiceLikelihood, best: _Candidate | None, tempered: bool) -> bool:
+    """Return whether a lapse could save what it costs."""
+    if best is None:
+        return True
+    if best.nats <= HALF_CHI2:
+        return False
+    is_sharpest = best.temperature < 1.01 * np.exp(_LOG_TEMPERATURES[0])
+    if is_sharpest and not tempered:
+        return True
+    return likelihood.would_lapse(best.temperature)
+
+
+def _with_lapse(likelihood: ChoiceLikelihood, tempered: bool) -> _Candidate:
+    """Return the best link with a lapse: a grid of temperatures first, then between its points."""
+    if tempered:
+        temperatures: tuple[float, ...] = (1.0,)
+    elif likelihood.is_certain:
+        temperatures = (0.0,)
+    else:
+        temperatures = _TEMPERATURES
+    tried = []
+    for temperature in temperatures:
+        lapse = likelihood.best_lapse(temperature)
+        tried.append(_Candidate(likelihood.nats(lapse, temperature), lapse, temperature))
+    nats, lapse, temperature = min(tried)
+    if temperature != 0 and not tempered:
+        temperature = likelihood.best_temperature(lapse)
+        lapse = likelihood.best_lapse(temperature)
+        nats = likelihood.nats(lapse, temperature)
+    return _Candidate(nats + HALF_CHI2, lapse, temperature)
+
+
+def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
+    """Return the ends of the 95 % profile likelihood interval, interpolated between the values of a grid.
+
+    Args:
+        grid: values of a parameter, ascending.
+        profile: the least loss at each of them, nats of all choices.
+        temperature: of the link; at 0 the likelihood is a random walk, and the interval is wider.
+    """
+    most = _STEPS if temperature == 0 else HALF_CHI2
+    excess = np.sqrt(profile - profile.min())
+    root = float(np.sqrt(most))
+    within = np.flatnonzero(excess <= root)
+    first, last = int(within[0]), int(within[-1])
+    low = _crossing(grid, excess, root, inside=first, outside=max(first - 1, 0))
+    high = _crossing(grid, excess, root, inside=last, outside=min(last + 1, len(grid) - 1))
+    return low, high
+
+
+def _crossing(grid: Array, excess: Array, root: float, *, inside: int, outside: int) -> float:
+    """Return where the excess reaches ``root`` between two values of the grid; the end of the grid at its end."""
+    if inside == outside:
+        return float(grid[inside])
+    share = (root - excess[inside]) / (excess[outside] - excess[inside])
+    return float(grid[inside] + share * (grid[outside] - grid[inside]))
+
+
+def _is_likeliest(p: Array) -> NDArray[np.bool_]:
     return np.asarray(p >= p.max(-1, keepdims=True) - _TIED)
 
 
 def _is_tied(p: Array) -> NDArray[np.bool_]:
     return np.ptp(p, axis=-1) < _TIED
-
-
-def fitted_link(
-    p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempered: bool
-) -> tuple[float, Link]:
-    """The link of least loss, in nats a round where ``use [episode, round]``, and that loss, with what a lapse costs.
-
-    ``tempered`` says that p has a temperature of its own.
-    """
-    given, chosen = p[use], choices[use]
-    n = given.shape[-1]
-    tied = _is_tied(given)
-    alike = (np.bincount(chosen[tied], minlength=n) + 1.0) / (tied.sum() + n)
-    asked, rows = given[~tied], chosen[~tied][:, None]
-    logs, top = np.log(np.maximum(asked, _CERTAIN)), _top(asked)
-    behind = logs - np.take_along_axis(logs, rows, -1)
-    likeliest = np.take_along_axis(top, rows, -1)[:, 0] / top.sum(-1)
-
-    def made(temperature: float) -> Array:
-        return 1 / np.exp(behind / temperature).sum(-1) if temperature else likeliest
-
-    def nats(lapse: float, temperature: float) -> float:
-        return float(-np.log(lapse / n + (1 - lapse) * made(temperature)).sum())
-
-    def sharpened(lapse: float) -> float:
-        options = {"bounds": _RANGE, "method": "bounded", "options": {"xatol": 2e-3}}
-        return float(
-            np.exp(
-                optimize.minimize_scalar(lambda log: nats(lapse, float(np.exp(log))), **options).x
-            )
-        )
-
-    certain = bool((asked.max(-1, initial=0) >= 1 - _CERTAIN).all())
-    found = []
-    if tempered or not certain:
-        temperature = 1.0 if tempered else sharpened(0.0)
-        found.append((nats(0.0, temperature), 0.0, temperature))
-    if likeliest.min(initial=1.0) > 0 and not tempered:
-        found.append((nats(0.0, 0.0), 0.0, 0.0))
-    least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
-    sharpest = not tempered and temperature < 1.01 * np.exp(_RANGE[0])
-    if least > _CHI2 and (
-        not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0
-    ):
-        grid = (1.0,) if tempered else (0.0,) if certain else _GRID
-        several = np.stack([made(at) for at in grid])
-        lapses = _lapses(several, n)
-        best = int(np.log(lapses[:, None] / n + (1 - lapses[:, None]) * several).sum(1).argmax())
-        lapse, temperature = float(lapses[best]), grid[best]
-        if temperature and not tempered:
-            temperature = sharpened(lapse)
-            lapse = float(_lapses(made(temperature)[None], n)[0])
-        found.append((nats(lapse, temperature) + _CHI2, lapse, temperature))
-    least, lapse, temperature = min(found)
-    return (least - float(np.log(alike[chosen[tied]]).sum())) / len(chosen), Link(
-        lapse, temperature, alike
-    )
-
-
-def _lapses(made: Array, n: int) -> Array:
-    """The lapse rate of greatest likelihood for each row of probabilities ``made [temperature, choice]`` among n.
-
-    By bisection, for the log-likelihood is concave in it.
-    """
-    low, high = np.zeros(len(made)), np.ones(len(made))
-    for _ in range(_BISECTIONS):
-        middle = ((low + high) / 2)[:, None]
-        slope = ((1 / n - made) / (middle / n + (1 - middle) * made)).sum(1)
-        low, high = np.where(slope > 0, middle[:, 0], low), np.where(slope > 0, high, middle[:, 0])
-    return np.asarray((low + high) / 2)
-
-
-def lapse_interval(
-    p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], link: Link
-) -> Interval:
-    """The lapse with its 95 % profile likelihood interval, the temperature held where it is."""
-    lapses, whole = np.linspace(0, 1, 201), replace(link, lapse=0.0).probabilities(p)
-    given = ~_is_tied(p) & use
-    chance = np.take_along_axis(whole, choices[..., None], -1)[..., 0][given]
-    with np.errstate(divide="ignore"):
-        lost = np.array(
-            [-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)]
-        )
-    held = lapses[lost[1:] <= lost[0] + _CHI2]
-    return Interval(
-        link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse))
-    )
-
-
-def profile_ends(grid: Array, profile: Array, temperature: float = 1.0) -> tuple[float, float]:
-    """The first and the last value that cost as many nats as a 95 % interval allows, between those of the grid."""
-    root, most = np.sqrt(profile - profile.min()), (_STEPS if temperature == 0 else _CHI2) ** 0.5
-    within, ends = np.flatnonzero(root <= most), []
-    for at, out in (
-        (within[0], max(within[0] - 1, 0)),
-        (within[-1], min(within[-1] + 1, len(grid) - 1)),
-    ):
-        share = (most - root[at]) / (root[out] - root[at]) if out != at else 0.0
-        ends.append(float(grid[at] + share * (grid[out] - grid[at])))
-    return ends[0], ends[1]
-
-
-def own_players(
-    q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]
-) -> tuple[float, float, float]:
-    """The mean of ``x [episode, round, outcome]`` over the choices where ``use``, and the same of players of ``q``.
-
-    The first is the player's; then the mean and the standard deviation over players of ``q``. NaN where there are none.
-    """
-    if not use.any():
-        return (np.nan,) * 3
-    seen, mean = (
-        np.take_along_axis(x, choices[..., None], -1)[..., 0][use].mean(),
-        (q * x).sum(-1)[use],
-    )
-    spread = (
-        np.maximum((q * np.square(x)).sum(-1)[use] - np.square(mean), 0).sum() ** 0.5 / use.sum()
-    )
-    return float(seen), float(mean.mean()), float(spread)

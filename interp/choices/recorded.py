@@ -71,46 +71,80 @@ def fit_cell(
 
     Args:
         episodes: of a task that predicts one of several outcomes; each stands for itself where it has no participants.
-        kind: "gru" or "lstm"; ``units`` is how many numbers it carries.
+        kind: "gru" or "lstm".
+        units: how many numbers it carries.
         n_folds: groups of participants of which each is held out once; 5, or as many as there are, when None.
         steps: of Adam, each on all episodes.
+        seed: of the weights, the folds and the bootstrap.
+
+    Raises:
+        InputError: another kind, or fewer participants than folds.
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
-    task, whose = catalog.of(episodes), episodes.participants
-    people, whose = np.unique(
-        np.arange(len(episodes)) if whose is None else whose, return_inverse=True
-    )
-    n_folds = max(2, min(5, len(people))) if n_folds is None else integer("n_folds", n_folds, 2)
+    task = catalog.of(episodes)
+    names = episodes.participants
+    if names is None:
+        names = np.arange(len(episodes))
+    people, person = np.unique(names, return_inverse=True)
+    if n_folds is None:
+        n_folds = max(2, min(5, len(people)))
+    integer("n_folds", n_folds, 2)
     require(
         len(people) >= n_folds,
         f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds",
     )
-    blank = cast(
-        AdaptedMachine,
-        built(f"{kind}-{task.key}", {"width": units, "sizes": task.sizes_of(episodes)}),
+    settings = {"width": units, "sizes": task.sizes_of(episodes)}
+    blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", settings))
+    fold_of_person = np.random.default_rng(seed).permutation(len(people)) % n_folds
+    fold = fold_of_person[person]
+    held_out = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
+    for number in range(n_folds):
+        is_out = fold == number
+        cell = _train(blank.untrained(seed), episodes.select(~is_out), steps)
+        held_out[is_out] = _predict(cell, episodes.select(is_out))
+    participants = _losses_of_participants(held_out, episodes, people, person)
+    rounds = participants["rounds"].to_numpy(float)
+    lost = participants["nats"].to_numpy() * rounds
+    machine = _train(blank.untrained(seed), episodes, steps)
+    machine.name = blank.name
+    return _FittedCell(
+        machine=machine,
+        held_out=held_out,
+        nats=ratio_interval(lost, rounds, seed=seed),
+        participants=participants,
     )
-    fold = (np.random.default_rng(seed).permutation(len(people)) % n_folds)[whose]
-    held = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
-    for out in (fold == one for one in range(n_folds)):
-        cell = _fitted(blank.untrained(seed), episodes.select(~out), steps)
-        with torch.no_grad():
-            scores = _scores(cell, episodes.select(out))
-            held[out] = scores.softmax(-1).double().numpy(force=True)
-    lost = (
-        -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12))
-        * episodes.scored
-    )
-    nats, rounds = (np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.scored))
-    each = pd.DataFrame(
+
+
+def _predict(cell: AdaptedMachine, episodes: Any) -> NDArray[np.float64]:
+    """Return the probability of each outcome, ``[episode, round, outcome]``."""
+    with torch.no_grad():
+        scores = _scores(cell, episodes)
+    return np.asarray(scores.softmax(-1).double().numpy(force=True))
+
+
+def _losses_of_participants(
+    p: NDArray[np.float64], episodes: Any, people: NDArray[Any], person: NDArray[np.int64]
+) -> pd.DataFrame:
+    """Return a row for each participant: its rounds that count, and the loss a round.
+
+    Args:
+        p: predictions ``[episode, round, outcome]``.
+        episodes: what was recorded.
+        people: the names of the participants.
+        person: the number of each episode's participant.
+    """
+    task = catalog.of(episodes)
+    chances = (p * goal_of(task).targets(episodes)).sum(-1)
+    lost = -np.log(np.maximum(chances, 1e-12)) * episodes.scored
+    nats = np.bincount(person, lost.sum(1))
+    rounds = np.bincount(person, episodes.scored.sum(1))
+    return pd.DataFrame(
         {"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds}
     )
-    machine = _fitted(blank.untrained(seed), episodes, steps)
-    machine.name = blank.name
-    return _FittedCell(machine, held, ratio_interval(nats, rounds, seed=seed), each)
 
 
-def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
-    """The machine, trained in place on all episodes at once."""
+def _train(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
+    """Train the machine in place on all episodes at once, and return it."""
     targets = torch.from_numpy(goal_of(catalog.of(episodes)).targets(episodes)).float()
     machine.requires_grad_(True)
     optimizer = torch.optim.Adam(machine.module.parameters(), lr=_RATE)
@@ -128,26 +162,27 @@ def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachin
 
 
 def _scores(machine: AdaptedMachine, episodes: Any) -> Tensor:
-    """Compute the scores of all rounds, ``[episode, round, outcome]``; the cell runs over whole episodes.
+    """Return scores of all rounds ``[episode, round, outcome]``; what is not on offer has the least one.
 
-    What is not on offer has the least score that there is.
-
-    What a missing round leaves as it is, is the state: the rounds that took place stand first while the cell runs.
+    The cell runs over whole episodes. A missing round leaves the state as it is: the rounds that took place stand first
+    while the cell runs.
     """
     counted = torch.from_numpy(episodes.counted)
-    order = (~counted).int().argsort(dim=1, stable=True)
-    said, module = Said(machine.layout), cast(Any, machine.module)
+    said = Said(machine.layout)
+    module = cast(Any, machine.module)
     rounds = machine.layout.fit(episodes).encode(episodes)
     rows = replace(rounds, values=rounds.values.float()).each(lambda part: part.flatten(0, 1))
-    shape = counted.shape
-    heard = module.hear(said.after(rows)).unflatten(0, shape)
-    states = module.core(heard.gather(1, order[..., None].expand_as(heard)).transpose(0, 1))[
-        0
-    ].transpose(0, 1)
-    before = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
-    at = counted.cumsum(1) - counted.int()  # how many rounds took place before this one
-    carried = before.gather(1, at[..., None].expand(*shape, states.shape[-1]))
-    scores: Tensor = module.read(torch.cat([carried, said.before(rows).unflatten(0, shape)], -1))
+    heard = module.hear(said.after(rows)).unflatten(0, counted.shape)
+    order = (~counted).int().argsort(dim=1, stable=True)
+    in_order = heard.gather(1, order[..., None].expand_as(heard))
+    by_round, *_ = module.core(in_order.transpose(0, 1))
+    states = by_round.transpose(0, 1)
+    from_the_start = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
+    n_before = counted.cumsum(1) - counted.int()
+    state_index = n_before[..., None].expand(*counted.shape, states.shape[-1])
+    carried = from_the_start.gather(1, state_index)
+    question = said.before(rows).unflatten(0, counted.shape)
+    scores: Tensor = module.read(torch.cat([carried, question], -1))
     offered = getattr(episodes, "offered", None)
     if offered is None:
         return scores

@@ -18,7 +18,7 @@ from interp.support.files import folder_to_write, write_csv
 
 def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
     """What the players of some traces choose like, and whether as ``machines`` do."""
-    from interp.choices.explain import behaviour, behaviour_tables
+    from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.loading import read
     from reports.blocks import joined
 

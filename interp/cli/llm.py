@@ -234,7 +234,7 @@ def _run(
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
-    from interp.choices.explain import behaviour, behaviour_tables
+    from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
     from interp.llm.scores import readable, write_tables
@@ -283,7 +283,7 @@ def _score(
     Args:
         regime: Regime of foreign results that do not name theirs.
     """
-    from interp.choices.explain import behaviour, behaviour_tables
+    from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)

@@ -35,12 +35,16 @@ def _choices(
         int, options.number("Numbers that the GRU carries which is held beside the families")
     ] = 2,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Without the GRU, which takes half of the time.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Of all participants alone: without the GRU, each of them, and recovery.",
+        ),
     ] = False,
     seed: int = 0,
     out: Path = Path("output/choices"),
 ) -> None:
-    """Which algorithm chooses what people, animals or models chose among arms, at which rates? Writes one page."""
+    """Which algorithms explain what people, animals or models chose among arms, at which rates? Writes one page."""
     from reports.choices import write
 
     episodes = interp.tasks.bandit.read(file, **columns)
@@ -49,7 +53,6 @@ def _choices(
     how: dict[str, Any] = {"units": units, "quick": quick, "seed": seed, "episodes": episodes}
     page, found = write(file, out, **how, **columns)
     say.line(found.sentence)
-    say.line(found)
     for name, beside in found.beside.items():
         say.line(f"beside {name}: {beside.measure}")
     say.table(found.to_frame(), "Families, the best first", "families")
@@ -59,7 +62,11 @@ def _choices(
             f"to use it in probe, audit, compare, patch and report: --hypothesis {found.closest} {used}"
         )
     say.facts(
-        closest=found.closest, parameters=dict(found.parameters), measures=[found.measure.to_dict()]
+        closest=found.closest,
+        set=list(found.confidence_set),
+        verdict=found.verdict,
+        parameters=dict(found.parameters),
+        measures=[found.measure.to_dict()],
     )
     say.wrote([page])
 

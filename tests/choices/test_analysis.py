@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from interp.choices.explain import _FEWEST, behaviour
+from interp.choices.behaviour import FEWEST_RUNS, behaviour
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Connection, Settings
 from interp.llm.loading import load
@@ -21,11 +20,11 @@ from interp.llm.scores import _run_regret, note_table, references, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
-from lab import players as known
 from tests.llm import server as raw
-from tests.llm.conftest import jobs
+from tests.llm.conftest import jobs, serve
 from tests.refusals import refuses
 
+__all__ = ["serve"]
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 
 
@@ -186,8 +185,8 @@ def test_overflowed_episodes_count_as_far_as_they_go(
 
 
 def test_few_instances_are_not_named(played: Callable[..., list[LLMRun]]) -> None:
-    """Fewer than :data:`_FEWEST` have no fit, no score and no interval: the answer says so."""
-    found = behaviour(played("counter", n=_FEWEST - 1, rounds=8))[0]
+    """Fewer than :data:`FEWEST_RUNS` have no fit, no score and no interval: the answer says so."""
+    found = behaviour(played("counter", n=FEWEST_RUNS - 1, rounds=8))[0]
     assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
@@ -195,7 +194,7 @@ def test_repeated_plays_bound_what_any_algorithm_can_agree(
     played: Callable[..., list[LLMRun]],
 ) -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
-    rng, runs = np.random.default_rng(0), played("majority", n=_FEWEST - 1, rounds=100)
+    rng, runs = np.random.default_rng(0), played("majority", n=FEWEST_RUNS - 1, rounds=100)
     noisy = [np.abs(one.predictions - (rng.random((2, 100)) < 0.1)) for one in runs]
     noisy[0][0, 3] = np.nan
     twice = [
@@ -273,37 +272,3 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
     assert np.array_equal(
         played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"]
     )
-
-
-def test_the_page_holds_the_table_of_known_players() -> None:
-    """What is said of twelve players, of six that no threshold was chosen on, and of noisy ones on draws held out."""
-    whole, readme = pd.read_csv(known.TABLE), known.PAGE.read_text(encoding="utf-8")
-    assert known.table() in readme and known.counts() in readme
-    assert not (whole["is"] == "wrong").any()
-    found = whole.query("seed == 7")
-    assert set(found["player"]) == {*known.SEEN, *known.UNSEEN} and set(whole["player"]) == {
-        *found["player"],
-        *known.NOISY,
-    }
-    assert found.groupby("instances").size().to_dict() == dict.fromkeys((10, 30, 90), 54)
-    few = found.query("instances == 10")
-    said = few.groupby(few["player"].isin(list(known.SEEN)))["is"].value_counts()
-    assert said.to_dict() == {
-        (True, "right"): 31,
-        (True, "undecided"): 5,
-        (False, "right"): 16,
-        (False, "undecided"): 2,
-    }
-    often = found[found["player"] == "WM .5, one round of five wrong"]
-    assert (often["verdict"] == "none").all() and often["telling"].between(0.74, 0.81).all()
-    etas = {name: player.eta for name, player in {**known.SEEN, **known.UNSEEN}.items()}
-    named = found[(found["verdict"] == "named") & found["gain"].notna()]
-    missed = named[~named["player"].map(etas).between(named["gain_low"], named["gain_high"])]
-    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 4, (
-        "two numbers, each interval by itself"
-    )
-    assert (named["player"] == "WM .4 fading .8").sum() == 7 and len(named) > 50
-    row = few.query("player == 'coin' and regime == 'flat'").iloc[0]
-    again = known.judged(known.SEEN["coin"], sample(10, 100, 4, regime="flat", seed=7))
-    assert (known.called(again), again.closest) == (row["verdict"], row["closest"])
-    assert again.nats.estimate == pytest.approx(row["nats"], rel=1e-3)

@@ -1,0 +1,207 @@
+"""Which algorithms language models choose by: :func:`~interp.choices.explain.explain_choices` of runs with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.choices.explain import ChoiceExplanation, explain_choices
+from interp.choices.fitting import predictor
+from interp.core.machine import Machine
+from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.results.measure import Result
+from interp.stats.intervals import NO_NUMBER, Interval, ratio_interval
+from interp.support.checks import checked
+from interp.support.errors import require
+from interp.tasks.experts.players import player_families
+
+FEWEST_RUNS = 8
+"""Instances below which no algorithm is asked for: an interval over fewer says little."""
+
+
+@dataclass(frozen=True, repr=False)
+class PlayerBehaviour(Result):
+    """Which algorithms one group of runs chooses by.
+
+    Attributes:
+        model: the language model.
+        condition: the protocol.
+        regime: of the episodes.
+        n: how many runs there are.
+        found: what was found of their choices; None below :data:`FEWEST_RUNS` runs.
+        repeated: share of rounds in which further plays of an instance choose the same; NaN where there are none.
+    """
+
+    model: str
+    condition: str
+    regime: str
+    n: int
+    found: ChoiceExplanation | None
+    repeated: Interval = NO_NUMBER
+
+    @property
+    def sentence(self) -> str:
+        """Whose play it is, and which algorithms explain it."""
+        group = ", ".join(self.group.values())
+        return f"{group}: {self.found.sentence if self.found else self.answer}"
+
+    def _draw(self, figures: Any) -> Any:
+        """Draw what every family loses; the row alone where none was asked."""
+        return super()._draw(figures) if self.found is None else self.found._draw(figures)
+
+    @property
+    def group(self) -> dict[str, str]:
+        """Model, condition and regime, as columns of a table."""
+        return {"model": self.model, "condition": self.condition, "regime": self.regime}
+
+    @property
+    def ceiling(self) -> Interval:
+        """The most that any algorithm can agree, by how often repeated plays do."""
+        repeated = self.repeated
+        return Interval(
+            _ceiling(repeated.estimate), _ceiling(repeated.low), _ceiling(repeated.high)
+        )
+
+    @property
+    def answer(self) -> str:
+        """Which algorithm it is, in a few words."""
+        return self.found.answer if self.found else f"undecided: fewer than {FEWEST_RUNS} instances"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row."""
+        row: dict[str, Any] = {
+            **self.group,
+            "n": self.n,
+            "verdict": "undecided",
+            "plays_like": self.answer,
+        }
+        if self.found:
+            row |= _found_columns(self.found)
+        if not np.isnan(self.repeated.estimate):
+            row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
+        return pd.DataFrame([row])
+
+
+def _ceiling(repeated: float) -> float:
+    """Return the largest agreement with a player whose repeated plays agree in this share of the rounds."""
+    return float((1 + np.sqrt(max(0.0, 2 * repeated - 1))) / 2)
+
+
+def _found_columns(found: ChoiceExplanation) -> dict[str, Any]:
+    """Return the columns of what was found."""
+    link = found.scores[found.closest].link
+    parameters = []
+    for name, value in found.parameters.items():
+        parameters.append(f"{name} {found.intervals.get(name, value)}")
+    return {
+        "verdict": found.verdict,
+        "closest": found.closest,
+        "set": ", ".join(found.confidence_set),
+        "parameters": ", ".join(parameters),
+        "lapse": link.lapse,
+        "temperature": link.temperature,
+        **found.nats.columns("nats"),
+        **found.floor_nats.columns("floor_nats"),
+        "agreement": found.agreement,
+    }
+
+
+@checked
+def behaviour(
+    runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()
+) -> list[PlayerBehaviour]:
+    """Find what each (model, condition, regime) in ``runs`` that has a prediction chooses by.
+
+    Args:
+        runs: of language models.
+        seed: of the bootstraps and of untrained copies.
+        machines: models of expert advice that each player is held against.
+    """
+    require(bool(runs), "no runs to analyse")
+    for machine in machines:
+        task = machine.layout.task
+        require(
+            task == "experts",
+            f"{machine.name!r} is a model of {task}; runs of language models are of experts",
+        )
+    played = [run for run in runs if run.rounds and not run.missing.all()]
+    return [_explain_group(members, seed, machines) for members in grouped(played).values()]
+
+
+def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
+    """Return the tables that ``interp llm score`` writes: a row a group ("behaviour"), a family, and a machine."""
+    if not acts:
+        return {}
+    families = [pd.DataFrame()]
+    machines = []
+    for act in acts:
+        if act.found is None:
+            continue
+        families.append(act.found.to_frame().assign(**act.group))
+        for name, beside in act.found.beside.items():
+            row: dict[str, Any] = {
+                **act.group,
+                "n": act.n,
+                "machine": name,
+                "verdict": beside.measure.verdict,
+                **beside.over_floor.columns("over_floor"),
+                **beside.over_untrained.columns("over_untrained"),
+                **beside.left.columns("left"),
+            }
+            machines.append(row)
+    return {
+        "behaviour": pd.concat([act.to_frame() for act in acts], ignore_index=True),
+        "families": pd.concat(families, ignore_index=True),
+        "machines": pd.DataFrame(machines),
+    }
+
+
+def _explain_group(
+    members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
+) -> PlayerBehaviour:
+    model, condition, regime = members[0].group
+    found = None
+    if len(members) >= FEWEST_RUNS:
+        found = _explain_runs(members, regime, seed, machines)
+    return PlayerBehaviour(
+        model=model,
+        condition=condition,
+        regime=regime,
+        n=len(members),
+        found=found,
+        repeated=_repeated_share(members, seed),
+    )
+
+
+def _explain_runs(
+    members: Sequence[LLMRun], regime: str, seed: int, machines: Sequence[Machine]
+) -> ChoiceExplanation:
+    episodes = episodes_of(members, regime)
+    choices = np.full((len(episodes), episodes.n_rounds), np.nan)
+    for row, run in enumerate(sorted(members, key=lambda run: run.index)):
+        choices[row, : run.rounds] = run.predictions
+    beside = {}
+    for machine in machines:
+        untrained = machine.untrained(seed)
+        beside[machine.name] = (predictor(machine)(episodes), predictor(untrained)(episodes))
+    families = player_families(episodes.n_experts)
+    return explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
+
+
+def _repeated_share(members: Sequence[LLMRun], seed: int) -> Interval:
+    """Return how often further plays of an instance choose as the one that is scored, over instances."""
+    equal, counted = [], []
+    for run in members:
+        n_equal, n_known = 0, 0
+        for other in run.again:
+            first = run.predictions[: len(other)]
+            second = other[: run.rounds]
+            n_equal += int((first == second).sum())
+            n_known += int((~np.isnan(first) & ~np.isnan(second)).sum())
+        equal.append(n_equal)
+        counted.append(n_known)
+    return ratio_interval(np.array(equal, float), np.array(counted, float), seed=seed)

@@ -1,0 +1,169 @@
+"""The phase portrait of choices: how a round moves the log-odds of an arm.
+
+>>> from interp.tasks import bandit
+>>> from interp.tasks.bandit.algorithms import perseveration, rescorla_wagner
+>>> episodes = bandit.sample(40, 50, 2, "reversal", seed=0)
+>>> phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)
+After a choice of arm_1 that paid 1 or 0, its logit moves by: RW +0.98 or -1.13; repeats +1.83 or -0.20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import special
+
+from interp.choices.fitting import Array, checked_distributions, predictor
+from interp.interventions.experiment import Tabulated
+from interp.results.palette import CYCLE
+from interp.results.style import styled
+from interp.support.checks import checked, integer
+from interp.support.errors import require
+from interp.tasks.bandit import BanditEpisodes
+
+_LEVELS = 4
+"""Most rewards that stand by themselves; of more, those above the median stand together, and the others."""
+_CERTAIN = 1e-9
+
+
+@checked
+def phase_portrait(
+    sources: Mapping[str, Any], episodes: BanditEpisodes, *, arm: int = 0, n_bins: int = 8
+) -> Tabulated:
+    """Draw how a round moves the logit of an arm, for several sources side by side.
+
+    The table has a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean
+    ``change``, the ``spread`` of the change (its standard deviation about a line in the logit), and ``n`` rounds.
+
+    Args:
+        sources: by name, an algorithm (such as a family at what was fitted to people), a machine, or a function of
+            episodes to the chances of each arm ``[episode, round, arm]``.
+        episodes: whose rounds move the logit; missing ones count nowhere.
+        arm: whose logit it is, counted from 0.
+        n_bins: of equally many rounds, for each source, choice and reward.
+    """
+    integer("arm", arm, 0, episodes.n_arms - 1)
+    integer("n_bins", n_bins, 1)
+    require(bool(sources), "no source to draw; give {name: an algorithm, a machine or a function}")
+    require(
+        episodes.n_rounds > 1,
+        "a round moves the logit of the next one, so episodes need 2 rounds or more",
+    )
+    names = [f"arm_{i + 1}" for i in range(episodes.n_arms)]
+    rewards = _reward_masks(episodes)
+    has_logit = episodes.counted & episodes.offered[..., arm]
+    both_counted = has_logit[:, :-1] & has_logit[:, 1:]
+    rows = []
+    for source, subject in sources.items():
+        logit = _logits(subject, episodes, arm)
+        before = logit[:, :-1]
+        change = np.diff(logit, axis=1)
+        for choice, name in enumerate(names):
+            chose = both_counted & (episodes.choices[:, :-1] == choice)
+            for reward, was_paid in rewards.items():
+                use = chose & was_paid[:, :-1]
+                for values in _binned(before[use], change[use], n_bins):
+                    rows.append({"source": source, "choice": name, "reward": reward, **values})
+    require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
+    table = pd.DataFrame(rows)
+    return Tabulated(
+        sentence=_describe_moves(table, names[arm]),
+        table=table,
+        picture=lambda figures: _draw_portrait(table, names[arm]),
+    )
+
+
+def _reward_masks(episodes: BanditEpisodes) -> dict[str, NDArray[np.bool_]]:
+    """Return where each reward was paid, ``[episode, round]``, by the words for it."""
+    rewards = episodes.rewards
+    counted = rewards[episodes.counted]
+    levels = np.unique(counted)
+    if len(levels) <= _LEVELS:
+        return {f"{level:g}": rewards == level for level in levels}
+    middle = float(np.median(counted))
+    return {f"to {middle:g}": rewards <= middle, f"above {middle:g}": rewards > middle}
+
+
+def _logits(subject: Any, episodes: BanditEpisodes, arm: int) -> Array:
+    """Return the logit of an arm before every round, ``[episode, round]``."""
+    p = np.array(predictor(subject)(episodes), np.float64)
+    if p.shape[:2] == episodes.counted.shape:
+        p[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
+    of_arm = checked_distributions(p, episodes)[..., arm]
+    return np.asarray(special.logit(np.clip(of_arm, _CERTAIN, 1 - _CERTAIN)))
+
+
+def _binned(before: Array, change: Array, n_bins: int) -> Iterator[dict[str, Any]]:
+    """Yield the mean logit, the mean change and its spread of bins of equally many rounds."""
+    order = before.argsort(kind="stable")
+    for rows in np.array_split(order, min(n_bins, len(order)) or 1):
+        if not len(rows):
+            continue
+        x = before[rows] - before[rows].mean()
+        y = change[rows] - change[rows].mean()
+        slope = (x @ y) / (x @ x or 1.0)
+        residual = y - x * slope
+        yield {
+            "logit": before[rows].mean(),
+            "change": change[rows].mean(),
+            "spread": residual.std(),
+            "n": len(rows),
+        }
+
+
+def _describe_moves(bins: pd.DataFrame, arm: str) -> str:
+    """Say by how much each source moves the logit after a choice of the arm that paid most, and least."""
+    of_arm = bins[bins["choice"] == arm]
+    rewards = list(dict.fromkeys((of_arm["reward"].iloc[-1], of_arm["reward"].iloc[0])))
+    sources = []
+    for source, part in of_arm.groupby("source", sort=False):
+        moves = []
+        for reward in rewards:
+            paid = part[part["reward"] == reward]
+            if len(paid):
+                moves.append(f"{np.average(paid['change'], weights=paid['n']):+.2f}")
+        sources.append(f"{source} {' or '.join(moves)}")
+    paid_words = " or ".join(rewards)
+    return (
+        f"After a choice of {arm} that paid {paid_words}, its logit moves by: {'; '.join(sources)}."
+    )
+
+
+@styled
+def _draw_portrait(bins: pd.DataFrame, arm: str) -> Any:
+    """Draw a panel for each source, a line for each choice and reward, its spread as a band."""
+    from matplotlib.figure import Figure
+
+    sources = list(dict.fromkeys(bins["source"]))
+    n_rows = -(-len(sources) // 2)
+    figure = Figure(figsize=(4.5, 3.2 * n_rows))  # whole on a phone
+    panels = figure.subplots(n_rows, min(2, len(sources)), squeeze=False, sharey=True).flat
+    pairs = dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True))
+    hues = dict(zip(pairs, cycle(CYCLE), strict=False))
+    for axes, source in zip(panels, sources, strict=False):
+        of_source = bins[bins["source"] == source]
+        for (choice, reward), part in of_source.groupby(["choice", "reward"], sort=False):
+            hue = hues[choice, reward]
+            axes.plot(
+                part["logit"],
+                part["change"],
+                marker="o",
+                markersize=3,
+                label=f"{choice}, reward {reward}",
+                color=hue,
+                linestyle="-" if choice == arm else "--",
+            )
+            low = part["change"] - part["spread"]
+            high = part["change"] + part["spread"]
+            axes.fill_between(part["logit"], low, high, color=hue, alpha=0.13, linewidth=0)
+        axes.axhline(0, color="grey", linewidth=0.7)
+        axes.set(title=source, xlabel=f"logit of {arm}")
+    figure.axes[0].set(ylabel="its change over the round")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    return figure

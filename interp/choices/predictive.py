@@ -1,0 +1,195 @@
+"""Posterior-predictive check: do a player's choices look like those of simulated players of a fitted family?
+
+Simulated players see the rounds that were recorded and draw each choice from what the family predicts there. So the
+mean of a statistic over them, and its spread, are known in closed form (:func:`expected_mean`); nobody has to be
+simulated. The statistics: how often the likeliest outcome is chosen, how often a run of equal choices goes on, and how
+often a choice is repeated after a success and given up after a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from interp.choices.fitting import Array
+
+_LEVEL = 0.01
+"""Chance that a player of the family itself fails, over all statistics (Bonferroni)."""
+_LONG_RUN = 3
+"""Equal choices in a row from which on a run is a long one."""
+_TIED = 1e-12
+Mask = NDArray[np.bool_]
+
+
+class Statistic(NamedTuple):
+    """A statistic of the player's choices beside that of simulated players.
+
+    Attributes:
+        observed: of the player.
+        expected: the mean over simulated players.
+        spread: their standard deviation; that over participants where it is larger.
+        n_choices: how many choices it is of.
+    """
+
+    observed: float
+    expected: float
+    spread: float
+    n_choices: int
+
+    @property
+    def z(self) -> float:
+        """By how many spreads the player differs from simulated players."""
+        difference = self.observed - self.expected
+        if abs(difference) < _TIED:
+            return 0.0
+        if self.spread == 0:
+            return float(np.copysign(np.inf, difference))
+        return difference / self.spread
+
+
+@dataclass(frozen=True)
+class PredictiveCheck:
+    """The statistics of a player, by name."""
+
+    statistics: Mapping[str, Statistic]
+
+    @property
+    def most(self) -> float:
+        """The most spreads by which a statistic may differ."""
+        n_statistics = max(len(self.statistics), 1)
+        return float(stats.norm.isf(_LEVEL / 2 / n_statistics))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """The statistics that differ by more than chance explains."""
+        return tuple(name for name, one in self.statistics.items() if abs(one.z) > self.most)
+
+    @property
+    def passes(self) -> bool:
+        """Whether no statistic differs by more than chance explains."""
+        return not self.failures
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each statistic."""
+        rows = []
+        for name, one in self.statistics.items():
+            rows.append({"statistic": name, **one._asdict(), "z": one.z})
+        return pd.DataFrame(rows)
+
+
+def check_predictions(
+    q: Array,
+    choices: NDArray[np.int64],
+    known: Mask,
+    successes: Mask | None,
+    participants: NDArray[np.int64] | None = None,
+    offers: NDArray[np.int64] | None = None,
+) -> PredictiveCheck:
+    """Compare a player's choices with those of simulated players.
+
+    Args:
+        q: P(each choice) by the fitted family, ``[episode, round, outcome]``.
+        choices: the outcome chosen, or the slot of it, ``[episode, round]``.
+        known: where there is a choice ``[episode, round]``.
+        successes: whether a choice was a success ``[episode, round]``; None where nothing says so.
+        participants: the number of the participant of each episode, where their spread counts.
+        offers: the outcome in each slot ``[episode, round, slot]``; None where every one is on offer.
+    """
+    options = np.arange(q.shape[-1]) if offers is None else offers
+    options = np.broadcast_to(options, q.shape)
+    outcomes = np.take_along_axis(options, choices[..., None], -1)[..., 0]
+    repeats = np.zeros_like(q)
+    repeats[:, 1:] = options[:, 1:] == outcomes[:, :-1, None]
+    follows = np.zeros_like(known)
+    follows[:, 1:] = known[:, 1:] & known[:, :-1]
+    is_likeliest = q >= q.max(-1, keepdims=True) - _TIED
+    in_long_run = np.zeros_like(known)
+    in_long_run[:, 1:] = run_lengths(outcomes, known)[:, :-1] >= _LONG_RUN
+    asked = {
+        "agreement": (is_likeliest / is_likeliest.sum(-1, keepdims=True), known),
+        "long run goes on": (repeats, follows & in_long_run),
+    }
+    if successes is not None:
+        after_success = np.zeros_like(known)
+        after_success[:, 1:] = successes[:, :-1]
+        asked["win-stay"] = (repeats, follows & after_success)
+        asked["lose-shift"] = (1 - repeats, follows & ~after_success)
+    statistics = {}
+    for name, (values, use) in asked.items():
+        if use.any():
+            statistics[name] = expected_mean(q, values, choices, use, participants)
+    return PredictiveCheck(statistics)
+
+
+def expected_mean(
+    q: Array,
+    values: Array,
+    choices: NDArray[np.int64],
+    use: Mask,
+    participants: NDArray[np.int64] | None = None,
+) -> Statistic:
+    """Return the mean of ``values`` over the choices, and its mean and spread over players who choose by ``q``.
+
+    Args:
+        q: P(each choice) ``[episode, round, outcome]``.
+        values: of each choice that could be made, of the same shape.
+        choices: the outcome chosen ``[episode, round]``.
+        use: which choices count ``[episode, round]``; at least one.
+        participants: the number of the participant of each episode, where the spread over them counts.
+    """
+    of_choices = np.take_along_axis(values, choices[..., None], -1)[..., 0]
+    means = (q * values).sum(-1)
+    variances = np.maximum((q * np.square(values)).sum(-1) - np.square(means), 0)
+    n_choices = int(use.sum())
+    spread = float(np.sqrt(variances[use].sum())) / n_choices
+    if participants is not None:
+        differences = ((of_choices - means) * use).sum(1)
+        of_participants = np.bincount(participants, differences)
+        n_participants = len(of_participants)
+        total_spread = of_participants.std(ddof=1) * np.sqrt(n_participants)
+        spread = max(spread, float(total_spread) / n_choices)
+    return Statistic(
+        observed=float(of_choices[use].mean()),
+        expected=float(means[use].mean()),
+        spread=spread,
+        n_choices=n_choices,
+    )
+
+
+def run_lengths(choices: NDArray[np.int64], known: Mask) -> NDArray[np.int64]:
+    """Return how many equal choices in a row end in each round, ``[episode, round]``; 0 where there is no choice.
+
+    >>> run_lengths(np.array([[0, 0, 1, 1, 1]]), np.array([[True, True, True, True, False]]))
+    array([[1, 2, 1, 2, 0]])
+    """
+    lengths = np.zeros(choices.shape, np.int64)
+    for t in range(choices.shape[1]):
+        length = known[:, t].astype(np.int64)
+        if t > 0:
+            goes_on = known[:, t] & known[:, t - 1] & (choices[:, t] == choices[:, t - 1])
+            length = np.where(goes_on, lengths[:, t - 1] + 1, length)
+        lengths[:, t] = length
+    return lengths
+
+
+def successes_of(episodes: Any, choices: NDArray[np.int64], first_asked: int) -> Mask | None:
+    """Return whether each choice was a success, ``[episode, asked round]``.
+
+    A choice that paid more than 0 is one; more than the mean where every choice pays more than 0. Where nothing is
+    paid, a choice that was the truth is one. None where the episodes say neither.
+    """
+    rewards = getattr(episodes, "rewards", None)
+    if rewards is not None:
+        counted = np.asarray(rewards, float)[episodes.counted]
+        threshold = 0.0 if counted.min() <= 0 else float(counted.mean())
+        return np.asarray(rewards[:, first_asked:] > threshold)
+    labels = getattr(episodes, "labels", None)
+    if labels is not None:
+        return np.asarray(labels[:, first_asked:] == choices)
+    return None

@@ -1,0 +1,82 @@
+"""From distributions to choices: lapse rates and temperatures."""
+
+import numpy as np
+import pytest
+
+from interp.choices.link import _STEPS, HALF_CHI2, Link, fit_link
+
+EVERY = np.ones((1, 100), bool)
+
+
+def draw(q, seed=0):
+    """Choices among two outcomes, of which the second has probability ``q``."""
+    return (np.random.default_rng(seed).random(q.shape) < q).astype(np.int64)
+
+
+@pytest.fixture
+def graded():
+    """The probability of the second outcome in 8,000 rounds."""
+    return np.random.default_rng(1).uniform(0.01, 0.99, (40, 200))
+
+
+def distribution(q):
+    return np.stack([1 - q, q], -1)
+
+
+def test_departures_from_what_is_certain_are_lapses():
+    """In 30 of 100 rounds the other of two outcomes: .6 of the choices are guesses."""
+    certain = np.tile([1.0, 0.0], (1, 100, 1))
+    departs = (np.arange(100) < 30).astype(int)[None]
+    link = fit_link(certain, departs, EVERY, tempered=False).link
+    assert link.lapse == pytest.approx(0.6, abs=1e-3)
+    assert link.temperature == 0
+    assert fit_link(certain, np.zeros((1, 100), int), EVERY, tempered=False).link.lapse == 0
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0, 3.0, 5.0])
+def test_the_temperature_of_a_player_is_found_and_one_that_has_its_own_gets_no_second(
+    graded, temperature
+):
+    choices = draw(1 / (1 + (1 / graded - 1) ** (1 / temperature)))
+    use = np.ones(graded.shape, bool)
+    link = fit_link(distribution(graded), choices, use, tempered=False).link
+    assert link.lapse < 0.05
+    assert link.temperature == pytest.approx(temperature, rel=0.1)
+    assert fit_link(distribution(graded), choices, use, tempered=True).link.temperature == 1
+
+
+def test_lapses_of_a_soft_chooser_are_found(graded):
+    lapses = np.random.default_rng(2).random(graded.shape) < 0.2
+    choices = np.where(lapses, draw(np.full(graded.shape, 0.5)), draw(graded))
+    use = np.ones(graded.shape, bool)
+    link = fit_link(distribution(graded), choices, use, tempered=True).link
+    assert link.lapse == pytest.approx(0.2, abs=0.05)
+    assert link.spread(98).lapse == link.lapse
+
+
+def test_no_held_out_choice_has_probability_0():
+    even = np.array([0.5, 0.5])
+    assert Link(0.0, 1.0, even).spread(98).lapse == 0.01
+    assert Link(0.0, 0.0, even).spread(998).lapse == 0.01
+    assert Link(0.0, 1.0, even).spread(998).lapse == 0.001
+
+
+def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():
+    """Counted as ties, probabilities 1e-10 from even made intervals of an eta above 1 miss it."""
+    link = Link(0.0, 0.0, np.array([0.5, 0.5]))
+    rows = [[0.5 + gap, 0.5 - gap] for gap in (1e-10, -1e-10, 1e-14, 0.0)]
+    assert link.preferred(np.array(rows)).tolist() == [0, 1, -1, -1]
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
+def test_intervals_cover_where_a_parameter_moves_choices_one_by_one(rate):
+    """A walk of one step a choice on both sides of the truth, up log((1 - r) / r) where the player departs: the truth
+    is within _STEPS of the best in 95 % and more."""
+    assert (1 - np.exp(-_STEPS)) ** 2 == pytest.approx(0.95, abs=1e-3)
+    rng = np.random.default_rng(0)
+    steps = np.where(rng.random((4000, 2, 200)) < rate, 1, -1) * np.log((1 - rate) / rate)
+    best = np.maximum(steps.cumsum(-1).max(-1), 0).max(-1)
+    assert (best <= _STEPS).mean() > 0.945
+    if rate < 0.13:
+        covered = (1 - rate / (1 - rate)) ** 2
+        assert (best <= HALF_CHI2).mean() == pytest.approx(covered, abs=0.02)

@@ -1,0 +1,209 @@
+"""Players one by one (planted rates are covered, a row is that of its participant alone), recovery, phase portraits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from interp.choices.explain import explain_choices
+from interp.choices.players import by_participant, explain_each
+from interp.choices.portrait import phase_portrait
+from interp.choices.recovery import recovery, recovery_of_design
+from interp.machines.learners import learner
+from interp.support.errors import InputError
+from interp.tasks import bandit
+from interp.tasks.bandit.algorithms import choice_kernel, families, fixed_bias, rescorla_wagner
+from tests.refusals import refused, refuses
+
+RATES = np.linspace(0.1, 0.9, 12)
+FAMILIES = bandit.TASK.rivals()
+FAMILY = FAMILIES["rescorla_wagner"]
+ASKED = [FAMILY, FAMILIES["choice_kernel"], FAMILIES["fixed_bias"]]
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Twelve participants with rates of their own, of two blocks each, soft choosers."""
+    choices, rewards = [], []
+    for number, rate in enumerate(RATES):
+        blocks = bandit.sample(2, 100, 2, "reversal", number, rescorla_wagner(rate, 4.0))
+        choices.append(blocks.choices)
+        rewards.append(blocks.rewards)
+    names = [f"p{i // 2:02}" for i in range(24)]
+    return bandit.BanditEpisodes(
+        np.concatenate(choices), np.concatenate(rewards), participants=names
+    )
+
+
+def test_planted_rates_are_covered_and_ordered(played):
+    found = by_participant(FAMILY, played, played.choices)
+    covered = (found["rate_low"] <= RATES) & (found["rate_high"] >= RATES)
+    warm = (found["inverse_temperature_low"] <= 4) & (found["inverse_temperature_high"] >= 4)
+    assert covered.sum() >= 10
+    assert warm.sum() >= 10
+    assert np.corrcoef(found["rate"], RATES)[0, 1] > 0.8
+    assert (found["rounds"] == 200).all()
+    assert found["participant"].tolist()[:2] == ["p00", "p01"]
+
+
+def test_a_row_is_that_of_its_participant_alone_and_missing_rounds_count_nowhere(played):
+    missing = np.zeros(played.choices.shape, bool)
+    missing[1::2, 50:] = True
+    part = replace(played, missing=missing).select(slice(0, 4))
+    both = by_participant(FAMILY, part, part.choices)
+    swapped = part.select([2, 3, 0, 1])
+    again = by_participant(FAMILY, swapped, swapped.choices)
+    assert both["rounds"].tolist() == [150, 150]
+    assert both.equals(again)
+    turned = np.where(part.missing, 1 - part.choices, part.choices)
+    other = replace(part, choices=turned)
+    assert by_participant(FAMILY, other, other.choices).equals(both)
+
+
+def test_what_cannot_be_fitted_to_one_is_refused(played):
+    wrong = played.choices[:, :5]
+    refuses(
+        r"choices must be \[episode, round\] = \(24, 100\)", by_participant, FAMILY, played, wrong
+    )
+    with pytest.raises(InputError, match="has 0 parameters; participants are fitted by 1 to 3"):
+        by_participant(replace(FAMILY, searched=()), played, played.choices)
+    nobody = replace(played, participants=None)
+    refuses("name no participants", explain_each, nobody, played.choices)
+    few = np.where(np.arange(24)[:, None] < 2, np.nan, played.choices.astype(float))
+    few[0, :3] = 0
+    refuses("participant p00 made 3; leave it out", explain_each, played, few)
+
+
+def test_a_group_counts_how_many_participants_have_a_family_in_their_set():
+    """Four learners, two habits and two who toss a coin."""
+    players = (
+        [rescorla_wagner(0.5, 6.0)] * 4 + [choice_kernel(0.3, 4.0)] * 2 + [fixed_bias(0.5)] * 2
+    )
+    each = recovery(players, families=ASKED, n_rounds=80).each
+    verdicts = [one.verdict for one in each.found.values()]
+    group = each.group().set_index("family")
+    assert verdicts[:4] == ["named"] * 4
+    assert verdicts[6:] == ["no memory"] * 2
+    assert group.loc["rescorla_wagner", "alone"] == 4
+    assert group.loc["rescorla_wagner", "in_set"] >= 4
+    assert each.sentence.startswith("Of 8 participants the set holds ")
+    assert each.plot() is not None
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return bandit.sample(30, 25, 2, "reversal", seed=0)
+
+
+def test_a_habit_moves_on_two_lines_and_rescorla_wagner_on_none(episodes):
+    """The logit of a habit is its whole state: it moves by rate (+-beta - logit), whatever was paid."""
+    sources = {"habit": choice_kernel(0.3, 2.0), "RW": rescorla_wagner(0.3, 2.0)}
+    found = phase_portrait(sources, episodes, n_bins=5)
+    frame = found.to_frame()
+    habit = frame[frame["source"] == "habit"]
+    sign = np.where(habit["choice"] == "arm_1", 1.0, -1.0)
+    np.testing.assert_allclose(habit["change"], 0.3 * (2.0 * sign - habit["logit"]), atol=1e-9)
+    assert habit["spread"].max() < 1e-9
+    assert frame[frame["source"] == "RW"]["spread"].max() > 0.05
+    assert set(frame["reward"]) == {"0", "1"}
+    assert (frame.groupby("source")["n"].sum() == 30 * 24).all()
+    of_arm = frame[(frame["source"] == "RW") & (frame["choice"] == "arm_1")].set_index("reward")
+    assert (of_arm.loc["1", "change"] >= 0).all()
+    assert (of_arm.loc["0", "change"] <= 0).all()
+    sentence = "After a choice of arm_1 that paid 1 or 0, its logit moves by: habit +"
+    assert repr(found).startswith(sentence)
+    assert len(found.plot().axes) == 2
+
+
+@pytest.mark.parametrize("name", ["algorithm", "function", "machine"])
+def test_what_is_missing_moves_nothing_and_many_rewards_are_halved(episodes, name):
+    sources = {
+        "algorithm": rescorla_wagner(),
+        "function": lambda played: np.full((30, 25, 2), 0.5),
+        "machine": learner("gru", "bandit", width=2),
+    }
+    rewards = np.random.default_rng(0).normal(size=(30, 25))
+    missing = np.zeros((30, 25), bool)
+    missing[:, 10:] = True
+    made = bandit.BanditEpisodes(episodes.choices, rewards, missing=missing)
+    changed = np.where(missing, 99, rewards)
+    other = bandit.BanditEpisodes(episodes.choices, changed, missing=missing)
+    bins = phase_portrait({"one": sources[name]}, made).to_frame()
+    assert bins.equals(phase_portrait({"one": sources[name]}, other).to_frame())
+    assert bins["n"].sum() == 30 * 9
+    assert {word.split()[0] for word in bins["reward"]} == {"to", "above"}
+
+
+test_what_has_no_portrait_is_refused = refused(
+    ({}, {}, "no source to draw"),
+    ({"RW": rescorla_wagner()}, {"arm": 2}, "arm must be an integer >= 0 and <= 1, got 2"),
+    ({"x": 3}, {}, "expected a model, an Algorithm or a function of episodes, got int"),
+    by=lambda sources, options: phase_portrait(sources, bandit.sample(2, 5, 2, seed=0), **options),
+)
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    """Three learners, of one a drawn rate, and a habit: 160 choices each."""
+    players = (
+        rescorla_wagner(0.2, 6.0),
+        rescorla_wagner(0.8, 6.0),
+        FAMILY,
+        choice_kernel(0.3, 3.0),
+    )
+    bounds = {"rate": (0.4, 0.6), "inverse_temperature": (5.0, 7.0)}
+    return recovery(players, n_players=1, within=bounds, families=ASKED[:2], n_rounds=60)
+
+
+def test_a_planted_mixture_comes_back(mixture):
+    assert mixture.confusion().to_dict("index") == {
+        "rescorla_wagner": {"rescorla_wagner": 3, "choice_kernel": 0},
+        "choice_kernel": {"rescorla_wagner": 0, "choice_kernel": 1},
+    }
+    assert mixture.sets().loc["rescorla_wagner", "rescorla_wagner"] == 1
+    assert mixture.sentence.startswith(
+        "Of 4 simulated players, 4 have their own family in the set, 4 are closest to it; "
+    )
+
+
+def test_its_parameters_come_back(mixture):
+    table = mixture.to_frame()
+    rows = mixture.correlations().set_index(["family", "parameter"])
+    errors = mixture.errors().set_index(["family", "parameter"])
+    assert table["true_rate"].iloc[:2].tolist() == [0.2, 0.8]
+    assert 0.4 < table["true_rate"].iloc[2] < 0.6
+    assert table["rate_low"][1] > table["rate_high"][0]
+    assert rows.loc[("rescorla_wagner", "rate"), "r"] > 0.9
+    assert "choice_kernel" not in rows.index, "one player has no correlation"
+    assert abs(errors.loc[("rescorla_wagner", "rate"), "bias"]) < 0.2
+    pooled = mixture.each.pooled().set_index(["family", "parameter"])
+    assert pooled["participants"].tolist() == [3, 3, 1, 1]
+    assert pooled.loc[("rescorla_wagner", "rate"), "spread"] > 0.15
+
+
+def test_a_recovery_is_drawn(mixture):
+    assert len(mixture.plot().axes) == 3
+
+
+def test_recovery_of_a_design_plays_the_families_of_the_set_at_the_fitted_parameters():
+    """Two participants of 80 choices: players of as many choices, at what was found."""
+    players = bandit.sample(2, 80, 2, "reversal", 5, rescorla_wagner(0.5, 5.0))
+    people = replace(players, participants=["a", "b"])
+    found = explain_choices(people, people.choices, families=ASKED)
+    recovered = recovery_of_design(found, people, ASKED, n_players=2)
+    learners = [one for one in recovered.truth if one.key == "rescorla_wagner"]
+    assert len(learners) == 2
+    assert learners[0].parameters == found.scores["rescorla_wagner"].parameters
+    assert [one.n_choices for one in recovered.each.found.values()] == [80] * len(recovered.truth)
+
+
+test_what_nobody_could_play_is_refused = refused(
+    ([], {}, "no player to simulate"),
+    (
+        families()[:1],
+        {"within": {"shifts": (0.1, 0.2)}},
+        "unknown parameter that is drawn 'shifts'",
+    ),
+    (families()[:1], {"n_players": 0}, "n_players must be an integer >= 1, got 0"),
+    by=lambda players, options: recovery(list(players), **options),
+)
