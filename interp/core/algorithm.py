@@ -68,29 +68,32 @@ class Episodes(Protocol):
 
 
 def with_parameters(algorithm: Algorithm) -> str:
-    """The name of an algorithm, with the parameters that it has, each once."""
-    at = f" ({in_words(algorithm.parameters)})" if algorithm.parameters else ""
-    return algorithm.name.removesuffix(at) + at
+    """Return the name of an algorithm followed by its parameters, unless they end it already."""
+    if not algorithm.parameters:
+        return algorithm.name
+    parameters = f" ({in_words(algorithm.parameters)})"
+    return algorithm.name.removesuffix(parameters) + parameters
 
 
 def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
-    """Bool[episode, round], True where a round of episodes did not take place; None where all did."""
+    """Return Bool[episode, round], True where a round of episodes did not take place; None where all did."""
     return getattr(episodes, "missing", None)
 
 
 def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
-    """Bool[episode, round], True where a round of episodes took place."""
+    """Return Bool[episode, round], True where a round of episodes took place."""
     missing = missing_rounds(episodes)
-    return np.ones((len(episodes), episodes.n_rounds), bool) if missing is None else ~missing
+    if missing is not None:
+        return ~missing
+    return np.ones((len(episodes), episodes.n_rounds), bool)
 
 
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
-    """How many rounds took place, in words; empty where all did."""
-    return (
-        ""
-        if missing is None
-        else f"{(~missing).sum():,} of {missing.size:,} rounds of {len(missing)} episodes count"
-    )
+    """Return how many rounds took place, in words; empty where all did."""
+    if missing is None:
+        return ""
+    n_counted = (~missing).sum()
+    return f"{n_counted:,} of {missing.size:,} rounds of {len(missing)} episodes count"
 
 
 def refuse_missing(analysis: str, *batches: Any) -> None:
@@ -98,22 +101,24 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
     for episodes in batches:
         missing = missing_rounds(episodes)
         if missing is not None and missing.any():
+            n_missing = int(missing.sum())
+            n_complete = int((~missing.any(1)).sum())
             raise InputError(
-                f"{analysis} counts every round, and {int(missing.sum())} rounds of these episodes did not take place; "
-                f"give it complete ones, of which there are {int((~missing.any(1)).sum())}: "
-                "episodes.select(episodes.counted.all(1))"
+                f"{analysis} counts every round, and {n_missing} rounds of these episodes did not take place; "
+                f"give it complete ones, of which there are {n_complete}: episodes.select(episodes.counted.all(1))"
             )
 
 
 def participants_of(*batches: Any) -> NDArray[np.int64]:
-    """The number of the participant of each episode of one or more batches, one batch after the other.
+    """Return the number of the participant of each episode of one or more batches, one batch after the other.
 
-    Where one of them names nobody, each episode stands for itself.
+    Where one of them has no participants, each episode is one.
     """
-    found: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
-    return of_whom(
-        None if any(of is None for of in found) else np.concatenate(found), sum(map(len, batches))
-    )
+    participants: list[Any] = [getattr(episodes, "participants", None) for episodes in batches]
+    n_episodes = sum(map(len, batches))
+    if any(names is None for names in participants):
+        return of_whom(None, n_episodes)
+    return of_whom(np.concatenate(participants), n_episodes)
 
 
 @dataclass(frozen=True)
@@ -147,27 +152,30 @@ class Variable:
     noun: str = ""
 
     def __post_init__(self) -> None:
-        given = self.equation is None
-        fits = given == (self.role != "round") and not (given and self.parents)
+        """Refuse an equation where the role has none, and classes that nobody counts."""
+        is_computed = self.role == "round"
+        has_equation = self.equation is not None
+        fits = has_equation == is_computed and (is_computed or not self.parents)
         require(
             fits,
             f"variable {self.key!r}: round variables need an equation, inputs and state variables take none",
         )
-        says = (self.n_classes is not None) == (self.kind == "class")
+        has_classes = self.n_classes is not None
         require(
-            says,
+            has_classes == (self.kind == "class"),
             f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
         )
-        object.__setattr__(
-            self, "noun", self.noun or f"the {self.key.replace('log_', 'log-').replace('_', ' ')}"
-        )
+        words = self.key.replace("log_", "log-").replace("_", " ")
+        object.__setattr__(self, "noun", self.noun or f"the {words}")
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
-        """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
-        n = int(np.prod(values.shape[2:], dtype=int))
+        """Return a label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
         if self.outputs is not None:
             return self.outputs(values)
-        return (self.symbol,) if n == 1 else tuple(f"{self.symbol} {i + 1}" for i in range(n))
+        n_elements = int(np.prod(values.shape[2:], dtype=int))
+        if n_elements == 1:
+            return (self.symbol,)
+        return tuple(f"{self.symbol} {i}" for i in range(1, n_elements + 1))
 
 
 @dataclass(frozen=True)
@@ -200,6 +208,7 @@ class Algorithm:
     _by_key: dict[str, Variable] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Refuse variables that are not in causal order, and a state that no variable continues."""
         known: dict[str, Variable] = {}
         for variable in self.variables:
             require(
@@ -238,41 +247,40 @@ class Algorithm:
     @cached_property
     def of_the_state(self) -> tuple[str, ...]:
         """Keys of the variables that the carried state alone determines: they exist before and after a round."""
-        found: list[str] = []
+        determined: set[str] = set()
         for variable in self.variables:
-            computed = bool(variable.parents) and set(variable.parents) <= set(found)
-            if variable.role == "state" or (computed and not variable.key.startswith(NEXT)):
-                found.append(variable.key)
-        explicit = [
-            k for k, v in self._by_key.items() if v.role == "round" and NEXT + k in self._by_key
-        ]
-        return tuple(k for k in self._by_key if k in found or k in explicit)
+            is_computed = bool(variable.parents) and set(variable.parents) <= determined
+            is_after = variable.key.startswith(NEXT)
+            if variable.role == "state" or (is_computed and not is_after):
+                determined.add(variable.key)
+        for variable in self.variables:
+            if variable.role == "round" and NEXT + variable.key in self._by_key:
+                determined.add(variable.key)
+        return tuple(key for key in self._by_key if key in determined)
 
     @cached_property
     def of_the_inputs(self) -> tuple[str, ...]:
         """Keys of the variables that the round's inputs alone determine."""
-        found: list[str] = []
+        determined: list[str] = []
         for variable in self.variables:
-            if variable.role == "input" or (
-                variable.parents and set(variable.parents) <= set(found)
-            ):
-                found.append(variable.key)
-        return tuple(found)
+            is_computed = bool(variable.parents) and set(variable.parents) <= set(determined)
+            if variable.role == "input" or is_computed:
+                determined.append(variable.key)
+        return tuple(determined)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Every key that :meth:`run` gives, the ``next_`` ones included."""
-        return (
-            *self._by_key,
-            *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key),
-        )
+        after = [NEXT + key for key in self.of_the_state]
+        return tuple(dict.fromkeys([*self._by_key, *after]))
 
     def variable(self, key: str) -> Variable:
-        """The variable called ``key``; ``next_<key>`` is a state variable after the round."""
+        """Return the variable called ``key``; ``next_<key>`` is a state variable after the round."""
         if key in self._by_key:
             return self._by_key[key]
-        if key.startswith(NEXT) and key.removeprefix(NEXT) in self.of_the_state:
-            return self._by_key[key.removeprefix(NEXT)]
+        before = key.removeprefix(NEXT)
+        if key.startswith(NEXT) and before in self.of_the_state:
+            return self._by_key[before]
         raise unknown_name(f"variable of {self.key!r}", key, self.keys, limit=40)
 
     # Running it.
@@ -280,10 +288,13 @@ class Algorithm:
     def step(
         self, state: Values, inputs: Values, do: Values | None = None
     ) -> tuple[dict[str, NDArray[Any]], Values]:
-        """One round: the state that it leaves, and every variable; ``do`` sets some.
+        """Compute one round: the state after it, and every variable.
 
-        ``state`` and ``inputs`` have any leading axes: all rounds can be computed at once where the state of each is
-        known.
+        Args:
+            state: before the round, with any leading axes: all rounds can be computed at once where the state of each
+                is known.
+            inputs: of the round, with the same leading axes.
+            do: variables that are set.
         """
         do = {} if do is None else do
         for key in do:
@@ -295,14 +306,13 @@ class Algorithm:
             if NEXT + key not in values:
                 equation = self._by_key[key].equation
                 assert equation is not None
-                values[NEXT + key] = np.asarray(
-                    do[NEXT + key] if NEXT + key in do else equation(later)
-                )
+                is_set = NEXT + key in do
+                values[NEXT + key] = np.asarray(do[NEXT + key] if is_set else equation(later))
             later[key] = values[NEXT + key]
         return after, values
 
     def run(self, episodes: Episodes, do: Values | None = None) -> Values:
-        """Every variable at every round, ``[episode, round, ...]``; ``do`` sets some, in that shape.
+        """Compute every variable at every round, ``[episode, round, ...]``; ``do`` sets some, in that shape.
 
         State variables stand under their key before the round and under ``next_<key>`` after it. A missing round
         leaves them as they are; what else stands there is computed from what fills it, and is not to be read.
@@ -316,21 +326,28 @@ class Algorithm:
     def _kept(
         self, episodes: Episodes, carried: tuple[Values, Values], do: Values | None = None
     ) -> Values:
-        """Every variable, the state after a missing round being that before it."""
-        values, missing = dict(self.step(*carried, do)[1]), missing_rounds(episodes)
+        """Compute every variable, the state after a missing round being that before it."""
+        state, inputs = carried
+        _, computed = self.step(state, inputs, do)
+        values = dict(computed)
+        missing = missing_rounds(episodes)
         if missing is not None:
-            values |= {
-                NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state
-            }
+            for key in self.of_the_state:
+                values[NEXT + key] = _where(missing, values[key], values[NEXT + key])
         return values
 
     def carried(self, episodes: Episodes, do: Values | None = None) -> tuple[Values, Values]:
-        """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
+        """Return the state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
         inputs = self.read(episodes)
-        sizes = len(episodes), episodes.n_rounds
-        return self.unrolled(
-            self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)
-        ), inputs
+        state = self.unrolled(
+            self.start(episodes),
+            inputs,
+            n_episodes=len(episodes),
+            n_rounds=episodes.n_rounds,
+            do=do,
+            missing=missing_rounds(episodes),
+        )
+        return state, inputs
 
     def unrolled(
         self,
@@ -341,50 +358,54 @@ class Algorithm:
         do: Values | None = None,
         missing: NDArray[Any] | None = None,
     ) -> Values:
-        """The state before every round, ``[episode, round, ...]``, from what :meth:`start` and :meth:`read` give.
+        """Compute the state before every round, ``[episode, round, ...]``.
 
-        Rounds that are ``missing``, Bool[episode, round], leave it as it is; ``do`` is as for :meth:`run`.
+        Args:
+            state: before the first round, of :meth:`start`.
+            inputs: of :meth:`read`.
+            n_episodes: first axis of both.
+            n_rounds: second axis of the inputs.
+            do: as for :meth:`run`.
+            missing: Bool[episode, round]; these rounds leave the state as it is.
         """
-        both, do = (
-            (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)),
-            {} if do is None else do,
-        )
-        state = self._given("the state", state, self.state, both[:1])
-        inputs = self._given("inputs", inputs, self._inputs, both)
+        sizes = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1))
+        do = {} if do is None else do
+        state = self._given("the state", state, self.state, sizes[:1])
+        inputs = self._given("inputs", inputs, self._inputs, sizes)
         for key, value in do.items():
             self.variable(key)
             shape = np.shape(value)[:2]
             require(
-                shape == both,
-                f"do[{key!r}] must be [episode, round, ...] = {both}, got shape {shape}",
+                shape == sizes,
+                f"do[{key!r}] must be [episode, round, ...] = {sizes}, got shape {shape}",
             )
-        before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
-        for t in range(n_rounds if self.state else 0):
+        if not self.state:
+            return {}
+        states_before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
+        for t in range(n_rounds):
             for key in self.state:
-                before[key].append(state[key])
-            given, set_now = (
-                {k: v[:, t] for k, v in inputs.items()},
-                {k: np.asarray(v)[:, t] for k, v in do.items()},
-            )
-            after = self.advance(state, given, set_now)
+                states_before[key].append(state[key])
+            inputs_now = {key: array[:, t] for key, array in inputs.items()}
+            do_now = {key: np.asarray(array)[:, t] for key, array in do.items()}
+            after = self.advance(state, inputs_now, do_now)
             for key in self.state:
-                same = np.shape(after[key]) == np.shape(state[key])
+                shape, shape_after = np.shape(state[key]), np.shape(after[key])
                 require(
-                    same,
-                    f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}",
+                    shape == shape_after,
+                    f"{key!r} of {self.key!r} grows from {shape} to {shape_after}",
                 )
                 if missing is not None:
                     after[key] = _where(missing[:, t], state[key], after[key])
             state = after
-        return {key: np.stack(steps, 1) for key, steps in before.items()}
+        return {key: np.stack(states, 1) for key, states in states_before.items()}
 
     def start(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """The state before the first round, ``[episode, ...]``."""
+        """Return the state before the first round, ``[episode, ...]``."""
         self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Episodes) -> dict[str, NDArray[Any]]:
-        """The inputs of every round."""
+        """Return the inputs of every round, ``[episode, round, ...]``."""
         self._refuse_others(episodes)
         return self._given(
             "inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds)
@@ -399,7 +420,7 @@ class Algorithm:
     def _given(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
     ) -> dict[str, NDArray[Any]]:
-        """What a function of the algorithm gave, which must hold an array that begins so for every key."""
+        """Return what a function of the algorithm returned, with an array that has the axes ``begin`` for every key."""
 
         def wrong(how: str) -> InputError:
             return InputError(
@@ -419,7 +440,7 @@ class Algorithm:
     def at(
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
-        """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
+        """Return state and inputs of chosen rounds of a run, as :meth:`step` takes them."""
         missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
         require(
             not missing,
@@ -431,7 +452,14 @@ class Algorithm:
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
     ) -> Values:
-        """Every variable of rounds ``base`` with one of them, or one element of it, set to its value in ``source``."""
+        """Compute every variable of rounds ``base`` with one of them set to its value in ``source``.
+
+        Args:
+            base: values of a run.
+            source: values of another run, in the same shape.
+            key: the variable that is set.
+            element: the one element of it that is set; all when None.
+        """
         self.variable(key)
         for what, values, needed in (
             ("base", base, [key, *self._inputs, *self.state]),
@@ -445,16 +473,16 @@ class Algorithm:
         value = source[key]
         if element is not None:
             value = base[key].copy()
-            at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
+            index = (element,) if isinstance(element, int) else element
+            at: tuple[Any, ...] = (Ellipsis, *index)
             with theirs(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
                 value[at] = source[key][at]
-        return self.step(
-            {k: base[k] for k in self.state},
-            {name: base[name] for name in self._inputs},
-            {key: value},
-        )[1]
+        state = {name: base[name] for name in self.state}
+        inputs = {name: base[name] for name in self._inputs}
+        _, values_after = self.step(state, inputs, {key: value})
+        return values_after
 
     def varied(
         self,
@@ -464,29 +492,36 @@ class Algorithm:
         changes: Mapping[str, tuple[tuple[str, ...], Equation]],
         **others: Any,
     ) -> Algorithm:
-        """A variant with the parents and equations of some variables exchanged.
+        """Return a variant with the parents and equations of some variables exchanged.
 
         Args:
+            key: the variant's.
+            name: the variant's.
+            parameters: that it was made with.
             changes: key of a variable -> (the variables that it reads, its equation).
             others: further fields; ``variables`` are those that are changed in place of the algorithm's own.
         """
         variables = others.pop("variables", self.variables)
         for changed in changes:
-            require_known(
-                f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40
-            )
-
-        new = {
-            k: {"parents": parents, "equation": equation}
-            for k, (parents, equation) in changes.items()
-        }
-        made = tuple(replace(v, **new[v.key]) if v.key in new else v for v in variables)
+            keys = [variable.key for variable in variables]
+            require_known(f"variable of {self.key!r}", changed, keys, limit=40)
+        new_variables = []
+        for variable in variables:
+            if variable.key in changes:
+                parents, equation = changes[variable.key]
+                variable = replace(variable, parents=parents, equation=equation)
+            new_variables.append(variable)
         return replace(
-            self, key=key, name=name, parameters=dict(parameters), variables=made, **others
+            self,
+            key=key,
+            name=name,
+            parameters=dict(parameters),
+            variables=tuple(new_variables),
+            **others,
         )
 
     def downstream(self, keys: Iterable[str]) -> set[str]:
-        """These variables and all that depend on them within a round."""
+        """Return these variables and all that depend on them within a round."""
         reached = set(keys)
         for variable in self.variables:
             if reached & set(variable.parents):
@@ -494,7 +529,7 @@ class Algorithm:
         return reached
 
     def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
-        """The variables that these of the state depend on after a round, in order."""
+        """Return the variables that these of the state depend on after a round, in order."""
         wanted = {NEXT + key for key in keys}
         for variable in reversed(self.variables):
             if variable.key in wanted:
@@ -512,42 +547,61 @@ class Algorithm:
         do: Values | None = None,
         keys: Sequence[str] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The state after one round, or these ``keys`` of it; only what they depend on is computed."""
-        values = _computed(
-            self._needed if keys is None else self.needed(keys), state, inputs, do or {}
-        )
-        return {key: values[NEXT + key] for key in (self.state if keys is None else keys)}
+        """Compute the state after one round, or some keys of it; only what they depend on is computed.
+
+        Args:
+            state: before the round.
+            inputs: of the round.
+            do: variables that are set.
+            keys: of the state; all when None.
+        """
+        if keys is None:
+            keys, variables = self.state, self._needed
+        else:
+            variables = self.needed(keys)
+        values = _computed(variables, state, inputs, do or {})
+        return {key: values[NEXT + key] for key in keys}
 
 
 def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
-    """The state before a round where it is missing, else that after it; ``missing`` has the first axes of both."""
-    return np.where(
-        missing.reshape(*missing.shape, *[1] * (np.ndim(before) - missing.ndim)), before, after
-    )
+    """Return the state before a round where it is missing, else after it; ``missing`` has the first axes of both."""
+    n_inner = np.ndim(before) - missing.ndim
+    inner_axes = tuple(range(-n_inner, 0))
+    return np.where(np.expand_dims(missing, inner_axes), before, after)
 
 
 def _computed(
     variables: Sequence[Variable], state: Values, inputs: Values, do: Values
 ) -> dict[str, NDArray[Any]]:
-    """The values of variables, in causal order; what an equation raises is said with the sizes of what it reads."""
+    """Compute variables in causal order; an error of an equation is raised with the sizes of what it reads.
+
+    Args:
+        variables: in causal order.
+        state: before the round.
+        inputs: of the round.
+        do: variables that are set.
+    """
     values: dict[str, NDArray[Any]] = {}
     for variable in variables:
-        key, given = variable.key, state if variable.role == "state" else inputs
+        key = variable.key
         if key in do:
             values[key] = np.asarray(do[key])
+        elif variable.role == "state":
+            values[key] = state[key]
         elif variable.equation is None:
-            values[key] = given[key]
+            values[key] = inputs[key]
         else:
             try:
                 values[key] = np.asarray(variable.equation(values))
             except InputError:
                 raise
             except Exception as error:
-                read = ", ".join(
-                    f"{key} {np.shape(values[key])}" for key in variable.parents if key in values
-                )
-                said = f"{type(error).__name__}: {error}; it reads {read or 'nothing'}"
-                raise InputError(f"the equation of {variable.key!r} raised {said}") from error
+                parents = [parent for parent in variable.parents if parent in values]
+                sizes = [f"{parent} {np.shape(values[parent])}" for parent in parents]
+                raise InputError(
+                    f"the equation of {key!r} raised {type(error).__name__}: {error}; it reads "
+                    f"{', '.join(sizes) or 'nothing'}"
+                ) from error
     return values
 
 
@@ -566,7 +620,7 @@ class AlgorithmRecord:
     parameters: Callable[[Any], Mapping[str, Any]] = lambda episodes: {}
 
     def for_episodes(self, episodes: Episodes, **parameters: Any) -> Algorithm:
-        """The algorithm with the episodes' own parameters, but for those given."""
+        """Make the algorithm with the parameters that the episodes were made with; ``parameters`` override these."""
         return self.make(**{**self.parameters(episodes), **parameters})
 
 
@@ -588,10 +642,11 @@ class Searched:
     enters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        rising = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
-        rising = rising and all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
+        """Refuse a grid that is empty or not ascending."""
+        are_numbers = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
+        is_ascending = are_numbers and list(self.grid) == sorted(set(self.grid))
         require(
-            bool(self.grid) and rising,
+            bool(self.grid) and is_ascending,
             f"the grid of {self.name!r} must be ascending numbers, got {self.grid}",
         )
 
@@ -621,14 +676,15 @@ class Family:
 
 
 def in_words(given: Mapping[str, Any]) -> str:
-    """Parameters of an algorithm, in words."""
-    return ", ".join(
-        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()
-    ).replace("_", " ")
+    """Return parameters of an algorithm in words."""
+    parts = []
+    for name, value in given.items():
+        parts.append(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}")
+    return ", ".join(parts).replace("_", " ")
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
-    """Labels for :attr:`Variable.outputs`: each # of ``template`` counts from 1 along one of the last axes.
+    """Return labels for :attr:`Variable.outputs`: each # of ``template`` counts from 1 along one of the last axes.
 
     >>> numbered("e_#")(np.zeros((1, 1, 3)))
     ('e_1', 'e_2', 'e_3')
@@ -636,8 +692,12 @@ def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     n_axes = template.count("#")
 
     def labels(values: NDArray[Any]) -> tuple[str, ...]:
-        each = np.ndindex(values.shape[values.ndim - n_axes :])
-        return tuple(template.replace("#", "{}").format(*(i + 1 for i in index)) for index in each)
+        form = template.replace("#", "{}")
+        texts = []
+        for index in np.ndindex(values.shape[values.ndim - n_axes :]):
+            counts = [i + 1 for i in index]
+            texts.append(form.format(*counts))
+        return tuple(texts)
 
     return labels
 
