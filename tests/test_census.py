@@ -27,7 +27,7 @@ class Cap:
 
 
 CAPS = {
-    "interp": Cap(full_share=15.5, overfull=70, branching_share=7.8, function_words=1132),
+    "interp": Cap(full_share=11.7, overfull=60, branching_share=5.8, function_words=766),
     "probes": Cap(full_share=13.2, overfull=2, branching_share=15.4, function_words=90),
     "circuits": Cap(full_share=16.8, overfull=17, branching_share=7.0, function_words=304),
     "reports": Cap(full_share=15.4, overfull=11, branching_share=7.0, function_words=253),

@@ -8,7 +8,8 @@ colour, is for references.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +54,7 @@ Two names share a look only where they are one thing, or never stand on one page
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
-    """A colour and a dash for each key: a known name always gets its own, others the first pairs that are still free.
+    """Return a colour and a dash for each key: a known name always gets its own, others the first free pairs.
 
     Hues are used up first, with a dash that no line of that hue has; then the pairs repeat.
 
@@ -66,20 +67,37 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     from interp import tasks
 
     keys = list(dict.fromkeys(keys))
-    assigned = {
-        name: look for task in tasks.every() for name, look in task.report.looks.items()
-    } | _EVERYWHERE
-    taken = {key: tuple(assigned[key].split()) for key in keys if key in assigned}
-    used = {hue for hue, _ in taken.values()}
-    hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
-    free = [(hue, dash) for dash in _DASHES for hue in hues if (hue, dash) not in taken.values()]
-    taken |= {
-        key: free[i % len(free)]
-        for i, key in enumerate([key for key in keys if key not in assigned])
-    }
-    return {key: Look(LIGHT[taken[key][0]], _DASHES[taken[key][1]]) for key in keys}
+    assigned: dict[str, str] = {}
+    for task in tasks.every():
+        assigned.update(task.report.looks)
+    assigned.update(_EVERYWHERE)
+    pairs: dict[str, tuple[str, str]] = {}
+    for key in keys:
+        if key in assigned:
+            hue, dash = assigned[key].split()
+            pairs[key] = (hue, dash)
+    free = cycle(_free_pairs(list(pairs.values())))
+    for key in keys:
+        if key not in assigned:
+            pairs[key] = next(free)
+    chosen = {}
+    for key in keys:
+        hue, dash = pairs[key]
+        chosen[key] = Look(LIGHT[hue], _DASHES[dash])
+    return chosen
+
+
+def _free_pairs(taken: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs of hue and dash that are not taken: hues without a line first, then dash by dash."""
+    used_hues = {hue for hue, _ in taken}
+    hues = sorted(LIGHT, key=lambda hue: hue in used_hues)
+    pairs = [(hue, dash) for dash, hue in product(_DASHES, hues)]
+    return [pair for pair in pairs if pair not in taken]
 
 
 def css_variables(dark: bool) -> str:
-    """The hues as CSS custom properties, for a light or a dark page."""
-    return " ".join(f"--{name}: {pair[dark]};" for name, pair in HUES.items())
+    """Return the hues as CSS custom properties, for a light or a dark page."""
+    properties = []
+    for name, (on_light, on_dark) in HUES.items():
+        properties.append(f"--{name}: {on_dark if dark else on_light};")
+    return " ".join(properties)
