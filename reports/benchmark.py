@@ -88,9 +88,9 @@ def _rate_methods(summary: pd.DataFrame) -> list[Any]:
     chance = summary.loc[summary["method"] == "random", "mean"]
     controls = {"random": float(chance.iloc[0])} if len(chance) else {}
     measures = []
-    for row in summary.itertuples(index=False):
-        interval = Interval(row.mean, row.low, row.high)
-        measures.append(plain(str(row.method), interval, controls))
+    for row in summary.to_dict("records"):
+        interval = Interval(float(row["mean"]), float(row["low"]), float(row["high"]))
+        measures.append(plain(str(row["method"]), interval, controls))
     return measures
 
 

@@ -193,7 +193,8 @@ class Finished:
 
     def _fields(self, kind: Any) -> Any:
         """Return the fields of the dataclasses in a type: what was saved before a class changed is not read."""
-        if is_dataclass(kind) and kind not in map(type, self.named.values()):
+        named_types: list[Any] = [type(value) for value in self.named.values()]
+        if is_dataclass(kind) and kind not in named_types:
             hints = typing.get_type_hints(kind)
             return {field.name: self._fields(hints[field.name]) for field in fields(kind)}
         parts = [self._fields(part) for part in typing.get_args(kind)]

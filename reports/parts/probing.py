@@ -64,7 +64,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             context.episodes,
             varying,
             run=context.run,
-            site=_widest_site(context),
+            sites=_widest_site(context),
             seed=context.seed,
         )
 
