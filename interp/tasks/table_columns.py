@@ -6,7 +6,7 @@ A name is compared in small letters without separators, so that ``trialNum``, ``
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -100,12 +100,15 @@ def choose_columns(
         require_known("column", role, known, limit=12)
     by_role: dict[str, tuple[str, ...]] = {}
     guessed = set[str]()
+    named_columns = {name for given in named.values() for name in _as_names(given)}
     for role in known:
         names = _as_names(named.get(role))
         if names == (NONE,) and role in _FREE:
             continue
         if not names and role not in optional:
-            names = _guess(table, role, role in lists, by_role)
+            used = {name for columns in by_role.values() for name in columns}
+            takes_all = role in lists and role not in _FREE
+            names = _guess(table, role, takes_all, used if takes_all else used | named_columns)
             guessed.add(role)
         _check_names(table, role, names, by_role)
         require(
@@ -133,11 +136,8 @@ def spelled(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
 
-def _guess(
-    table: TextTable, role: str, takes_all: bool, taken: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
-    """Find the columns that are spelled like a role, the most usual spelling first."""
-    used = {name for names in taken.values() for name in names}
+def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) -> tuple[str, ...]:
+    """Find the columns that are spelled like a role and not used yet, the most usual spelling first."""
     free = [name for name in table.names if name not in used]
     matches: list[str] = []
     for pattern in _SPELLINGS[role]:

@@ -335,6 +335,13 @@ def test_many_arms_are_refused_unless_told(written):
     assert len(written(table, most_arms=25).arms) == 25
 
 
+def test_a_column_that_is_named_is_not_guessed_for_another_role(written):
+    table = PLAIN[["subject", "trial", "arm", "reward"]].assign(block=PLAIN["forced"])
+    columns = written(table, forced="block").reading.columns
+    assert columns["forced"] == ("block",)
+    assert "session" not in columns
+
+
 def test_an_id_of_rows_is_no_participant(written):
     table = PLAIN[["arm", "reward"]].assign(id=range(len(PLAIN)))
     refuses("differs in every row, so that each participant would have one trial", written, table)
