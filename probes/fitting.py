@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -337,10 +337,18 @@ def fit_targets(
     seed: int = 0,
     **settings: Any,
 ) -> list[ProbeResult]:
-    """:func:`fit` for several targets of the same activations; one factorisation serves all ridge probes.
+    """Fit several targets of the same activations, as :func:`fit`; one factorisation serves all ridge probes.
 
-    ``copies`` are activations of untrained copies, or functions that give them, so that only one is in memory, each
-    with the targets of its episodes; None where they are the same.
+    Args:
+        activations: ``[episode, round, ...]``.
+        targets: what is decoded.
+        groups: as of :func:`fit`.
+        copies: activations of untrained copies, or functions that give them, so that only one is in memory; each with
+            the targets of its episodes, None where they are the same.
+        site: where the activations were read.
+        method: as of :func:`fit`.
+        seed: of folds and shuffles.
+        settings: recorded in every result.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
@@ -349,24 +357,10 @@ def fit_targets(
     x = filled(as_inputs(x), missing)
     for target in targets:
         check(x, target)
-    usable = []
-    for given, there in copies:
-        lost = (there or targets)[0].missing
-        blank = filled(as_inputs(given() if callable(given) else given), lost)
-        require(
-            there is not None or x.shape == blank.shape,
-            f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
-            "use probes.untrained(model) on the same episodes",
-        )
-        usable += [] if overflows(blank) else [(given, len(blank), lost, there)]
-        del blank
-    recorded = usable and (missing is not None or participants is not None)
-    only = f"there are only {len(x)} episodes, where of an untrained copy {PLATEAU} show all that can be read"
-    only = only if recorded and len(x) < PLATEAU else ""
-    overflown = (
-        "" if usable or not copies else "the activations of the untrained model overflow or are NaN"
-    )
-    if overflown:
+    usable = _usable_copies(copies, x.shape, targets)
+    overflown = ""
+    if copies and not usable:
+        overflown = "the activations of the untrained model overflow or are NaN"
         warnings.warn(
             f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3
         )
@@ -376,68 +370,159 @@ def fit_targets(
     together = as_groups(groups, len(x), participants)
     n_groups = int(together.max()) + 1
     few = warn_of_few(n_groups)
-    n_features = [leans_low(x, target, together) for target in targets]
     kinds = [_kind(method, target) for target in targets]
-    for target in [target for kind, target in zip(kinds, targets, strict=True) if kind is LOGISTIC]:
-        rows = target.values.reshape(-1, target.values.shape[-1])
-        constant = [
-            name
-            for name, values in zip(target.outputs, rows.T, strict=True)
-            if (values == values[0]).all()
-        ]
-        require(
-            not constant,
-            f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} "
-            "rounds, so there is nothing to decode; sample more episodes or rounds",
-        )
-    results = dict[int, ProbeResult]()
-    where = site if isinstance(site, ProbedSite) else None
+    for kind, target in zip(kinds, targets, strict=True):
+        if kind is LOGISTIC:
+            _refuse_constant_classes(target)
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
-    sizes |= {} if missing is None else {"n_counted": int((~missing).sum())}
-    sizes |= {
-        "n_untrained": len(usable),
-        "untrained_episodes": max((n for _, n, *_ in usable), default=0),
-    }
+    if missing is not None:
+        sizes["n_counted"] = int((~missing).sum())
+    sizes["n_untrained"] = len(usable)
+    sizes["untrained_episodes"] = max((copy.n_episodes for copy in usable), default=0)
     about = provenance(seed=seed, **sizes, **settings)
+    only = _warn_of_few_recorded(len(x), bool(usable), missing, participants)
+    uncontrolled = overflown and f"{overflown}, so that it is no control"
+
+    results = dict[int, ProbeResult]()
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
-        sample = GroupedTargets([targets[i] for i in alike], together, seed)
-        drawn: list[GroupedTargets] = []
-        for _, n, _, there in usable:
-            more = n_groups + np.arange(
-                n - len(x)
-            )  # further episodes are independent of each other
-            own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
-            drawn.append(GroupedTargets(own, np.concatenate([together, more]), seed))
-        given = ((of() if callable(of) else of, lost) for of, _, lost, _ in usable)
-        read_once = (without_rounding(filled(as_inputs(blank), lost))[0] for blank, lost in given)
-        fitted = (
-            Problem.of(sample, kind).with_baselines().fit(x, zip(read_once, drawn, strict=True))
-        )
-        for i, (probe, controls) in zip(alike, fitted, strict=True):
+        fits = _fit_kind(kind, x, [targets[i] for i in alike], alike, usable, together, seed)
+        for i, (probe, controls) in zip(alike, fits, strict=True):
+            n_features = leans_low(x, targets[i], together)
+            measure = measure_of(
+                targets[i],
+                name,
+                probe.score,
+                controls,
+                untrained=overflown,
+                hidden=hidden,
+                n_features=n_features,
+                probe=describe_probe(kind),
+            )
+            notes = (few, only, hidden, _LEANS_LOW if n_features else None, uncontrolled)
             details = probe.details()
-            options: dict[str, Any] = {
-                "untrained": overflown,
-                "n_features": n_features[i],
-                "hidden": hidden,
-                "probe": describe_probe(kind),
-            }
-            uncontrolled = overflown and f"{overflown}, so that it is no control"
-            notes = (few, only, hidden, _LEANS_LOW if n_features[i] else None, uncontrolled)
+            details["settings"] = {**about, **details["settings"]}
             results[i] = ProbeResult(
                 target=targets[i],
                 method=kind.name,
                 score=probe.score,
                 controls=controls,
-                measure=measure_of(targets[i], name, probe.score, controls, **options),
+                measure=measure,
                 shape=shape,
                 site=name,
-                place=where,
+                place=site if isinstance(site, ProbedSite) else None,
                 warning="; ".join(filter(None, notes)) or None,
-                **{**details, "settings": {**about, **details["settings"]}},
+                **details,
             )
     return [results[i] for i in range(len(targets))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Copy:
+    """An untrained copy whose activations can be fitted.
+
+    Attributes:
+        activations: of the copy, or a function that gives them.
+        n_episodes: how many it has.
+        missing: the rounds that do not count, ``[episode, round]``.
+        targets: of its episodes; None where they are those of the probe.
+    """
+
+    activations: Any
+    n_episodes: int
+    missing: Any
+    targets: Sequence[TargetValues] | None
+
+    def read(self) -> Any:
+        """Return its activations as they are fitted."""
+        return without_rounding(_read_copy(self.activations, self.missing))[0]
+
+
+def _read_copy(activations: Any, missing: Any) -> Any:
+    activations = activations() if callable(activations) else activations
+    return filled(as_inputs(activations), missing)
+
+
+def _usable_copies(
+    copies: Sequence[tuple[Any, Sequence[TargetValues] | None]],
+    shape: tuple[int, ...],
+    targets: Sequence[TargetValues],
+) -> list[_Copy]:
+    """Return the copies whose activations do not overflow; only one copy's are in memory."""
+    usable = []
+    for activations, elsewhere in copies:
+        missing = (elsewhere or targets)[0].missing
+        x = _read_copy(activations, missing)
+        require(
+            elsewhere is not None or x.shape == shape,
+            f"activations of the untrained model have shape {x.shape}, those of the model {shape}; "
+            "use probes.untrained(model) on the same episodes",
+        )
+        if not overflows(x):
+            usable.append(_Copy(activations, len(x), missing, elsewhere))
+        del x
+    return usable
+
+
+def _warn_of_few_recorded(
+    n_episodes: int, has_copies: bool, missing: Any, participants: Any
+) -> str:
+    """Say that recorded episodes are too few for the untrained control; empty where they are not."""
+    is_recorded = missing is not None or participants is not None
+    if not (has_copies and is_recorded) or n_episodes >= PLATEAU:
+        return ""
+    all_that = f"where of an untrained copy {PLATEAU} show all that can be read"
+    return f"there are only {n_episodes} episodes, {all_that}"
+
+
+def _refuse_constant_classes(target: TargetValues) -> None:
+    """Refuse a target of classes one of whose outputs is the same in all rounds."""
+    rows = target.values.reshape(-1, target.values.shape[-1])
+    for output, values in zip(target.outputs, rows.T, strict=True):
+        require(
+            bool((values != values[0]).any()),
+            f"output {output!r} of target {target.key!r} is one class in all {len(rows)} "
+            "rounds, so there is nothing to decode; sample more episodes or rounds",
+        )
+
+
+def _fit_kind(
+    kind: Kind,
+    x: Any,
+    targets: Sequence[TargetValues],
+    indices: Sequence[int],
+    copies: Sequence[_Copy],
+    groups: Any,
+    seed: int,
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Fit the targets of one kind of probe, with all controls.
+
+    Args:
+        kind: of probe.
+        x: activations ``[episode, round, feature]``.
+        targets: those of the kind.
+        indices: their places among all targets, by which a copy's own are found.
+        copies: untrained copies.
+        groups: of the episodes.
+        seed: of folds and shuffles.
+
+    Returns:
+        Each target's probe and its controls by key.
+    """
+    sample = GroupedTargets(list(targets), groups, seed)
+    n_groups = int(groups.max()) + 1
+    samples_of_copies = []
+    for copy in copies:
+        further = n_groups + np.arange(copy.n_episodes - len(x))  # each independent of the others
+        its_targets = sample.targets
+        if copy.targets is not None:
+            its_targets = [copy.targets[i].as_numbers() for i in indices]
+        its_groups = np.concatenate([groups, further])
+        samples_of_copies.append(GroupedTargets(its_targets, its_groups, seed))
+    activations_of_copies = (copy.read() for copy in copies)  # one at a time
+    problem = Problem.of(sample, kind).with_baselines()
+    return problem.fit(x, zip(activations_of_copies, samples_of_copies, strict=True))
 
 
 def describe_probe(kind: Kind) -> str:
