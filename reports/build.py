@@ -203,7 +203,7 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
     ]
     held = next(
         (
-            one.yes.rpartition("holds ")[2]
+            one.yes.rpartition(" read ")[2]
             for key, one in pairs
             if key == "probes" and one.verdict == "yes"
         ),

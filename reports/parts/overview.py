@@ -235,7 +235,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
     ):
         decoded, place = (
             [one.target.key for one in found],
-            f", site={found[0].site!r}" * (found[0].site != "latents"),
+            f", sites={found[0].site!r}" * (found[0].site != "latents"),
         )
         python = python.replace("\n", "\nimport probes\n", 1)
         python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed}{place})"

@@ -113,9 +113,11 @@ def _widest_site(context: Context) -> str:
 
 
 def _say_roughly(measure: Measure) -> Measure:
-    """Let a sentence say "roughly holds" where a map reads less than ``ROUGH`` of the variable."""
+    """Let a sentence say "roughly read" where a map reads less than ``ROUGH`` of the variable."""
     is_rough = measure.unit == "R2" and measure.number.estimate < ROUGH
-    return replace(measure, yes=f"roughly {measure.yes}") if is_rough and measure.yes else measure
+    if not is_rough:
+        return measure
+    return replace(measure, yes=measure.yes.replace(" read ", " roughly read ", 1))
 
 
 ROUGH = 0.98

@@ -53,7 +53,7 @@ def test_a_rough_state_is_called_rough_in_the_figure_and_in_the_sentence(context
     assert "They agree roughly (R² 0.9" in hero.caption
     probes_part, _ = context.parts
     (measure,) = probes_part.summary(context.result("probes"), context)
-    assert measure.yes == "roughly holds the centred log-weights"
+    assert measure.yes == "lets a linear probe roughly read the centred log-weights"
 
 
 def test_an_exact_state_is_not_called_rough() -> None:
@@ -62,4 +62,4 @@ def test_an_exact_state_is_not_called_rough() -> None:
     context = Context(model, "wma-handwired", 8, 10, seed=0, parts=parts)
     assert context.result("state").describe_difference() == "are equal in every bit"
     (measure,) = parts[0].summary(context.result("probes"), context)
-    assert measure.yes == "holds the log-weights"
+    assert measure.yes == "lets a linear probe read the log-weights"
