@@ -7,6 +7,7 @@ the page's ink. A figure shows only the numbers that it is given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill, wrap
 from typing import Any
@@ -44,78 +45,85 @@ def trajectories(
     ylabel: str,
     width: float = WIDTH,
 ) -> Figure:
-    """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
+    """Draw a model's state over time on the algorithm's, with the absolute difference beside it.
 
     Args:
-        values, reference: ``[step, series]``; step 0 is before the first round.
-        labels: one per series; where there are more than hues, those of which the reference moves most are told apart.
+        values: the model's, ``[step, series]``; step 0 is before the first round.
+        reference: the algorithm's, in the same shape.
+        labels: one per series; where there are more than hues, those of which the reference moves most get one.
+        ylabel: of the left axes.
+        width: inches.
     """
-    values, reference = (
-        np.asarray(values, dtype=np.float64),
-        np.asarray(reference, dtype=np.float64),
-    )
+    values = np.asarray(values, dtype=np.float64)
+    reference = np.asarray(reference, dtype=np.float64)
+    has_label_each = values.ndim == 2 and values.shape[1] == len(labels)
     require(
-        values.shape == reference.shape and values.ndim == 2 and values.shape[1] == len(labels),
+        values.shape == reference.shape and has_label_each,
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
     figure = Figure(figsize=(width, 3.4))
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
-    # Each series has its own colour where there are hues enough, else the six that move most; the others are grey.
-    if len(labels) <= len(CYCLE):
-        told = dict(enumerate(CYCLE[: len(labels)]))
-    else:
-        moved = reference.std(0)
-        hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-        told = dict(
-            zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False)
-        )
-    gap, thin = (
-        np.abs(values - reference),
-        {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35},
-    )
-    for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
-        look: dict[str, Any] = (
-            {"color": told[i]} if i in told else thin
-        )  # so thin that they do not hide the named ones
-        if i in told:
-            left.plot(steps, reference[:, i], color=told[i], linewidth=5, alpha=0.28)
-        left.plot(steps, values[:, i], label=label if i in told else None, **look)
-        right.plot(steps, gap[:, i], **look)
-    if len(told) < len(labels):
-        left.plot(
-            [], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(labels) - len(told)} others"
-        )
+    colours = _colours_of_series(reference)
+    gap = np.abs(values - reference)
+    # The others are so thin that they do not hide the named ones.
+    thin: dict[str, Any] = {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
+    others = [i for i in range(len(labels)) if i not in colours]
+    for i in others:
+        left.plot(steps, values[:, i], **thin)
+        right.plot(steps, gap[:, i], **thin)
+    for i in sorted(colours):
+        left.plot(steps, reference[:, i], color=colours[i], linewidth=5, alpha=0.28)
+        left.plot(steps, values[:, i], label=labels[i], color=colours[i])
+        right.plot(steps, gap[:, i], color=colours[i])
+    if others:
+        left.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(others)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
     left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
     left.plot([], [], color=INK, label="model")
     left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     left.margins(x=0.01)
-    if len((named := left.get_legend_handles_labels())[0]) <= 14:
+    handles, names = left.get_legend_handles_labels()
+    if len(handles) <= 14:
         figure.legend(
-            *named,
+            handles,
+            names,
             loc="outside lower left",
-            ncols=min(len(named[0]), int(width / 1.6)),
+            ncols=min(len(handles), int(width / 1.6)),
             columnspacing=1.2,
         )
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
-    largest = float(gap.max(initial=0))
-    if largest == 0:
-        right.set(ylim=(-0.05, 1), yticks=[0])
-        right.annotate(
-            "exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK
-        )
-    else:
-        top = 10.0 ** np.ceil(np.log10(largest))
-        right.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
-        right.set_ylim(0, top * 1.3)
-        decades = top * 10.0 ** np.arange(-3, 1)
-        right.set_yticks([0, *decades], ["0", *(f"{tick:.3g}" for tick in decades)])
-        right.minorticks_off()
-    for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(9 if axes is left else 5, integer=True))
+    _scale_difference(right, largest=float(gap.max(initial=0)))
+    left.xaxis.set_major_locator(MaxNLocator(9, integer=True))
+    right.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
+
+
+def _colours_of_series(reference: NDArray[np.float64]) -> dict[int, str]:
+    """Return a colour for each series where there are hues enough, else for those that move most."""
+    n_series = reference.shape[1]
+    if n_series <= len(CYCLE):
+        return dict(enumerate(CYCLE[:n_series]))
+    hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
+    by_movement = np.argsort(-reference.std(0), kind="stable").tolist()
+    return dict(zip(by_movement, hues, strict=False))
+
+
+def _scale_difference(axes: Axes, largest: float) -> None:
+    """Show differences on a logarithmic axis of three decades with a 0, or say that there are none."""
+    if largest == 0:
+        axes.set(ylim=(-0.05, 1), yticks=[0])
+        text = "exactly 0 at every step"
+        axes.annotate(text, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        return
+    top = 10.0 ** np.ceil(np.log10(largest))
+    axes.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
+    axes.set_ylim(0, top * 1.3)
+    decades = top * 10.0 ** np.arange(-3, 1)
+    names = [f"{tick:.3g}" for tick in decades]
+    axes.set_yticks([0, *decades], ["0", *names])
+    axes.minorticks_off()
 
 
 def over_rounds(
@@ -242,16 +250,18 @@ def name_ends(
 
 
 def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
-    """How curves end, in a sentence: the first one, and of the others the lowest and the highest.
+    """Say how curves end: the first one, and of the others the lowest and the highest.
 
     >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
     'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
     first, *others = _last_of(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
-    told = [(row["mean"], row["name"]) for row in (first, *others[:1], *others[1:][-1:])]
-    said = (f"{value:{'.2f' if abs(value) >= 0.05 else '.2g'}} of {name}" for value, name in told)
-    return f"At the end, {what}: {', '.join(said)}."
+    texts = []
+    for row in (first, *others[:1], *others[1:][-1:]):
+        form = ".2f" if abs(row["mean"]) >= 0.05 else ".2g"
+        texts.append(f"{row['mean']:{form}} of {row['name']}")
+    return f"At the end, {what}: {', '.join(texts)}."
 
 
 @styled
@@ -265,12 +275,15 @@ def heatmaps(
     lowest: float | None = None,
     width: float = WIDTH,
 ) -> Figure:
-    """Labelled grids over the same columns, one below the other on one scale; small ones carry their numbers.
+    """Draw labelled grids over the same columns, one below the other on one scale; small ones show their numbers.
 
     Args:
         grids: title -> frame, whose index and columns name rows and columns; NaN is left blank.
         label: what a cell is, on the colour bar.
-        limit, lowest: where the colours end; at the largest magnitude, and at 0 or its negative, when None.
+        xlabel: below the last grid.
+        ylabel: beside each grid.
+        limit: the number with the strongest colour; the largest magnitude when None.
+        lowest: where the colours begin; at 0, or at ``-limit`` where numbers are negative, when None.
         width: of the figure, in inches.
     """
     frames = list(grids.values())
@@ -290,28 +303,16 @@ def heatmaps(
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
         image = painted(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
-        for axis, labels in (
-            (axes.xaxis, columns),
-            (axes.yaxis, [str(name) for name in frame.index]),
-        ):
-            places = range(
-                0, len(labels), max(1, -(-len(labels) // 40))
-            )  # thinned out where they are too many to read
-            axis.set_ticks(places, [labels[i] for i in places])
-        if (
-            max(map(len, columns)) * _CHARACTER > (width - 1.4) / len(columns)
-            and len(columns) <= 40
-        ):
+        _name_ticks(axes.xaxis, columns)
+        _name_ticks(axes.yaxis, [str(name) for name in frame.index])
+        column_width = (width - 1.4) / len(columns)
+        longest = max(map(len, columns)) * _CHARACTER
+        if longest > column_width and len(columns) <= 40:
             for tick in axes.get_xticklabels():
                 tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel=ylabel)
-        for (i, j), value in (
-            np.ndenumerate(grid) if grid.size <= 400 and grid.shape[1] <= 20 else ()
-        ):
-            if np.isfinite(value) and abs(value) >= 0.005 * limit:
-                ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
-                text = (f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}").replace("-", "−")
-                axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=8)
+        if grid.size <= 400 and grid.shape[1] <= 20:
+            _write_cells(axes, grid, limit)
     below[-1].set(xlabel=xlabel)
     colour_bar(
         figure, image, label, ax=list(below), fraction=0.03, pad=0.015
@@ -319,8 +320,30 @@ def heatmaps(
     return figure
 
 
+_MOST_TICKS = 40  # names on one axis; of more, every second, third, ... is written
+
+
+def _name_ticks(axis: Any, names: Sequence[str]) -> None:
+    """Name the ticks of an axis, thinned out where they are too many to read."""
+    step = max(1, math.ceil(len(names) / _MOST_TICKS))
+    places = range(0, len(names), step)
+    axis.set_ticks(places, [names[i] for i in places])
+
+
+def _write_cells(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
+    """Write the numbers of a grid into its cells, but for those that are nearly 0 beside ``limit``."""
+    for (row, column), value in np.ndenumerate(grid):
+        size = abs(value)
+        if not np.isfinite(value) or size < 0.005 * limit:
+            continue
+        ink = LIGHT_TEXT if size > 0.85 * limit else INK
+        text = f"{value:.2f}" if size < 10 else f"{value:.0f}"
+        text = text.replace("-", "−")
+        axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8)
+
+
 def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
-    """The image of one grid, white at 0, without ticks, grid or frame."""
+    """Draw the image of one grid, white at 0, without ticks, grid or frame."""
     cmap = _DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
     axes.grid(False)
@@ -330,7 +353,7 @@ def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str 
 
 
 def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
-    """A colour bar in the house style."""
+    """Draw a colour bar in the house style."""
     bar = figure.colorbar(image, **where)
     bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
     bar.set_label(label)
