@@ -39,7 +39,7 @@ def readme():
     blocks, scope = re.findall(r"```python\n(.*?)```", text, re.DOTALL), {}
     assert len(blocks) >= 2
     with early(few=True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("circuits.compare.update._rules", lambda *of: [])
+        patch.setattr("circuits.compare.update._fit_updates", lambda *of: [])
         patch.setattr("probes.fitting.PLATEAU", 32)
         for block in blocks:
             exec(compile(block, "README.md", "exec"), scope)
