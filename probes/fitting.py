@@ -196,8 +196,8 @@ def probe(
     about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
     with session():
         values = compute(targets, episodes, model)
-        named = [sites] if isinstance(sites, str) else non_empty("sites", sites)
-        where = places(model, episodes, named)
+        site_list = [sites] if isinstance(sites, str) else non_empty("sites", sites)
+        where = places(model, episodes, site_list)
         hooks = sorted({site.hook for site in where if site.hook is not None})
         run = (
             rollout(model, episodes, names_filter=hooks or None)
