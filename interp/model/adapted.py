@@ -160,20 +160,26 @@ class _Tap(nn.Module):
 
     def pass_on(self, value: Any) -> Any:
         """The value after the hooks of this run, which the tensor at the point's place in it passes."""
-        require(
-            self.runs < self.point.times,
-            f"submodule {self.point.module!r} runs more than {self.point.times} times in a round; say how often: "
-            f"Point({self.point.module!r}, times=...)",
-        )
         self.runs += 1
+        if self.runs > self.point.times:  # only counted, to report how often it runs
+            return value
         return self._passed(value, self.point.path)
+
+    def _require_its_runs(self) -> None:
+        name, times = self.point.module, self.point.times
+        require(
+            self.runs <= times,
+            f"submodule {name!r} runs {self.runs} times in a round, more than {times}; say how often: "
+            f"Point({name!r}, times={self.runs})",
+        )
 
     def _passed(self, value: Any, path: Sequence[int | str]) -> Any:
         if not path:
+            self._require_tensor(value)
             return self.at[self.runs - 1](value)
         (key, *rest), parts = path, _parts(value)
         if key not in parts:
-            known = ", ".join(map(repr, parts))
+            known = ", ".join(map(repr, parts)) or f"{shown(value)}, no tensor"
             raise InputError(
                 f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}"
             )
@@ -190,6 +196,22 @@ class _Tap(nn.Module):
         else:
             object.__setattr__(changed, str(key), part)  # of a frozen dataclass, too
         return changed
+
+    def _require_tensor(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            return
+        path = self.point.path
+        inside = [
+            (*path, key)
+            for key, part in _parts(value).items()
+            if isinstance(part, Tensor) and isinstance(key, str)
+        ]
+        remedy = "name a tensor by item="
+        if inside:
+            remedy = f"say item={inside[0]!r}"
+        raise InputError(
+            f"at Point({self.point.module!r}, item={self.point.item!r}) is {shown(value)}, no tensor; {remedy}"
+        )
 
     def _given(
         self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
@@ -212,6 +234,7 @@ class _Tap(nn.Module):
             yield
         finally:
             handle.remove()
+        self._require_its_runs()
 
 
 class _Read(TorchDispatchMode):
@@ -319,6 +342,24 @@ class AdaptedMachine(HookedMachine):
         if mode:
             return super().train()
         self.training = False
+        return self
+
+    def to(self, *args: Any, **options: Any) -> Self:
+        """Move and cast the machine; a complex constant takes the precision of the weights, and stays complex."""
+        constants = [
+            (part, name, buffer)
+            for part in self.modules()
+            for name, buffer in part.named_buffers(recurse=False)
+            if buffer.is_complex()
+        ]
+        for part, name, _ in constants:
+            part._buffers[name] = None  # PyTorch would cast it to real numbers
+        try:
+            super().to(*args, **options)
+        finally:
+            dtype = torch.complex128 if self.dtype == torch.float64 else torch.complex64
+            for part, name, buffer in constants:
+                part._buffers[name] = buffer.to(self.device, dtype)
         return self
 
     @property
@@ -617,23 +658,31 @@ def adapt(
         dict(origin or {}),
         False,
     )
-    state = {**module.state_dict(), **dict(module.named_buffers())}
-    odd = [
-        n
-        for n, t in state.items()
-        if not isinstance(t, Tensor) or t.is_complex() or t.layout != torch.strided
-    ]
-    what = f"{machine.name!r} keeps {', '.join(odd)} as no dense tensors of real numbers, which alone can be drawn,"
-    require(
-        not odd,
-        f"{what} copied and cast: take torch.view_as_real of complex ones, and keep others outside",
-    )
+    _require_dense(machine)
     refuse_beyond_machine(
         f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels)
     )
     if check and not TRUSTED.get():
         check_machine(machine, cheap=True)
     return machine
+
+
+def _require_dense(machine: AdaptedMachine) -> None:
+    """Refuse weights that cannot be drawn anew, and what cannot be copied; a constant may have any dtype."""
+    module = machine.module
+    state = {**module.state_dict(), **dict(module.named_buffers())}
+    not_dense = [
+        name
+        for name, tensor in state.items()
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided
+    ]
+    complex_weights = [name for name, weight in module.named_parameters() if weight.is_complex()]
+    odd = [*not_dense, *complex_weights]
+    require(
+        not odd,
+        f"{machine.name!r} keeps {', '.join(odd)} as no dense tensors of real numbers, which alone can be drawn, "
+        "copied and cast: take torch.view_as_real of complex ones, and keep others outside",
+    )
 
 
 def layout_for(

@@ -249,6 +249,11 @@ class HookedMachine(HookedRootModule):
             torch.default_generator.manual_seed(seed)
             kept_as = self.weights_version()
             (draw or reset_parameters)(fresh)
+            is_drawn = any(not weight.isnan().any() for weight in weights.values())
+            if (
+                is_drawn or getattr(self, "reset", None) is None
+            ):  # a reset= that draws nothing is refused
+                draw_the_rest(fresh)
             for buffer, constant in kept:
                 if buffer.isnan().all():  # nothing draws it: a mask, or the codes of positions
                     buffer.copy_(constant)
@@ -362,6 +367,24 @@ def reset_parameters(module: nn.Module) -> None:
     for part in module.modules():
         if reset := getattr(part, "reset_parameters", None):
             reset()
+
+
+def draw_the_rest(module: nn.Module) -> None:
+    """Draw the weights that are not numbers yet: by their submodule, or by what the module says of its parts.
+
+    ``reset_parameters`` is PyTorch's, and ``_init_weights(submodule)`` that of transformers' models.
+    """
+    said_by_owners = [getattr(owner, "_init_weights", None) for owner in module.modules()]
+    initializers: list[Any] = [draw for draw in said_by_owners if callable(draw)]
+    for part in module.modules():
+        for draw in (getattr(part, "reset_parameters", None), *initializers):
+            weights = [w for w in part.parameters(recurse=False) if w.is_floating_point()]
+            drawn = [(w, w.clone()) for w in weights if not w.isnan().any()]
+            if draw is None or len(drawn) == len(weights):
+                continue
+            draw(*([part] if draw in initializers else []))
+            for weight, value in drawn:  # what reset= drew stays
+                weight.copy_(value)
 
 
 def _fitting(name: str, function: Any) -> Any:

@@ -301,7 +301,10 @@ FAULTS = {
     ),
     "what is no number": (lambda: cell(_no_number), "is not finite"),
     "a point that does not fire": (_silent_point, "'points.cell' fires 0 times in a round"),
-    "a point that fires twice": (_twice, "'read' runs more than 1 times in a round; say how often"),
+    "a point that fires twice": (
+        _twice,
+        "'read' runs 2 times in a round, more than 1; say how often",
+    ),
     "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
     "copies that are not of their seed": (
         _copies_move_the_generator,
