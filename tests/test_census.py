@@ -30,10 +30,10 @@ CAPS = {
     "interp": Cap(full_share=11.7, overfull=60, branching_share=5.8, function_words=766),
     "probes": Cap(full_share=13.2, overfull=2, branching_share=15.4, function_words=90),
     "circuits": Cap(full_share=16.8, overfull=17, branching_share=7.0, function_words=304),
-    "reports": Cap(full_share=15.4, overfull=11, branching_share=7.0, function_words=253),
+    "reports": Cap(full_share=14.7, overfull=9, branching_share=6.0, function_words=250),
     "lab": Cap(full_share=17.1, overfull=10, branching_share=1.8, function_words=123),
     "examples": Cap(full_share=17.8, overfull=8, branching_share=1.9, function_words=62),
-    "tests": Cap(full_share=16.5, overfull=54, branching_share=5.6, function_words=1199),
+    "tests": Cap(full_share=16.1, overfull=53, branching_share=5.3, function_words=1183),
 }
 
 
