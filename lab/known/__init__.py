@@ -71,12 +71,15 @@ def _specimen(record: Record, rng: np.random.Generator | None) -> Specimen:
             size = (round(float(rng.uniform(low, high)), 3),)
     make = makers.MAKERS[record.task][record.key]
     words = {question: getattr(record, question) for question in QUESTIONS}
+    right = {question: word for question, word in words.items() if word}
+    key = record.key.format(*size)
+    why = record.what.format(*size)
     return Specimen(
-        key=record.key.format(*size),
+        key=key,
         task=record.task,
         make=partial(make, *size),
-        right={question: word for question, word in words.items() if word},
-        why=record.what.format(*size),
+        right=right,
+        why=why,
         algorithm=record.algorithm,
         held_out=rng is not None or record.held_out,
     )
