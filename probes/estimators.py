@@ -314,14 +314,18 @@ def _logistic(
 
 
 def _refitted(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
-    n = fits[0].probabilities.shape[1]  # classes
+    n_classes = fits[0].probabilities.shape[1]
+    columns = tuple(target.outputs)
+    if n_classes > 2:
+        columns = tuple(f"{output}={c}" for output in target.outputs for c in range(n_classes))
+    weights = [fit.refit[0] for fit in fits]
+    intercepts = [fit.refit[1] for fit in fits]
+    penalties = [fit.refit[2] for fit in fits]
     return {
-        "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
-        "intercept": np.concatenate([one.refit[1] for one in fits]),
-        "columns": target.outputs
-        if n <= 2
-        else tuple(f"{of}={c}" for of in target.outputs for c in range(n)),
-        "settings": {"penalties": [one.refit[2] for one in fits]},
+        "weights": np.concatenate(weights, axis=-1),
+        "intercept": np.concatenate(intercepts),
+        "columns": columns,
+        "settings": {"penalties": penalties},
     }
 
 

@@ -28,7 +28,7 @@ class Cap:
 
 CAPS = {
     "interp": Cap(full_share=11.7, overfull=60, branching_share=5.8, function_words=766),
-    "probes": Cap(full_share=13.2, overfull=2, branching_share=15.4, function_words=90),
+    "probes": Cap(full_share=12.4, overfull=1, branching_share=12.7, function_words=86),
     "circuits": Cap(full_share=16.8, overfull=17, branching_share=7.0, function_words=304),
     "reports": Cap(full_share=14.7, overfull=9, branching_share=6.0, function_words=250),
     "lab": Cap(full_share=17.1, overfull=10, branching_share=1.8, function_words=123),

@@ -275,14 +275,17 @@ def _tabulate(
 ) -> pd.DataFrame:
     modulus = np.abs(eigenvalues)
     distances = np.linalg.norm(found.points[:, None] - visited, axis=-1)
+    is_leaving = modulus > 1 + _MARGINAL
+    is_marginal = np.abs(modulus - 1) <= _MARGINAL
+    angles = np.abs(np.angle(eigenvalues[:, :1]))
     columns = {
         "kind": np.where(found.speeds <= _FIXED, "fixed", "slow"),
         "speed": found.speeds,
         "share": found.shares,
-        "leaving": (modulus > 1 + _MARGINAL).sum(-1),
-        "marginal": (np.abs(modulus - 1) <= _MARGINAL).sum(-1),
+        "leaving": is_leaving.sum(-1),
+        "marginal": is_marginal.sum(-1),
         "modulus": modulus.max(-1, initial=0),
-        "turn": np.abs(np.angle(eigenvalues[:, :1])).sum(-1),
+        "turn": angles.sum(-1),
         "nearest": distances.min(-1, initial=np.inf),
     }
     return pd.DataFrame(columns)

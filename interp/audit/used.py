@@ -238,18 +238,21 @@ def used(trial: Trial, channel: str) -> Measure:
     """Check whether the state of a channel lowers the loss, by the initial state and by another episode's."""
     what = "what it carries" if channel == ALL else f"its {channel}"
     worth = worth_of_state(trial, channel)
+    number_of = f"share of the loss {trial.horizon} that it takes away"
+    denial = _deny(
+        worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
+    )
+    controls = trial.untrained(lambda copy: worth_by(copy, worth.change, channel).share)
     return Measure(
         key="used",
         claim="What is carried lowers the loss",
         number=worth.share,
         threshold=THRESHOLDS["worth"].value,
-        unit=f"share of the loss {trial.horizon} that it takes away, compared with {worth.change}",
-        controls=trial.untrained(lambda copy: worth_by(copy, worth.change, channel).share),
+        unit=f"{number_of}, compared with {worth.change}",
+        controls=controls,
         about="" if channel == ALL else channel,
         yes=f"uses {what}",
-        no=_deny(
-            worth.effect, unused=f"does not use {what}", unpaid=f"predicts no better for {what}"
-        ),
+        no=denial,
         rests_on=("without", "used", "by_round"),
         caution="what is used of the state: another episode's differs in everything",
         note=f"Predictions move by {worth.effect} with {worth.change}.",
