@@ -42,8 +42,8 @@ class Rotating(Cell):
         self.register_buffer("freqs_cis", torch.polar(torch.ones_like(angles), angles))
 
     def told(self, fed):
-        told = super().told(fed)
-        return (told * self.freqs_cis).imag.to(told.dtype)
+        numbers = super().told(fed)
+        return (numbers * self.freqs_cis).imag.to(numbers.dtype)
 
 
 def test_a_complex_constant_is_kept_as_it_is():
@@ -73,8 +73,8 @@ class RoundsByRow(Cell):
     size = 1e-7
 
     def told(self, fed):
-        told = super().told(fed)
-        return told + self.size * told.sum() / 7
+        numbers = super().told(fed)
+        return numbers + self.size * numbers.sum() / 7
 
 
 def test_rounding_that_differs_by_batch_is_no_mixing():
@@ -96,10 +96,10 @@ class Repeating(Cell):
         self.network = nn.Linear(N_EXPERTS + 1, N_EXPERTS + 1)
 
     def told(self, fed):
-        told = super().told(fed)
+        numbers = super().told(fed)
         for _ in range(21):
-            told = self.network(told).tanh()
-        return told
+            numbers = self.network(numbers).tanh()
+        return numbers
 
 
 def test_a_point_that_runs_more_often_is_told_how_often():

@@ -28,10 +28,10 @@ N_THREADS, N_RUNS = 8, 4
 
 def in_threads(works):
     """Run the works at once, each in a thread, and return what they give."""
-    together = threading.Barrier(len(works))
+    at_once = threading.Barrier(len(works))
 
     def start(work):
-        together.wait()
+        at_once.wait()
         return work()
 
     with ThreadPoolExecutor(len(works)) as pool:
@@ -64,11 +64,11 @@ def test_hooked_and_plain_rollouts_at_once_are_those_of_one_thread(machine, epis
         return interp.rollout(machine, episodes, names_filter=point, fwd_hooks=hooks)
 
     hooks_of_thread = [[(point, halve)] if i % 2 else [] for i in range(N_THREADS)]
-    alone = [run(hooks) for hooks in hooks_of_thread]
-    assert not torch.equal(alone[0].predictions, alone[1].predictions)
+    single_results = [run(hooks) for hooks in hooks_of_thread]
+    assert not torch.equal(single_results[0].predictions, single_results[1].predictions)
     for _ in range(N_RUNS):
-        together = in_threads([partial(run, hooks) for hooks in hooks_of_thread])
-        for expected, result in zip(alone, together, strict=True):
+        at_once = in_threads([partial(run, hooks) for hooks in hooks_of_thread])
+        for expected, result in zip(single_results, at_once, strict=True):
             assert torch.equal(result.predictions, expected.predictions)
             assert torch.equal(result.latents, expected.latents)
             assert torch.equal(result.cache[point], expected.cache[point])
@@ -86,16 +86,16 @@ def test_patch_sweeps_at_once_are_those_of_one_thread(machine, episodes):
         return interp.rollout(machine, episodes, fwd_hooks=[(point, halve)]).predictions.numpy()
 
     works = [sweep if i % 2 else run for i in range(4)]
-    alone = [work() for work in works]
-    for expected, result in zip(alone, in_threads(works), strict=True):
+    single_results = [work() for work in works]
+    for expected, result in zip(single_results, in_threads(works), strict=True):
         assert (result == expected).all()
 
 
 def test_untrained_copies_drawn_at_once_are_those_of_their_seeds(machine):
     """Weights are drawn from the process's generator, which every copy seeds for itself."""
-    alone = [machine.untrained(seed).digest() for seed in range(4)]
-    together = in_threads([partial(machine.untrained, seed) for seed in range(4)])
-    assert [copied.digest() for copied in together] == alone
+    single_results = [machine.untrained(seed).digest() for seed in range(4)]
+    at_once = in_threads([partial(machine.untrained, seed) for seed in range(4)])
+    assert [copied.digest() for copied in at_once] == single_results
 
 
 def test_a_second_thread_waits_and_reports_it(machine, episodes, monkeypatch, caplog):
