@@ -11,8 +11,12 @@ import pytest
 
 from tests.census import BESIDE, PACKAGES, Count, count_folders
 
-MOST_OPERATIONS = 100_000
-"""Of what ships, while rooms are rewritten: plain code costs some 3 % before what is not needed is gone."""
+MOST_OPERATIONS = 104_600
+"""Of what ships, while rooms are rewritten; to fall to 80,000.
+
+Plain code costs some 3 % before what is not needed is gone. Readers of people's tables of choices,
+records that were CSV, the ledger and locks were added before anything large went.
+"""
 MOST_TABLE_BYTES = 213_500
 
 

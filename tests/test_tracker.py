@@ -11,7 +11,7 @@ import torch
 
 import interp
 from circuits.compare.algorithm import explain
-from circuits.compare.driver import run as compare
+from circuits.compare.driver import machines as compare
 from circuits.compare.question import Budget
 from interp.choices.fitting import checked_distributions, predictor
 from interp.core import catalog

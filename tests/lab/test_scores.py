@@ -15,8 +15,8 @@ from tests.cases import cases
     ("verdict", "right", "marked"),
     [*cases(__file__, "test_a_word_is_right_wrong_or_undecided"), ("no", None, "")],
 )
-def test_a_word_is_right_wrong_or_undecided(word, right, marked):
-    assert scores.mark(word, right) == marked
+def test_a_word_is_right_wrong_or_undecided(verdict, right, marked):
+    assert scores.mark(verdict, right) == marked
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,10 @@ SEEDS = [("A", "A", 0.96, 0.98, 0.5), ("B", "B", 0.90, 0.92, 0.5)]
         ),  # responses have no control of their own
     ],
 )
-def test_two_architectures_are_held_against_the_seeds_that_lie_farthest_apart(across, word):
+def test_two_architectures_are_held_against_the_seeds_that_lie_farthest_apart(across, verdict):
     found = table.judged(rows(*SEEDS, *(("A", "B", *each) for each in across)))
     (row,) = found.to_dict("records")
-    assert row["verdict"] == word and row["yardstick"] == "B-1, B-1" and row["n_pairs"] == 2
+    assert row["verdict"] == verdict and row["yardstick"] == "B-1, B-1" and row["n_pairs"] == 2
 
 
 def test_pairs_of_either_order_count_and_other_architectures_do_not():

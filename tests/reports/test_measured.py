@@ -62,10 +62,12 @@ def test_an_amount_is_printed() -> None:
         (Measure("m", "M", lacking="it has no heads"), "not applicable", "neutral"),
     ],
 )
-def test_a_word_is_red_only_where_it_should_be_another(found: Measure, word: str, hue: str) -> None:
+def test_a_word_is_red_only_where_it_should_be_another(
+    found: Measure, verdict: str, hue: str
+) -> None:
     """What a model was made not to satisfy is false without alarm, and what is open is neither good nor bad."""
-    assert (found.verdict, colour(found)) == (word, hue)
-    assert counts([found, found]) == f"2 {word}"
+    assert (found.verdict, colour(found)) == (verdict, hue)
+    assert counts([found, found]) == f"2 {verdict}"
 
 
 def test_the_table_has_the_columns_that_say_something() -> None:

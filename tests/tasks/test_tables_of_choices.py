@@ -381,12 +381,13 @@ TEXT = "Sübject;choice;reward \nann;a;0,5\nann;b;1,5\nann;a;0,0\nann;b;1,5\n"
         ("utf16le.csv", TEXT.encode("utf-16-le")),
         ("latin.csv", TEXT.encode("latin-1")),
         ("bom.csv", TEXT.encode("utf-8-sig")),
-        ("packed.csv.gz", gzip.compress(TEXT.encode())),
-        ("packed.csv", gzip.compress(TEXT.encode())),
+        ("packed.csv.gz", gzip.compress(TEXT.encode(), mtime=0)),
+        ("packed.csv", gzip.compress(TEXT.encode(), mtime=0)),
         ("tabs.txt", TEXT.replace(";", "\t").encode()),
         ("blanks.txt", TEXT.replace(" ", "").replace(";", "  ").encode()),
         ("windows.csv", TEXT.replace("\n", "\r\n").encode()),
     ],
+    ids=["utf16", "utf16le", "latin", "bom", "gz", "gz named csv", "tabs", "blanks", "windows"],
 )
 def test_files_are_read_as_they_are(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
