@@ -29,5 +29,6 @@ enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machi
 enter(
     evaluation="interp.evaluation", goals="interp.training.goals", task_checks="interp.model.checks"
 )
+enter(rollouts="interp.model.rollout")
 
 __getattr__, __dir__, __all__ = facade(__name__)

@@ -158,7 +158,8 @@ def measure(lengths: Sequence[int], out: Path, every: int = 1) -> None:
     rows: list[dict[str, Any]] = []
     if out.exists():
         earlier = pd.read_csv(out)
-        rows = earlier[~earlier["rounds"].isin(lengths)].to_dict("records")
+        records = earlier[~earlier["rounds"].isin(lengths)].to_dict("records")
+        rows = [{str(column): value for column, value in record.items()} for record in records]
     for n_rounds in lengths:
         start = time.process_time()
         episodes = play(players, n_rounds, first_seed=SEED + 1000 * n_rounds)

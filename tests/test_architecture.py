@@ -32,6 +32,7 @@ ABOUT_A_TASK = (
         "interp/llm/",
         "reports/tasks/",
         "interp/choices/",
+        "reports/ledger/",
         "reports/llm.py",
         "reports/choices.py",
         "circuits/",

@@ -33,6 +33,7 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.locks import DRAWING, MachineLock, exclusive
 from interp.support.checks import NO, array_of, checked, fit, fitted, shown
 from interp.support.errors import InputError, require, require_known, theirs
+from interp.support.lazy import entry
 from interp.support.session import once
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
@@ -335,8 +336,7 @@ def _are_episodes(args: tuple[Any, ...]) -> bool:
 
 def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options: Any) -> Any:
     """Call :func:`interp.rollout` with those of its options that are known."""
-    from interp.model.rollout import rollout  # which imports this module
-
+    rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
     require(
         not more and options.keys() <= known,

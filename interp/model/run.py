@@ -19,6 +19,7 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.support.checks import checked, fit, shown
 from interp.support.errors import require
 from interp.support.foreign import one_line
+from interp.support.lazy import entry
 
 Commit = Literal["own", "target"]
 Rounds = int | slice | Sequence[int] | Literal["all"]
@@ -157,8 +158,7 @@ class Rollout:
         )
         from transformer_lens import ActivationCache
 
-        from interp.model.rollout import replay  # which imports this module
-
+        replay = entry("rollouts").replay  # its module imports this one
         names = self.model.hook_names(names_filter)
         _, _, cache = replay(self.model, self, rounds=round, names_filter=names)
         of_round = {name: activation[:, 0] for name, activation in cache.items()}

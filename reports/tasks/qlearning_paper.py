@@ -251,11 +251,11 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
         Measures(measures, said),
         Table(scores, "Every output, metric and control", collapsed=True),
     ]
-    for key, number in (("td_error", "2, middle"), ("reward", "12")):
+    for key, figure in (("td_error", "2, middle"), ("reward", "12")):
         result, label = by_key[key], key.replace("_", " ").replace("td", "TD")
         picture = panels.readings(result.target.values, result.predictions, label=label)
         text = f"The {label} read from the change of the latent, on episodes that the probe was not fitted on."
-        blocks.append(Figure(picture, f"The {label}, true and read", titled(number, text)))
+        blocks.append(Figure(picture, f"The {label}, true and read", titled(figure, text)))
     return blocks
 
 

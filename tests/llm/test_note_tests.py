@@ -150,7 +150,7 @@ def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     said = printed("llm", "notes", traces / "counter" / "online-note-only", *options)
     assert "counter (online-note-only) keeps its state in its note" in said
     assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*_EDITS, *_CONTROLS}
-    assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
+    assert pd.read_csv(tmp_path / "note_measures.csv")["verdict"].tolist() == ["yes", "yes"]
 
 
 def test_an_edit_is_followed_and_moves_by_hand() -> None:

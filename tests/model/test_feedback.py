@@ -241,7 +241,8 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
     model, base, source = made(UpdateInside()), *(sample(8, 5, seed=seed) for seed in (3, 4))
     run = interp.rollout(model, base)
     told = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
-    assert (told.effect == 0).all() and told.wanted.max() == 0
+    assert np.abs(told.effect).max() < 1e-15  # a CPU may round products of other shapes otherwise
+    assert told.wanted.max() == 0
     decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
     kept = interchange(
         model,
