@@ -27,8 +27,8 @@ def test_models_lists_what_can_be_loaded():
 def test_help_on_training_names_every_task_and_its_presets():
     result = invoked("train", "--help")
     assert (
-        "experts: laptop, laptop-wide, paper" in result.output
-        and "qlearning: laptop, paper" in result.output
+        "experts: laptop, laptop-replaced, laptop-wide, paper" in result.output
+        and "qlearning: laptop, laptop-replaced, paper" in result.output
     )
 
 
