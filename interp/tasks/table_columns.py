@@ -101,6 +101,9 @@ def choose_columns(
     by_role: dict[str, tuple[str, ...]] = {}
     guessed = set[str]()
     named_columns = {name for given in named.values() for name in _as_names(given)}
+    for role, given in named.items():  # first, as a column that stands twice is guessed for no role
+        if _as_names(given) != (NONE,):
+            _check_names(table, role, _as_names(given), {})
     for role in known:
         names = _as_names(named.get(role))
         if names == (NONE,) and role in _FREE:
