@@ -292,7 +292,7 @@ def select_sites(
 
 
 def resolve_one(
-    given: Site | str | Sequence[Site | str], model: Machine, layout: RoundLayout
+    given: Site | str | Sequence[Site | str], model: Machine | None, layout: RoundLayout
 ) -> Site:
     """Return the one site that is meant, checked against ``model``; several rows of what is carried are joined.
 
@@ -352,10 +352,16 @@ def _find_labels(
     return [labels[i] for i in layout.positions(positions)]
 
 
-def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
-    """Return ``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``."""
+def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
+    """Return ``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``.
+
+    A rollout with hooks, or from a file, has no model: then only the rounds are asked.
+    """
     if isinstance(site, str):
         site = Site.parse(site, model)
+    if model is None:
+        site.index(layout)
+        return site
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
         require(

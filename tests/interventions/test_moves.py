@@ -117,6 +117,8 @@ def test_the_handwired_latent_holds_no_round(wma):
     episodes = experts.sample(32, 12, 3, seed=0)
     values, run = bayes().run(episodes), interp.rollout(wma[1], episodes)
     assert decodable(run, values, ("counts", "elapsed")) == ("counts",)
+    without_model = replace(run, model=None)  # as a rollout with hooks, or one from a file
+    assert decodable(without_model, values, ("counts", "elapsed")) == ("counts",)
 
 
 def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
