@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from interp.choices.fitting import Array
+from interp.results.measure import Result, listed
 
 _LEVEL = 0.01
 """Chance that a player of the family itself fails, over all statistics (Bonferroni)."""
@@ -53,8 +54,8 @@ class Statistic(NamedTuple):
         return difference / self.spread
 
 
-@dataclass(frozen=True)
-class PredictiveCheck:
+@dataclass(frozen=True, repr=False)
+class PredictiveCheck(Result):
     """The statistics of a player, by name."""
 
     statistics: Mapping[str, Statistic]
@@ -74,6 +75,30 @@ class PredictiveCheck:
     def passes(self) -> bool:
         """Whether no statistic differs by more than chance explains."""
         return not self.failures
+
+    @property
+    def sentence(self) -> str:
+        """Which statistics differ from those of simulated players, and by how much."""
+        if self.passes:
+            return (
+                f"The choices look like those of simulated players in {listed([*self.statistics])}."
+            )
+        differences = []
+        for name in self.failures:
+            one = self.statistics[name]
+            differences.append(f"{name} ({one.observed:.3g}, simulated {one.expected:.3g})")
+        return f"The choices differ from those of simulated players in {listed(differences)}."
+
+    def _draw(self, figures: Any) -> Any:
+        """Draw each statistic, in grey the interval that simulated players have."""
+        rows = []
+        for name, one in self.statistics.items():
+            reach = self.most * one.spread
+            simulated = {"estimate": one.expected, "low": one.expected - reach}
+            simulated["high"] = one.expected + reach
+            rows.append({"name": name, "estimate": one.observed, "control": False})
+            rows.append({"name": f"{name}, simulated", **simulated, "control": True})
+        return figures.intervals(pd.DataFrame(rows), xlabel="share of the choices")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each statistic."""
