@@ -60,7 +60,8 @@ def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
     ways = {"budget", "effort", "quick"}
     takes = [ways & inspect.signature(function).parameters.keys() for function in functions]
     assert max(map(len, takes)) == 1
-    assert min(takes.count({way}) for way in ways) >= 3
+    n_of_records = takes.count({"budget"}) + takes.count({"effort"})
+    assert min(n_of_records, takes.count({"quick"})) >= 3
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:

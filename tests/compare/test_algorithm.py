@@ -172,10 +172,10 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
     assert (
         part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
     )
-    assert part.left == _left(predictor(subject), part.algorithm, sets, 0)
+    assert (part.left, part.change) == _left(predictor(subject), part.algorithm, sets, 0)
     halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
     for half, episodes in ((i, one) for pair in sets.values() for i, one in enumerate(pair)):
-        p, (q, slopes) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
+        p, (q, slopes, _) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
         rows = np.concatenate([(p - q)[..., None], slopes], -1) / np.sqrt(p + q + 0.001)[..., None]
         halves[half].append(rows.reshape(-1, 21))
     fits, scores = map(np.concatenate, halves)
@@ -194,15 +194,18 @@ def test_how_fast_a_change_moves_predictions_is_the_slope_of_machines_that_are_c
         (experts.bayes(), count),
     )
     for plain, other in cases:
-        p, slopes = _changed(plain, episodes := sets["graded"][0])
+        p, slopes, names = _changed(plain, episodes := sets["graded"][0])
+        larger = slopes[..., names.index("a larger step")]
+        assert len(names) == 20
         assert np.array_equal(p, predictor(plain)(episodes)) and slopes.shape == (*p.shape, 20)
-        assert slopes[..., 12] == pytest.approx((predictor(other)(episodes) - p) / 0.0005, abs=1e-2)
+        assert larger == pytest.approx((predictor(other)(episodes) - p) / 0.0005, abs=1e-2)
         assert np.abs(slopes).max((0, 1, 2)).min() > 0.01
         if plain.key == "weighted_majority":
             told = (
                 predictor(uneven(0.00025))(episodes) - predictor(uneven(-0.00025))(episodes)
             ) / 0.001
-            assert 2 * slopes[..., 11] - slopes[..., 12] == pytest.approx(told, abs=1e-2)
+            by_label = slopes[..., names.index("steps that depend on label")]
+            assert 2 * by_label - larger == pytest.approx(told, abs=1e-2)
     none = _changed(experts.majority_vote(), episodes)[1]
     assert none.shape == (*p.shape, 1) and not none.any()
 
@@ -211,27 +214,41 @@ def test_what_a_round_could_leave_beside_its_step():
     """By hand, in the first and the sixth of six rounds of two episodes, for four numbers each."""
     state, after, votes = np.random.default_rng(0).normal(size=(3, 2, 6, 4))
     label, other, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
-    found = _changes(state, after, [votes, label, other])
+    found = _changes(state, after, {"votes": votes, "label": label, "other": other})
+    of_rounds = np.stack(list(found.values()))
     for t, last, turns in (
         (0, np.zeros((2, 4)), (1, 1, 0, 1, 0)),
         (5, step[:, 4], (-1, -0.5, -(3**0.5) / 2, 0, 1)),
     ):
         mine, here = step[:, t], state[:, t]
         gap = np.array([[x - max(row) for x in row] for row in here])
-        parts = [
-            last,
-            t,
-            *turns,
-            here,
-            mine.mean(1)[:, None],
-            [[0, 1, 2, 3]],
-            votes[:, t],
-            label[:, t, None],
-            0,
-        ]
-        wanted = [mine * part for part in parts]
-        wanted += [mine, last, here, here**2, gap, gap**2, np.exp(gap), mine[:, [3, 0, 1, 2]]]
-        assert found[:, :, t] == pytest.approx(np.stack(np.broadcast_arrays(*wanted)), abs=1e-12)
+        factors = {
+            "a larger step": 1,
+            "steps that follow the last one": last,
+            "steps that grow with the round": t,
+            "steps that alternate": turns[0],
+            "steps of period 3": turns[1],
+            "steps of period 3, shifted": turns[2],
+            "steps of period 4": turns[3],
+            "steps of period 4, shifted": turns[4],
+            "steps that grow with the state": here,
+            "steps that follow the others'": mine.mean(1)[:, None],
+            "steps that differ by element": [[0, 1, 2, 3]],
+            "steps that depend on votes": votes[:, t],
+            "steps that depend on label": label[:, t, None],
+            "steps that depend on other": 0,
+        }
+        wanted = {name: mine * factor for name, factor in factors.items()} | {
+            "the last step once more": last,
+            "a leak": here,
+            "a leak that grows": here**2,
+            "a leak below the largest": gap,
+            "a leak that grows below the largest": gap**2,
+            "a clipped state": np.exp(gap),
+            "steps of a neighbour": mine[:, [3, 0, 1, 2]],
+        }
+        assert list(found) == list(wanted)
+        assert of_rounds[:, :, t] == pytest.approx(np.stack(list(wanted.values())), abs=1e-12)
 
 
 def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):

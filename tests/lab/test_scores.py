@@ -95,7 +95,7 @@ SMALL = compare.Budget(
 @pytest.mark.usefixtures("few_fits")
 def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, monkeypatch):
     """One machine without a circuit, through `python -m lab calibrate --table machines`, and it is made once."""
-    monkeypatch.setattr(compare, "QUICK", SMALL)
+    monkeypatch.setattr(compare.Budget, "quick", lambda: SMALL)
     monkeypatch.setattr(known, "TASKS", ("experts",))
     only = {"by algorithm": known.gallery("experts")["by algorithm"]}
     monkeypatch.setattr(known, "gallery", lambda task, draws: only)
