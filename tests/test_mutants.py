@@ -1,5 +1,6 @@
 """The mutation runner kills what tests notice and reports what they do not, and the judge's tests notice."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,12 @@ def test_targets_exist():
         assert all((ROOT / path.partition("::")[0]).is_file() for path in (file, *target.tests)), (
             file
         )
+        path, _, names = file.partition("::")
+        source = ast.parse((ROOT / path).read_text("utf-8"))
+        named = ["module", *(part.name for part in source.body if hasattr(part, "name"))]
+        for name in filter(None, names.split(",")):
+            start = name.partition(".")[0]
+            assert any(part.startswith(start) for part in named), f"{path} has no {name}"
 
 
 @pytest.mark.slow(reason="a run of the tests for each of some hundred mutants a file: minutes")
