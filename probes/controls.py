@@ -21,7 +21,7 @@ from numpy import ndarray as Array
 from interp.results.measure import UNTRAINED
 from interp.stats import refit
 from interp.stats.intervals import Interval
-from interp.support.checks import checked
+from interp.support.checks import array_of, checked
 from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {
@@ -80,7 +80,8 @@ class ProbeScore(_Difference):
         graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
         """From sums per independent group of episodes; the constant's losses are the references when None."""
-        lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
+        lost = array_of("losses", losses).astype(np.float64)
+        scale = array_of("references", references).astype(np.float64)
         own = refit.interval(lost, scale, N_FOLDS, kind)
         return cls(
             own.estimate,

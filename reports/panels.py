@@ -41,6 +41,12 @@ def attention(
     require(
         len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}"
     )
+    for pattern, names in zip(patterns, heads, strict=True):
+        shape = np.shape(pattern)
+        require(
+            len(shape) == 3 and shape[0] == len(names),
+            f"patterns are [head, query, key] of {len(names)} named heads, got shape {shape}",
+        )
     integer("columns", columns, 1)
     rows = [
         (layer, start)

@@ -166,7 +166,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
         ("subject", "machine", "form", "variant", "question", "method", "score"), "x"
     )
     numbers = {"seed": 0, "value": 0.5, "cpu_seconds": 0.1}
-    yield from (benchmark.Result(({**row, **numbers},)), Channel("h", (3,)))
+    yield from (benchmark.BenchmarkResult(({**row, **numbers},)), Channel("h", (3,)))
     yield SweepResult(right()["frame"])
     yield from (learner("gru", model.layout, width=4), interp.load("reachability-handwired").layout)
     page = junk_records._page()

@@ -12,7 +12,7 @@ from pathlib import Path
 import jaxtyping
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import circuits
@@ -60,6 +60,9 @@ def throw(n_calls, surface, day=None):
         deadline=None,
         derandomize=True,
         database=None,
+        phases=[
+            Phase.generate
+        ],  # what raises here is no call but how calls are made: no use to shrink
         suppress_health_check=HealthCheck,
     )
     @given(st.sampled_from(names), st.integers(0, 2**32))
@@ -148,6 +151,29 @@ def test_a_command_is_refused_in_a_sentence_or_does_its_work(shell):
 def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell):
     found = throw_words(FULL, date.today())
     assert not found, "\n".join(map(str, found))
+
+
+JUNK_OF_ITERABLES = {
+    "interp.choices.players.explain_each": ({"episodes": b"x", "choices": 0.5}, "episodes must be"),
+    "interp.core.task.exchange_history": ({"episodes": [], "round": 1}, "episodes must be"),
+    "interp.results.figures.measured": ({"measures": ["x"]}, "measures must be"),
+    "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
+    "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),
+    "AdaptedMachine.train": ({"mode": np.ones(3)}, "mode must be"),
+    "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
+    "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
+    "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "fwd_hooks must be pairs"),
+    "ProbeScore.of": ({"losses": [1.0], "references": np.array(["a"])}, "references must be"),
+    "Rollout.joined": ({"runs": []}, "runs is empty"),
+}
+"""Calls that once ended in an error of Python's or of torch's, and what they are told."""
+
+
+@pytest.mark.parametrize("name", JUNK_OF_ITERABLES)
+def test_junk_that_once_raised_something_else_is_refused_by_name(name):
+    arguments, words = JUNK_OF_ITERABLES[name]
+    with pytest.raises(InputError, match=words):
+        {**junk.surface(), **junk_methods.methods()}[name](**arguments)
 
 
 ABSURD = {

@@ -30,10 +30,10 @@ from interp.choices.explain import (
     explanation_of,
 )
 from interp.choices.scoring import ChoiceData, score_guess, score_players
-from interp.core.algorithm import Family
+from interp.core.algorithm import Episodes, Family
 from interp.results.measure import Result, listed
 from interp.stats.intervals import mean_interval
-from interp.support.checks import checked
+from interp.support.checks import checked, fit
 from interp.support.errors import require
 
 
@@ -199,8 +199,9 @@ def explain_each(
     Raises:
         InputError: no participants, or one with fewer than 32 choices.
     """
+    fit("episodes", episodes, Episodes)
     require(
-        episodes.participants is not None,
+        getattr(episodes, "participants", None) is not None,
         "the episodes name no participants; give participants, one an episode",
     )
     chosen = checked_choices(episodes, choices)

@@ -35,7 +35,7 @@ from interp.core.algorithm import (
 )
 from interp.core.machine import Machine
 from interp.stats.intervals import of_whom
-from interp.support.checks import array_of, checked, checked_fields, integer, unique
+from interp.support.checks import array_of, checked, checked_fields, fit, integer, unique
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 from interp.support.session import once
 
@@ -394,7 +394,7 @@ def exchange_history(
     ``held``: episodes and a name to the array ``[episode, round, ...]``; ``remade``: the episodes and the exchanged
     arrays by name to episodes that hold these.
     """
-    t = corrupted_round(episodes, round, history=True)
+    t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
     taken = {name: held(episodes, name) for name in names or episodes.arrays_by_round} | {
         "missing": ~episodes.counted
     }

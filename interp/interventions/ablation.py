@@ -97,7 +97,7 @@ class CircuitScorer:
         """Run the round with only the kept edges of each circuit: each is run once, several at a time."""
         keys: list[bytes] = []
         missing: dict[bytes, NDArray[Any]] = {}
-        for keep in keeps:
+        for keep in fit("keeps", keeps, Sequence[Any]):
             circuit = self.graph.fitted("keep", keep, 0, 1)
             key = circuit.tobytes() + str(circuit.dtype).encode()
             keys.append(key)

@@ -50,6 +50,7 @@ from interp.model.run import room
 from interp.support.checks import (
     checked,
     checked_fields,
+    fit,
     integer,
     plainly,
     refuse_beyond_machine,
@@ -339,7 +340,7 @@ class AdaptedMachine(HookedMachine):
 
     def train(self, mode: bool = True) -> Self:
         """Train the module, or run it in evaluation mode whatever mode its parts are in: those are their owner's."""
-        if mode:
+        if fit("mode", mode, bool):
             return super().train()
         self.training = False
         return self

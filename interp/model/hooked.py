@@ -152,6 +152,7 @@ class HookedMachine(HookedRootModule):
         if _are_episodes(args):
             run = _roll_out(self, *args, names_filter=names, **options)
             return run.predictions, run.cache
+        self._refuse_nothing(args, options)
         output: tuple[Any, Any] = super().run_with_cache(*args, names_filter=names, **options)
         return output
 
@@ -162,6 +163,7 @@ class HookedMachine(HookedRootModule):
         """
         if _are_episodes(args):
             return _roll_out(self, *args, fwd_hooks=fwd_hooks, **options).predictions
+        self._refuse_nothing(args, options)
         return super().run_with_hooks(*args, fwd_hooks=fwd_hooks, **options)
 
     @contextmanager
@@ -173,10 +175,8 @@ class HookedMachine(HookedRootModule):
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
         """TransformerLens' context manager: names and what hooks give are checked, points on request switched on."""
-        forward, backward = (
-            [(name, hook) for names, hook in pairs for name in self.hook_names(names)]
-            for pairs in (fwd_hooks, bwd_hooks)
-        )
+        forward = self._hooks_by_name("fwd_hooks", fwd_hooks)
+        backward = self._hooks_by_name("bwd_hooks", bwd_hooks)
         flags = {self._flag(name) for name, _ in (*forward, *backward)}
         fitting = [(name, _fitting(name, hook)) for name, hook in forward]
         with self.lock:
@@ -189,6 +189,23 @@ class HookedMachine(HookedRootModule):
             finally:
                 for flag, value in saved.items():
                     setattr(self.runtime, flag, value)
+
+    def _refuse_nothing(self, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Refuse a call without episodes and without a round."""
+        require(
+            len(args) + len(options) > 0,
+            f"{self.name!r} runs episodes, or a round of a batch and what it carries, and got nothing; give episodes",
+        )
+
+    def _hooks_by_name(self, side: str, pairs: Any) -> list[tuple[str, HookFunction]]:
+        """Return a pair of a name and a hook for every hook point that ``pairs`` of filters and hooks select."""
+        listed = fitted(Sequence[Any], pairs)
+        are_pairs = listed is not NO and all(map(_is_hook, listed))
+        require(
+            are_pairs,
+            f"{side} must be pairs of a hook point and a function, [(name, hook)], got {shown(pairs)}",
+        )
+        return [(name, hook) for names, hook in listed for name in self.hook_names(names)]
 
     def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
         """TransformerLens' method, passing by the points without hooks: it runs at the end of every context."""
@@ -385,6 +402,11 @@ def draw_the_rest(module: nn.Module) -> None:
             draw(*([part] if draw in initializers else []))
             for weight, value in drawn:  # what reset= drew stays
                 weight.copy_(value)
+
+
+def _is_hook(pair: Any) -> bool:
+    """Return whether a hook is a pair of a filter of names and a function."""
+    return isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[1])
 
 
 def _fitting(name: str, function: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.core.display import Cache, table_html
 from interp.core.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.support.checks import checked, fit, shown
+from interp.support.checks import checked, fit, non_empty, shown
 from interp.support.errors import require
 from interp.support.foreign import one_line
 from interp.support.lazy import entry
@@ -59,7 +59,8 @@ class Rollout:
     def joined(cls, runs: Sequence[Rollout]) -> Rollout:
         """Rollouts of one model over different episodes, of equal sizes, as one."""
         predictions, latents = (
-            torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents")
+            torch.cat([getattr(run, of) for run in non_empty("runs", runs)])
+            for of in ("predictions", "latents")
         )
         cache = Cache(
             {name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache}

@@ -22,6 +22,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from interp.results.measure import Measure
 from interp.results.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
 from interp.results.style import WIDTH, styled
 from interp.stats.intervals import bootstrap_mean
@@ -438,7 +439,7 @@ def intervals(
 
 
 @styled
-def measured(measures: Sequence[Any]) -> Figure:
+def measured(measures: Sequence[Measure]) -> Figure:
     """A row for each measure of :mod:`interp.results.measure` that has a number: interval,
     threshold, strongest control.
 
@@ -483,6 +484,15 @@ def plane(
     kinds: Sequence[str],
 ) -> Figure:
     """Points of some kinds among visited states, in a plane of two components; a plane of one has 0 for the other."""
+    for name, states in (("visited", visited), ("points", points)):
+        require(
+            states.shape[1] in (1, 2),
+            f"{name} have {states.shape[1]} components; a plane shows 1 or 2, choose two of them",
+        )
+    require(
+        len(kinds) == len(points),
+        f"kinds names a kind for each of {len(points)} points, got {len(kinds)}",
+    )
     figure = Figure(figsize=(WIDTH / 2, 3.2))
     axes = figure.subplots()
     visited, points = (np.pad(of, ((0, 0), (0, 2 - of.shape[1]))) for of in (visited, points))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.core.display import table_html
 from interp.stats.intervals import NO_NUMBER, Interval
-from interp.support.checks import require_real, shown
+from interp.support.checks import fit, require_real, shown
 from interp.support.errors import require, require_known
 from interp.support.files import read_tables
 from interp.support.foreign import plain
@@ -413,8 +413,12 @@ def best_of(values: Iterable[float], side: Side = "above") -> Control:
     >>> best_of([0.2, float("nan"), 0.4]), best_of([0.2, 0.4], side="below")
     (Control(number=0.4, counts=True), Control(number=0.2, counts=True))
     """
-    known = [float(value) for value in values if not isnan(value)]
-    nearest = max if side == "above" else min
+    known = []
+    for value in fit("values", values, Iterable[Any]):
+        require_real("values", value)
+        if not isnan(value):
+            known.append(float(value))
+    nearest = max if fit("side", side, Side) == "above" else min
     return Control(nearest(known, default=nan))
 
 

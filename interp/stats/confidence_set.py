@@ -58,7 +58,7 @@ def model_confidence_set(
     Raises:
         InputError: fewer than 2 units, no model, losses that are not finite, or a level outside of (0, 1).
     """
-    table = array_of("losses", losses)
+    table = array_of("losses", losses).astype(np.float64)
     require(table.ndim == 2, f"losses must be [unit, model], got shape {table.shape}")
     n_units, n_models = table.shape
     require(n_units >= 2, f"losses must be of at least 2 units, got {n_units}")

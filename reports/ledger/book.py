@@ -129,6 +129,7 @@ def make(
     return Ledger(entries, settings)
 
 
+@checked
 def write(ledger: Ledger, folder: str | Path) -> list[Path]:
     """Write the ledger's page, its table and its settings; return their paths."""
     folder = Path(folder)
