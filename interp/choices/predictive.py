@@ -78,27 +78,9 @@ class PredictiveCheck(Result):
 
     @property
     def sentence(self) -> str:
-        """Which statistics differ from those of simulated players, and by how much."""
-        if self.passes:
-            return (
-                f"The choices look like those of simulated players in {listed([*self.statistics])}."
-            )
-        differences = []
-        for name in self.failures:
-            one = self.statistics[name]
-            differences.append(f"{name} ({one.observed:.3g}, simulated {one.expected:.3g})")
-        return f"The choices differ from those of simulated players in {listed(differences)}."
-
-    def _draw(self, figures: Any) -> Any:
-        """Draw each statistic, in grey the interval that simulated players have."""
-        rows = []
-        for name, one in self.statistics.items():
-            reach = self.most * one.spread
-            simulated = {"estimate": one.expected, "low": one.expected - reach}
-            simulated["high"] = one.expected + reach
-            rows.append({"name": name, "estimate": one.observed, "control": False})
-            rows.append({"name": f"{name}, simulated", **simulated, "control": True})
-        return figures.intervals(pd.DataFrame(rows), xlabel="share of the choices")
+        """Which statistics differ from those of simulated players."""
+        failures = listed(self.failures) or "no statistic"
+        return f"The choices differ from those of simulated players in {failures}."
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each statistic."""

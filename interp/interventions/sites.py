@@ -355,12 +355,11 @@ def _find_labels(
 def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Site:
     """Return ``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``.
 
-    A rollout with hooks, or from a file, has no model: then only the rounds are asked.
+    A rollout with hooks, or from a file, has no model: its rounds are asked where it is read.
     """
     if isinstance(site, str):
         site = Site.parse(site, model)
     if model is None:
-        site.index(layout)
         return site
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
