@@ -162,7 +162,7 @@ JUNK_OF_ITERABLES = {
     "AdaptedMachine.train": ({"mode": np.ones(3)}, "mode must be"),
     "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
-    "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "fwd_hooks must be pairs"),
+    "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "got nothing; give episodes"),
     "ProbeScore.of": ({"losses": [1.0], "references": np.array(["a"])}, "references must be"),
     "Rollout.joined": ({"runs": []}, "runs is empty"),
 }
