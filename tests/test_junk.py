@@ -163,7 +163,7 @@ JUNK_OF_ITERABLES = {
     "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
     "HookedLatentTransformer.run_with_hooks": ({"fwd_hooks": ["x"]}, "got nothing; give episodes"),
-    "ProbeScore.of": ({"losses": [1.0], "references": np.array(["a"])}, "references must be"),
+    "ProbeScore.of": ({"losses": np.ones(1), "references": np.array(["a"])}, "references must be"),
     "Rollout.joined": ({"runs": []}, "runs is empty"),
 }
 """Calls that once ended in an error of Python's or of torch's, and what they are told."""
