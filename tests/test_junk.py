@@ -153,12 +153,14 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
     assert not found, "\n".join(map(str, found))
 
 
-JUNK_OF_ITERABLES = {
+JUNK_OF_FUNCTIONS = {
     "interp.choices.players.explain_each": ({"episodes": b"x", "choices": 0.5}, "episodes must be"),
     "interp.core.task.exchange_history": ({"episodes": [], "round": 1}, "episodes must be"),
     "interp.results.figures.measured": ({"measures": ["x"]}, "measures must be"),
     "interp.results.measure.best_of": ({"values": [None]}, "values must be a number"),
     "reports.ledger.book.write": ({"ledger": [], "folder": "out"}, "ledger must be a Ledger"),
+}
+JUNK_OF_METHODS = {
     "AdaptedMachine.train": ({"mode": np.ones(3)}, "mode must be"),
     "CircuitScorer.run": ({"keeps": 2}, "keeps must be a list"),
     "AdaptedMachine.run_with_cache": ({}, "got nothing; give episodes"),
@@ -169,9 +171,9 @@ JUNK_OF_ITERABLES = {
 """Calls that once ended in an error of Python's or of torch's, and what they are told."""
 
 
-@pytest.mark.parametrize("name", JUNK_OF_ITERABLES)
+@pytest.mark.parametrize("name", [*JUNK_OF_FUNCTIONS, *JUNK_OF_METHODS])
 def test_junk_that_once_raised_something_else_is_refused_by_name(name):
-    arguments, words = JUNK_OF_ITERABLES[name]
+    arguments, words = {**JUNK_OF_FUNCTIONS, **JUNK_OF_METHODS}[name]
     with pytest.raises(InputError, match=words):
         {**junk.surface(), **junk_methods.methods()}[name](**arguments)
 

@@ -39,14 +39,14 @@ def test_regret_beside_weighted_majority_is_the_difference_counted_by_hand():
     (measure,) = of_experts.regret_like_weighted_majority(model, SIZES)
 
     episodes = experts.sample(32, 100, 4, regime="uniform", seed=3)
-    own = final_regret(interp.rollout(model, episodes).predictions.numpy(), episodes)
+    model_regret = final_regret(interp.rollout(model, episodes).predictions.numpy(), episodes)
     rivals = [
         final_regret(weighted_majority(episodes, eta=eta).predictions, episodes)
         for eta in np.geomspace(0.02, 5.0, 24)
     ]
     best = min(rivals, key=np.mean)
     majority = final_regret(PREDICTORS["majority_vote"].run(episodes).predictions, episodes)
-    assert measure.number.estimate == pytest.approx((own - best).mean())
+    assert measure.number.estimate == pytest.approx((model_regret - best).mean())
     (control,) = measure.controls.values()
     assert control.number == pytest.approx((majority - best).mean())
 
@@ -84,8 +84,8 @@ def test_finished_parts_are_read_and_those_of_another_size_are_not(tmp_path):
     again = ledger.make([model], tmp_path, sizes=SIZES, claims=["exact weights"])
     assert again.measures[0].note == "read from the file"
 
-    other = Sizes(n_episodes=32, n_exact_rounds=17, seed=3)
-    anew = ledger.make([model], tmp_path, sizes=other, claims=["exact weights"])
+    longer = Sizes(n_episodes=32, n_exact_rounds=17, seed=3)
+    anew = ledger.make([model], tmp_path, sizes=longer, claims=["exact weights"])
     assert anew.measures[0].note == ""
     assert anew.measures[0].unit == "largest error over 17 rounds"
 
