@@ -22,11 +22,10 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.results.measure import Measure
 from interp.results.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, PAPER, Look, looks
 from interp.results.style import WIDTH, styled
 from interp.stats.intervals import bootstrap_mean
-from interp.support.checks import require_columns
+from interp.support.checks import require_columns, shown
 from interp.support.errors import require
 
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
@@ -439,13 +438,18 @@ def intervals(
 
 
 @styled
-def measured(measures: Sequence[Measure]) -> Figure:
+def measured(measures: Sequence[Any]) -> Figure:
     """A row for each measure of :mod:`interp.results.measure` that has a number: interval,
     threshold, strongest control.
 
     Shares are drawn from 0 to 1, amounts only where there are no shares, from 1e-17 on a logarithmic axis; what lies
     beyond an axis stands at its end.
     """
+    for measure in measures:
+        require(
+            hasattr(measure, "number") and hasattr(measure, "threshold"),
+            f"measures must be a list of Measure, got {shown(measure)} in it",
+        )
     known = [one for one in measures if not np.isnan(one.number.estimate)]
     rows = [one for one in known if one.is_share] or known
     ends = (0, 1) if rows and rows[0].is_share else (1e-17, np.inf)

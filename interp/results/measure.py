@@ -181,7 +181,7 @@ class Measure:
         )
         require_real(f"{self.key}: threshold", self.threshold)
         require(
-            self.side in get_args(Side),
+            isinstance(self.side, str) and self.side in get_args(Side),
             f"{self.key}: side must be 'above' or 'below', got {shown(self.side)}",
         )
         for name in ("controls", "unless"):
