@@ -26,8 +26,6 @@ from interp.tasks.experts.predictors import PREDICTORS, bayes, weighted_majority
 from reports.ledger.sizes import Sizes, exactness
 
 _ROUNDS = 100
-_ETAS = np.geomspace(0.02, 5.0, 24)
-"""Rates of Weighted Majority, of which the best on the very episodes is taken: the hardest rival."""
 COMPARABLE = 1.0
 """Mistakes after 100 rounds by which two learners are taken for comparable."""
 BEST_LANGUAGE_MODEL = {"stratified": 7.6, "flat": 6.0, "anti-signal": 5.0}
@@ -195,12 +193,9 @@ def _behind_weighted_majority(
     final_regret: NDArray[np.float64], episodes: ExpertEpisodes
 ) -> NDArray[np.float64]:
     """Return how much larger a regret is than that of Weighted Majority, at the rate best here."""
-    rivals = [
-        _regret_of(weighted_majority(episodes, eta=float(eta)).predictions, episodes)
-        for eta in _ETAS
-    ]
-    means = [rival.mean() for rival in rivals]
-    return final_regret - rivals[int(np.argmin(means))]
+    eta = by_regime.best_eta(episodes)
+    rival = _regret_of(weighted_majority(episodes, eta=eta).predictions, episodes)
+    return final_regret - rival
 
 
 def _growth(

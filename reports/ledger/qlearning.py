@@ -36,7 +36,7 @@ _UPDATE_TERMS = {
 _OPERANDS = {"a": "the action taken", "r": "the reward", "a*": "the chosen action"}
 """Labels of the positions that the Update token is said to attend to."""
 STRONG_ATTENTION = 0.2
-"""Share of a head's attention that counts as strong; uniform attention gives each position about .05."""
+"""Share of a head's attention that counts as strong; uniform attention gives each of the 16 positions .06."""
 
 
 def exact_table(model: Machine, sizes: Sizes) -> list[Measure]:

@@ -67,7 +67,7 @@ def _switches(regime: str) -> bool:
     return regime in REGIMES and REGIMES[regime].switch_every is not None
 
 
-def _best_eta(episodes: ExpertEpisodes) -> float:
+def best_eta(episodes: ExpertEpisodes) -> float:
     """Return the rate with which weighted majority makes the fewest mistakes on these very episodes."""
     mistakes = []
     for eta in _ETAS:
@@ -184,7 +184,7 @@ def _baseline_runs(episodes: ExpertEpisodes, prior: list[str]) -> dict[str, tupl
     runs: dict[str, tuple[str, ExpertRun]] = {}
     for key in BASELINES:
         if key == "weighted_majority_best":
-            eta = _best_eta(episodes)
+            eta = best_eta(episodes)
             name = f"weighted majority, best eta {eta:.2g}"
             runs[key] = name, weighted_majority(episodes, eta=eta)
         elif key == "bayes_training":

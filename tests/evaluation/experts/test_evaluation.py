@@ -62,7 +62,7 @@ def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
 def test_no_learning_rate_beats_the_best_eta():
     """Weighted majority's "best eta" row is a bound for every tuning on the grid."""
     episodes = experts.sample(100, 50, 4, seed=0)
-    best = evaluation._best_eta(episodes)
+    best = evaluation.best_eta(episodes)
     final = {eta: regret.regret(weighted_majority(episodes, eta=eta).predictions, episodes)[:, -1].mean() for eta in
              evaluation._ETAS}  # fmt: skip
     assert final[best] == min(final.values())
