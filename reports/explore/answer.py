@@ -7,9 +7,10 @@ and which edits the algorithm follows: docs/method/pages.md.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.support.errors import require
-from reports.explore.view import Bench, View, Written
+from reports.explore.view import Bench, Edit, View, Written
 
 _N_CONTROLS = 4  # random changes of equal size; their range is shown
+_VISIBLE = 1e-6  # a change of predictions below this is rounding
 _Array = NDArray[Any]
+_Move = tuple[int, Site, float]
+"""A change inside the machine: its round, its site, and how far it moves what is there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +43,7 @@ class Answer:
         read: what every round reads of what is carried, with the edits, ``[1, round, row, width]``.
         hooks: of every round in which edits act inside the machine.
         controls: ``[control, round, outcome]``; empty without edits.
-        values_before, values_after: what the algorithm holds, ``[1, round, ...]``; it follows ``followed`` edits.
+        values_before, values_after: the algorithm's variables, ``[1, round, ...]``; it follows ``followed`` edits.
         machine, algorithm: the predictions of each without and with the edits, ``[round, outcome]``.
     """
 
@@ -60,233 +64,292 @@ class Answer:
     @cached_property
     def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
         """The state as decoded from what each round reads, ``[round, ...]``, without and with the edits."""
+        before = self._decode(self.before.latents[:, :-1])
+        return before, self._decode(self.read)
+
+    def _decode(self, latents: Tensor) -> dict[str, _Array]:
         if self.bench.unreadable:
-            return {}, {}
-        latents = (self.before.latents[:, :-1], self.read)
-        first, second = ({k: v[0] for k, v in self.bench.writer.read(x).items()} for x in latents)
-        return first, second
+            return {}
+        decoded = self.bench.writer.read(latents)
+        return {key: values[0] for key, values in decoded.items()}
 
     @cached_property
     def outcome(self) -> int:
         """The outcome that is drawn: the one asked for, else the one that edits move most, or that varies most."""
-        names = self.bench.layout.outcomes
-        require(
-            self.view.outcome < len(names),
-            f"outcome {self.view.outcome} does not exist: 0 to {len(names) - 1}",
-        )
-        if self.view.outcome >= 0:
-            return self.view.outcome
+        n_outcomes = len(self.bench.layout.outcomes)
+        chosen = self.view.outcome
+        require(chosen < n_outcomes, f"outcome {chosen} does not exist: 0 to {n_outcomes - 1}")
+        if chosen >= 0:
+            return chosen
         before, after = self.machine
-        moved = np.abs(after - before).max(0)
-        return int(
-            (moved if moved.max() > 1e-6 else before.std(0) + 1e-9 * np.arange(len(names))).argmax()
-        )
+        moves = np.abs(after - before).max(0)
+        if moves.max() > _VISIBLE:
+            return int(moves.argmax())
+        later_first = 1e-9 * np.arange(n_outcomes)
+        return int((before.std(0) + later_first).argmax())
 
     def differences(self) -> dict[str, _Array]:
-        """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
-        sides = self.machine, self.algorithm, (self.machine[0], self.controls)
-        apart = [np.abs(after - before) for before, after in sides]
-        machine, algorithm, random = [
-            of.sum(-1) / 2 if self.bench.classes else of[..., 0] for of in apart
-        ]
-        moved = {"machine": machine, "algorithm": algorithm}
-        if len(random):
-            moved |= {
-                "control_mean": random.mean(0),
-                "control_low": random.min(0),
-                "control_high": random.max(0),
-            }
-        return moved
+        """Return how far predictions move by round: half the summed change of probabilities, or a mean's change."""
+        moves = {}
+        moves["machine"] = self._measure(*self.machine)
+        moves["algorithm"] = self._measure(*self.algorithm)
+        if len(self.controls):
+            random = self._measure(self.machine[0], self.controls)
+            moves["control_mean"] = random.mean(0)
+            moves["control_low"] = random.min(0)
+            moves["control_high"] = random.max(0)
+        return moves
+
+    def _measure(self, before: _Array, after: _Array) -> _Array:
+        change = np.abs(after - before)
+        if self.bench.classes:
+            return change.sum(-1) / 2
+        return change[..., 0]
 
     @cached_property
     def truth(self) -> list[str]:
         """The outcomes that the task's loss likes best in every round, as the edited inputs have it."""
-        layout, names = self.bench.layout, self.bench.layout.outcomes
+        n_rounds = self.bench.n_rounds
         if not self.bench.classes:
-            return [""] * self.bench.n_rounds
-        sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(
-            -1, 1, self.bench.n_rounds, -1
-        )
-        losses = self.bench.task.data.losses(
-            layout.prediction(sure), self.episodes, slice(0, self.bench.n_rounds)
-        )
-        best = losses[:, 0] <= losses[:, 0].min(0).values + 1e-9
-        return [
-            " or ".join(n for n, b in zip(names, best[:, t], strict=True) if b)
-            for t in range(best.shape[1])
-        ]
+            return [""] * n_rounds
+        layout = self.bench.layout
+        certain = torch.eye(len(layout.outcomes), dtype=torch.float64)[:, None, None]
+        prediction = layout.prediction(certain.expand(-1, 1, n_rounds, -1))
+        data = self.bench.task.data
+        losses = data.losses(prediction, self.episodes, slice(0, n_rounds))[:, 0]
+        is_best = losses <= losses.min(0).values + 1e-9
+        return [" or ".join(compress(layout.outcomes, column)) for column in is_best.T]
 
     def frame(self) -> pd.DataFrame:
-        """A row for every round and outcome: what is drawn, as data."""
-        n, names = self.bench.n_rounds, self.bench.layout.outcomes
-        columns: dict[str, Any] = {
-            "round": np.repeat(np.arange(n), len(names)),
-            "outcome": list(names) * n,
-        }
-        columns |= {"truth": np.repeat(self.truth, len(names))}
-        for name, pair in (("model", self.machine), ("algorithm", self.algorithm)):
-            columns |= {f"{name}_before": pair[0].ravel(), f"{name}_after": pair[1].ravel()}
+        """Return what is drawn as data, a row for every round and outcome."""
+        names = self.bench.layout.outcomes
+        n_outcomes = len(names)
+        rounds = np.arange(self.bench.n_rounds)
+        columns: dict[str, Any] = {}
+        columns["round"] = np.repeat(rounds, n_outcomes)
+        columns["outcome"] = list(names) * len(rounds)
+        columns["truth"] = np.repeat(self.truth, n_outcomes)
+        for name, sides in (("model", self.machine), ("algorithm", self.algorithm)):
+            before, after = sides
+            columns[f"{name}_before"] = before.ravel()
+            columns[f"{name}_after"] = after.ravel()
         if len(self.controls):
-            columns |= {
-                "control_low": self.controls.min(0).ravel(),
-                "control_high": self.controls.max(0).ravel(),
-            }
-        columns |= {f"moved_{k}": np.repeat(v, len(names)) for k, v in self.differences().items()}
+            columns["control_low"] = self.controls.min(0).ravel()
+            columns["control_high"] = self.controls.max(0).ravel()
+        for name, moves in self.differences().items():
+            columns[f"moved_{name}"] = np.repeat(moves, n_outcomes)
         return pd.DataFrame(columns)
 
 
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
-    """Run the edits of a view; where ``whole``, also those inside the machine, which a reference lacks."""
-    n, most = bench.n_rounds, len(bench.episodes)
-    require(
-        view.episode < most,
-        f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}",
-    )
-    require(
-        view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}"
-    )
-    before, episodes = bench.alone(view.episode), bench.episodes
+    """Run the edits of a view and return what changed.
+
+    Args:
+        bench: the machine and its episodes.
+        view: the edits, and what is looked at.
+        whole: whether edits inside the machine act; a reference machine gets those of inputs and state alone.
+    """
+    _require_shown(bench, view)
+    episodes = bench.episodes
     for edit in view.edits:
         episodes = edit.inputs(bench, episodes)
     episodes = episodes.select([view.episode])
-    inside = [edit for edit in view.edits if whole or edit.kind in ("input", "move")]
-    writes = [written for edit in inside if (written := edit.written(bench)) is not None]
-    fed = bench.model.prepare(bench.layout.encode(episodes))
-    changed = _changed(bench, before, fed.tensors())
+    writes = _make_writes(bench, view, whole)
     hooks: dict[int, list[Any]] = defaultdict(list)
-    sizes: dict[tuple[int, int], float] = {}  # how far each write moves an activation
-    for i, one in enumerate(writes):
-        for t in one.values:
-
-            def put(own: Tensor, i: int = i, one: Written = one, t: int = t) -> Tensor:
-                new = one.new(own, t)
-                sizes[i, t] = float(torch.nan_to_num((new - own).double(), 0.0, 0.0, 0.0).norm())
-                return new
-
-            hooks[t].append((one.site.hook, partial(_act, bench, one.site, put)))
-    read, latent = before.latents[:, :-1].clone(), resolve("latent", bench.model, bench.layout)
-    for t in {*changed, *hooks}:  # rounds that run again, and what they read
-
-        def keep(activation: Tensor, hook: object, t: int = t) -> None:
-            read[:, t] = activation[:1]
-
-        hooks[t].append((latent.hook, keep))
-    after, controls = before, np.zeros((0, n, 1))
+    for write_hook in writes:
+        hooks[write_hook.round].append((write_hook.written.site.hook, write_hook))
+    before = bench.alone(view.episode)
+    fed = bench.model.prepare(bench.layout.encode(episodes))
+    changed = _find_changed_rounds(bench, before.fed.tensors(), fed.tensors())
+    latent = resolve("latent", bench.model, bench.layout)
+    read = before.latents[:, :-1].clone()
+    for t in {*changed, *hooks}:
+        hooks[t].append((latent.hook, partial(_keep, read, t)))
+    after = before
+    controls = np.zeros((0, bench.n_rounds, 1))
     if hooks:
-        first, was = min(hooks), before.fed.tensors()
-        parts = {
-            name: torch.cat([was[name][:, :first], x[:, first:]], 1)
-            for name, x in fed.tensors().items()
-        }
-        clean = replace(
-            before, fed=replace(fed, **parts)
-        )  # a run of the edited rounds takes its first rounds from it
-        after = rollout(
-            bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean
-        )
-        for t in set(range(n)) - set(hooks):
-            read[:, t] = (before if view.hold else after).latents[:, t]
-        apart = (after.latents - before.latents)[0].double().flatten(1).norm(dim=-1)
-        moves = [(t, latent, float(apart[t : t + 2].max())) for t in changed]
-        controls = _controls(
-            bench, view, before, [*moves, *((t, writes[i].site, x) for (i, t), x in sizes.items())]
-        )
-    values, followed = _follow(bench, view, episodes)
-    alone = {key: value[[view.episode]] for key, value in bench.values.items()}
-    told = [
-        bench.layout.distribution(run.predictions)[0].double().numpy(force=True)
-        for run in (before, after)
-    ]
-    asked = [np.asarray(bench.algorithm.distribution(of)[0]) for of in (alone, values)]
-    sides = (told[0], told[1]), (asked[0], asked[1])
+        inputs = _splice(before.fed.tensors(), fed.tensors(), min(hooks))
+        clean = replace(before, fed=replace(fed, **inputs))
+        propagate = not view.hold
+        after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+        carried = before if view.hold else after
+        for t in set(range(bench.n_rounds)) - set(hooks):
+            read[:, t] = carried.latents[:, t]
+        change = (after.latents - before.latents)[0].double()
+        distance = change.flatten(1).norm(dim=-1)
+        moves = [(t, latent, float(distance[t : t + 2].max())) for t in changed]
+        moves += [(hook.round, hook.written.site, hook.size) for hook in writes]
+        controls = _run_controls(bench, view, moves)
+    values_before = bench.select_values([view.episode])
+    values_after, followed = _follow(bench, view, episodes)
+    distribution = bench.algorithm.distribution
+    algorithm_before = np.asarray(distribution(values_before)[0])
+    algorithm_after = np.asarray(distribution(values_after)[0])
+    machine_before = _predict(bench, before)[0]
+    machine_after = _predict(bench, after)[0]
     return Answer(
-        bench, view, episodes, before, after, read, hooks, controls, followed, alone, values, *sides
+        bench=bench,
+        view=view,
+        episodes=episodes,
+        before=before,
+        after=after,
+        read=read,
+        hooks=hooks,
+        controls=controls,
+        followed=followed,
+        values_before=values_before,
+        values_after=values_after,
+        machine=(machine_before, machine_after),
+        algorithm=(algorithm_before, algorithm_after),
     )
 
 
-def _act(
-    bench: Bench, site: Site, change: Callable[[Tensor], Tensor], activation: Tensor, hook: object
-) -> Tensor:
-    """As a hook: change what stands at a site."""
-    return write(activation, site, bench.layout, change(site.read(activation, bench.layout)))
+def _require_shown(bench: Bench, view: View) -> None:
+    """Refuse a view of an episode or a round that does not exist."""
+    n_episodes = len(bench.episodes)
+    require(
+        view.episode < n_episodes,
+        f"episode {view.episode} does not exist: there are episodes 0 to {n_episodes - 1}",
+    )
+    last = bench.n_rounds - 1
+    require(
+        view.round <= last,
+        f"round {view.round} is out of range: the episodes have rounds 0 to {last}",
+    )
 
 
-def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[int]:
-    """The rounds whose inputs differ from those of the run; a choice that the machine makes itself is none."""
+def _predict(bench: Bench, run: Rollout) -> _Array:
+    """Return the outcomes' probabilities or means in a run, ``[episode, round, outcome]``."""
+    distribution = bench.layout.distribution(run.predictions)
+    return distribution.double().numpy(force=True)
+
+
+@dataclass
+class _WriteHook:
+    """A hook that writes what an edit says in one round; ``size`` is how far that moved what was there."""
+
+    written: Written
+    round: int
+    layout: Any
+    size: float = 0.0
+
+    def __call__(self, activation: Tensor, hook: object) -> Tensor:
+        site = self.written.site
+        before = site.read(activation, self.layout)
+        after = self.written.new(before, self.round)
+        change = torch.nan_to_num((after - before).double(), 0.0, 0.0, 0.0)
+        self.size = float(change.norm())
+        return write(activation, site, self.layout, after)
+
+
+def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
+    """Make a hook for every edit inside the machine and round in which it acts."""
+    writes: list[_WriteHook] = []
+    for edit in view.edits:
+        written = edit.written(bench) if whole or edit.kind == "move" else None
+        if written is not None:
+            writes += [_WriteHook(written, t, bench.layout) for t in written.values]
+    return writes
+
+
+def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
+    """As a hook: keep what round ``t`` reads."""
+    read[:, t] = activation[:1]
+
+
+def _find_changed_rounds(
+    bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> list[int]:
+    """Return the rounds whose inputs differ; a choice that the machine makes itself is no input."""
     choice = bench.layout.choice_position
-    differ = torch.zeros(bench.n_rounds, dtype=torch.bool)
-    for name, tensor in fed.items():
-        apart = (tensor != before.fed.tensors()[name])[0].reshape(bench.n_rounds, -1)
+    is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
+    for name, tensor in after.items():
+        differs = (tensor != before[name])[0].reshape(bench.n_rounds, -1)
         if name == "tokens" and choice is not None:
-            apart[:, choice] = False
-        differ |= apart.any(-1).cpu()
-    return [int(t) for t in differ.nonzero()]
+            differs[:, choice] = False
+        is_changed |= differs.any(-1).cpu()
+    return [int(t) for t in is_changed.nonzero()]
 
 
-def _controls(
-    bench: Bench, view: View, before: Rollout, moves: list[tuple[int, Site, float]]
-) -> _Array:
-    """Predictions under random changes of equal size, ``[control, round, outcome]``: by round, site and size."""
-    draw = torch.Generator().manual_seed(view.seed)
+def _splice(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
+) -> dict[str, Tensor]:
+    """Join the inputs of the rounds before ``first`` with the edited ones of the others."""
+    joined = {}
+    for name, tensor in after.items():
+        parts = [before[name][:, :first], tensor[:, first:]]
+        joined[name] = torch.cat(parts, 1)
+    return joined
+
+
+def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
+    """Return predictions under random changes of equal size, ``[control, round, outcome]``."""
+    generator = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for t, site, size in moves:
-
-        def move(own: Tensor, site: Site = site, size: float = size) -> Tensor:
-            noise = torch.randn(own.shape, generator=draw, dtype=torch.float64).to(
-                own.device
-            ) * _free(bench, site, own)
-            long = noise.flatten(1).norm(dim=1).clamp_min(1e-30).reshape(-1, *[1] * (own.ndim - 1))
-            return own + (noise / long * size).to(own)
-
-        hooks[t].append((site.hook, partial(_act, bench, site, move)))
-    episodes, clean = (
-        bench.episodes.select([view.episode] * _N_CONTROLS),
-        before.select([0] * _N_CONTROLS),
-    )
-    run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
-    return bench.layout.distribution(run.predictions).double().numpy(force=True)
+        hooks[t].append((site.hook, partial(_move_at_random, bench, generator, site, size)))
+    episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
+    clean = bench.alone(view.episode).select([0] * _N_CONTROLS)
+    propagate = not view.hold
+    run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+    return _predict(bench, run)
 
 
-def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
-    """Which numbers at a site a random change may move: none that pads, masks, or counts how far a cache is written."""
-    if site.kind.axes == "latent":
-        held = carried_mask(bench.model)[site.index(bench.layout)[1]]
-        return held.reshape(own.shape[1:]).to(own.device, torch.float64)
-    seen = (
-        own.isfinite()
-        if "pos" in site.kind.axes.split()[:1] or not site.kind.axes
-        else own.isfinite() & (own != 0)
-    )
-    return seen.double()
+def _move_at_random(
+    bench: Bench,
+    generator: torch.Generator,
+    site: Site,
+    size: float,
+    activation: Tensor,
+    hook: object,
+) -> Tensor:
+    """As a hook: move what stands at a site by ``size`` in a random direction."""
+    before = site.read(activation, bench.layout)
+    noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
+    noise = noise.to(before.device) * _find_free(bench, site, before)
+    length = torch.linalg.vector_norm(noise, dim=tuple(range(1, before.ndim)), keepdim=True)
+    after = before + (noise / length.clamp_min(1e-30) * size).to(before)
+    return write(activation, site, bench.layout, after)
+
+
+def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
+    """Return 1 for each number at a site that a random change may move; padding, masks and counters are 0."""
+    axes = site.kind.axes
+    if axes == "latent":
+        rows = site.index(bench.layout)[1]
+        mask = carried_mask(bench.model)[rows].reshape(values.shape[1:])
+        return mask.to(values.device, torch.float64)
+    is_free = values.isfinite()
+    if axes and not axes.startswith("pos"):
+        is_free &= values != 0
+    return is_free.double()
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and how many these are."""
-    algorithm, acts = bench.algorithm, defaultdict(list)
-    state_of, followed = {k: bench.values[k][[view.episode]] for k in algorithm.state}, 0
-    for edit in view.edits:
-        if edit.kind == "input":
-            followed += 1
-        elif (
-            edit.kind == "move"
-            or edit.on_state(bench, {k: v[:, 0] for k, v in state_of.items()}, 0) is not None
-        ):
-            followed += 1
-            for t in edit.rounds(bench):
-                acts[t].append(edit)
-    if not (acts or view.hold):
-        return algorithm.run(episodes), followed
-    state, inputs = algorithm.carried(episodes)
-    now, steps = {key: value[:, 0] for key, value in state.items()}, []
+    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and their number."""
+    first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
+    on_state = [edit for edit in view.edits if edit.on_state(bench, first, 0) is not None]
+    n_inputs = sum(edit.kind == "input" for edit in view.edits)
+    followed = n_inputs + len(on_state)
+    if on_state or view.hold:
+        return _step(bench, view, episodes, on_state), followed
+    return bench.algorithm.run(episodes), followed
+
+
+def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Mapping[str, _Array]:
+    """Step the algorithm through the episode while ``edits`` change its state."""
+    states = bench.select_values([view.episode])
+    start, inputs = bench.algorithm.carried(episodes)
+    state = {key: value[:, 0] for key, value in start.items()}
+    steps = []
     for t in range(bench.n_rounds):
-        now = {key: value[:, t] for key, value in state_of.items()} if view.hold else now
-        for edit in acts[t]:
-            now = edit.on_state(bench, now, t) or now
-        with np.errstate(
-            all="ignore"
-        ):  # off the manifold an algorithm may have no answer, which is then NaN
-            now, values = algorithm.step(now, {key: value[:, t] for key, value in inputs.items()})
+        if view.hold:
+            state = {key: states[key][:, t] for key in state}
+        for edit in edits:
+            if t in edit.rounds(bench):
+                state = edit.on_state(bench, state, t) or state
+        read = {key: value[:, t] for key, value in inputs.items()}
+        with np.errstate(all="ignore"):  # a state that cannot occur may have no answer: NaN
+            state, values = bench.algorithm.step(state, read)
         steps.append(values)
-    return {
-        key: np.stack([np.asarray(step[key]) for step in steps], 1) for key in steps[0]
-    }, followed
+    return {key: np.stack([values[key] for values in steps], 1) for key in steps[0]}

@@ -11,13 +11,15 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlencode
+
+import numpy as np
 
 from interp.core import catalog
 from interp.core.machine import Machine
@@ -68,20 +70,19 @@ class Explorer:
 
     def __post_init__(self) -> None:
         if self.reference is not None:
-            tasks = [machine.layout.task for machine in (self.model, self.reference)]
-            require(
-                tasks[0] == tasks[1],
-                f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}",
-            )
+            task = self.model.layout.task
+            other = self.reference.layout.task
+            require(task == other, f"the machines are of different tasks, {task!r} and {other!r}")
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
-        """What the edits of a view do to the machine, and to the one beside it."""
+        """Return what the edits of a view do to the machine, and to the one beside it."""
         with self._lock:
-            first, second = self._benches(view.regime, view.rounds, view.seed)
-            return answer(first, view), None if second is None else answer(
-                second, view, whole=False
-            )
+            bench, reference = self._benches(view.regime, view.rounds, view.seed)
+            shown = answer(bench, view)
+            if reference is None:
+                return shown, None
+            return shown, answer(reference, view, whole=False)
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
@@ -90,37 +91,49 @@ class Explorer:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
         n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
         episodes = task.half(1).sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
-        first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
-        return first, None if self.reference is None else Bench(
-            self.reference.eval(), "", episodes, regime, seed
-        )
+        bench = Bench(self.model.eval(), self.origin, episodes, regime, seed)
+        if self.reference is None:
+            return bench, None
+        return bench, Bench(self.reference.eval(), "", episodes, regime, seed)
 
     def opening(self, view: View) -> View:
-        """A view as it is, or where it has no edit and no round a telling one, whose edit acts half-way.
+        """Return a view as it is, or where it has no edit and no round one whose edit shows, half-way.
 
-        It is the single change of an input that moves a prediction most; where none does, another episode's latents.
+        The edit is the single change of an input that moves a prediction most; where none does, another episode's
+        latents.
         """
         if view.edits or view.round:
             return view
         bench = self._benches(view.regime, view.rounds, view.seed)[0]
-        n, at = len(bench.episodes), bench.n_rounds // 2
-        edits = [
-            Edit("input", at, of.key, said)
-            for of, _, said in bench.changes
-            if not of.changes_history
-        ]
-        others = [Edit("patch", at, "latent", str((view.episode + i) % n)) for i in range(1, n)]
-        for kind in (edits[:_TRIED], others[:_TRIED]):
-            tried = [replace(view, edits=(edit,)) for edit in kind]
-            moved = {one: self.answer(one)[0].differences()["machine"] for one in tried}
-            best = max(tried, key=lambda one: float(moved[one].sum()), default=view)
-            if tried and moved[best].max() > page.VISIBLE:
-                return replace(best, round=int(moved[best].argmax()))
-        return view
+        middle = bench.n_rounds // 2
+        inputs = []
+        for corruption, _, options in bench.changes:
+            if not corruption.changes_history:
+                inputs.append(Edit("input", middle, corruption.key, options))
+        patches = []
+        for i in range(1, len(bench.episodes)):
+            source = (view.episode + i) % len(bench.episodes)
+            patches.append(Edit("patch", middle, "latent", str(source)))
+        return self._choose(view, inputs) or self._choose(view, patches) or view
+
+    def _choose(self, view: View, edits: Sequence[Edit]) -> View | None:
+        """Return the view with the edit that moves predictions most, at the round where it does; None if none does."""
+        best = view
+        largest = np.zeros(1)
+        for edit in edits[:_TRIED]:
+            tried = replace(view, edits=(edit,))
+            moves = self.answer(tried)[0].differences()["machine"]
+            if moves.sum() > largest.sum():
+                best = tried
+                largest = moves
+        if largest.max() <= page.VISIBLE:
+            return None
+        return replace(best, round=int(largest.argmax()))
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
-        """The rows of a longer part, each computed when it is asked for."""
-        rows = {"layers": page.layers, "carriers": page.carriers}[name](self.answer(view)[0])
+        """Yield the rows of a longer part, each computed when it is asked for."""
+        compute = page.layers if name == "layers" else page.carriers
+        rows = compute(self.answer(view)[0])
         while True:
             with self._lock:
                 row = next(rows, None)
@@ -129,74 +142,112 @@ class Explorer:
             yield row
 
     def page(self, view: View) -> str:
-        """The page of a view."""
-        one, other = self.answer(view)
+        """Return the page of a view."""
+        shown, reference = self.answer(view)
         with self._lock:
-            shown = page.contents(one, other)
-        usual = {"view": view, "bench": one.bench, "answer": one, "explorer": self}
-        return str(environment().get_template("explore.html.j2").render(**shown, **usual))
+            contents = page.contents(shown, reference)
+        template = environment().get_template("explore.html.j2")
+        text = template.render(
+            view=view, bench=shown.bench, answer=shown, explorer=self, **contents
+        )
+        return str(text)
 
     def part(self, name: str, view: View) -> Iterator[str]:
-        """A longer part of a page as it comes: each row when it is computed."""
+        """Yield a longer part of a page as it comes: each row when it is computed."""
         template = environment().get_template("explore_part.html.j2")
         if name == "attention":
-            one = self.answer(view)[0]
+            shown = self.answer(view)[0]
             with self._lock:
-                views = [each.html(f"attention-{i}") for i, each in enumerate(page.attention(one))]
+                attention = enumerate(page.attention(shown))
+                views = [part.html(f"attention-{i}") for i, part in attention]
             return iter([str(template.render(name=name, view=view, views=views, rows=None))])
-        told = self.rows(name, view)
-        first = next(told, None)  # what is refused is refused before a page begins
+        rows = self.rows(name, view)
+        first = list(islice(rows, 1))  # what is refused is refused before a page begins
+        return iter(template.generate(name=name, view=view, rows=chain(first, rows), views=None))
 
-        rows = chain([] if first is None else [first], told)
-        return iter(template.generate(name=name, view=view, rows=rows, views=None))
+    def added(self, query: str, parts: dict[str, str]) -> View:
+        """Add an edit to a view, as a form says it; refused where the edit is none of this machine's.
 
-    def added(self, query: str, given: dict[str, str]) -> View:
-        """A view with one edit more, as a form says it; refused where the edit is none of this machine's."""
+        Args:
+            query: of the view.
+            parts: of the edit: ``kind``, round ``at``, ``what``, ``value``, ``on`` for later rounds, too, or ``to``,
+                what a number of the decoded state becomes.
+        """
         view = View.of(query)
-        for name in given:
-            require_known("part of an edit", name, ("kind", "at", "on", "to", "what", "value"))
-        kind, at, on = given.get("kind", ""), given.get("at", ""), given.get("on", "")
-        to = given.get("to", "").strip()
-        what, value = given.get("what", "").strip(), given.get("value", "").strip() or to or "-"
+        for name in parts:
+            require_known("part of an edit", name, _EDIT_PARTS)
+        kind, at, later, target, what, value = (parts.get(name, "").strip() for name in _EDIT_PARTS)
+        value = value or target or "-"
         if kind == "input":
             what, _, options = what.partition(" ")
-            value = f"{options}{value}" if options.endswith("=") else options or "-"
-        edit = Edit.parse(f"{kind} {at}{'-' if on and kind != 'input' else ''} {what} {value}")
-        others = view.edits
-        if to:  # a number of the decoded state becomes so much: its only move in that round
-            named = [(one.kind, one.round, one.on, one.what) for one in (*others, edit)]
-            others = tuple(
-                one for one, name in zip(others, named, strict=False) if name != named[-1]
-            )
-            now = self.answer(replace(view, edits=others))[0]
-            key, _ = edit.moved(now.bench)
-            held = now.decoded[1][key][
-                (edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))
-            ]
-            edit = replace(edit, value=f"{float(edit.value) - float(held):.6g}")
-        changed = replace(
-            view, edits=(*others, edit) if not to or abs(float(edit.value)) >= 1e-6 else others
-        )
+            value = options + value if options.endswith("=") else options or "-"
+        dash = "-" if later and kind != "input" else ""
+        edit = Edit.parse(f"{kind} {at}{dash} {what} {value}")
+        changed = replace(view, edits=(*view.edits, edit))
+        if target:
+            changed = self._set_number(view, edit)
         self.answer(changed)
         return changed
+
+    def _set_number(self, view: View, edit: Edit) -> View:
+        """Replace a move of a number by the one that makes the number what ``edit`` says, if any is needed."""
+        others = tuple(other for other in view.edits if replace(other, value=edit.value) != edit)
+        unset = replace(view, edits=others)
+        now = self.answer(unset)[0]
+        key, _ = edit.moved(now.bench)
+        index = tuple(int(number) for number in edit.what.split(".")[1:])
+        values = now.decoded[1][key][edit.rounds(now.bench).start]
+        difference = float(edit.value) - float(values[index])
+        if abs(difference) < 1e-6:
+            return unset
+        return replace(view, edits=(*others, replace(edit, value=f"{difference:.6g}")))
+
+
+_EDIT_PARTS = ("kind", "at", "on", "to", "what", "value")
 
 
 @cache
 def _assets() -> dict[str, tuple[str, str]]:
-    own = {
-        name: (TEMPLATES / name).read_text("utf-8")
-        for name in ("explore.css", "explore.js", "attention.js")
-    }
-    return {
-        "style.css": (f"{stylesheet()}\n{own['explore.css']}", "text/css"),
-        "explore.js": (own["explore.js"], "text/javascript"),
-        "attention.js": (own["attention.js"], "text/javascript"),
+    """Return what a page loads: name -> (text, media type)."""
+    css = (TEMPLATES / "explore.css").read_text("utf-8")
+    assets = {
+        "style.css": (f"{stylesheet()}\n{css}", "text/css"),
         "circuitsvis.js": (library_script(), "text/javascript"),
     }
+    for name in ("explore.js", "attention.js"):
+        assets[name] = (TEMPLATES / name).read_text("utf-8"), "text/javascript"
+    return assets
+
+
+_KEPT = {"data.csv": "text/csv", "figure.svg": "image/svg+xml", "view.py": "text/x-python"}
+"""Files of a view that can be kept -> their media types."""
+
+
+def _write_kept(explorer: Explorer, name: str, view: View) -> str:
+    """Return the text of a file of a view."""
+    shown, reference = explorer.answer(view)
+    if name == "data.csv":
+        return csv(shown.frame())
+    if name == "view.py":
+        return script(shown.bench, view)
+    with house_style():
+        return svg(page.figure(shown, reference))
+
+
+def _look(query: str, parts: dict[str, str]) -> View:
+    """Return the view of a query with what a form says of it; an empty field says the usual."""
+    now = View.of(query)
+    asked = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
+    require(not asked.edits, "an edit is added by its own form")
+    changed = {name: getattr(asked, name) for name in parts}
+    changed["hold"] = asked.hold
+    if (asked.rounds, asked.regime) != (now.rounds, now.regime):
+        changed["round"] = 0
+    return replace(now, **changed)
 
 
 def _app(explorer: Explorer, token: str) -> Any:
-    """The server of an explorer, as an ASGI application; every address of it begins with the token."""
+    """Return the server of an explorer, an ASGI application; every address of it begins with the token."""
     with theirs(_MISSING, of=ImportError):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
@@ -205,101 +256,98 @@ def _app(explorer: Explorer, token: str) -> Any:
         from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
         from starlette.routing import Route
 
-    def refused(why: str, status: int, query: str = "") -> Response:
-        shown = {"why": why, "query": query, "command": explorer.command}
-        text = environment().get_template("explore_refused.html.j2").render(**shown)
+    def refuse(why: str, status: int, query: str = "") -> Response:
+        template = environment().get_template("explore_refused.html.j2")
+        text = template.render(why=why, query=query, command=explorer.command)
         return HTMLResponse(text, status, headers=_HEADERS)
 
-    def guarded(give: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def respond(request: Request) -> Response:
-            query = str(request.url.query)
-            if not hmac.compare_digest(str(request.path_params["token"]).encode(), token.encode()):
-                return refused(
-                    "this address has no token, or that of another run", 403, query[:LONGEST]
-                )
-            names = [name for name, _ in request.query_params.multi_items() if name != "edit"]
-            require(
-                len(names) == len({*names}),
-                f"an address says each part once, got two of {', '.join(names)}",
-            )
-            return give(request)
+    def guard(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def respond_to_token(request: Request) -> Response:
+            given = str(request.path_params["token"])
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                why = "this address has no token, or that of another run"
+                return refuse(why, 403, request.url.query[:LONGEST])
+            pairs = request.query_params.multi_items()
+            names = [name for name, _ in pairs if name != "edit"]
+            if len(names) > len(set(names)):
+                listed = ", ".join(names)
+                raise InputError(f"an address says each part once, got two of {listed}")
+            return respond(request)
 
-        return respond
+        return respond_to_token
 
-    def given(kind: str, text: str, **headers: str) -> Response:
+    def respond(kind: str, text: str, **headers: str) -> Response:
         return Response(text, media_type=kind, headers={**_HEADERS, **headers})
 
-    def part(request: Request) -> Response:
-        name = str(request.path_params["name"])
-        require_known("part of a page", name, ("attention", "layers", "carriers"))
-        return StreamingResponse(
-            explorer.part(name, View.of(str(request.url.query))),
-            media_type="text/html",
-            headers=_HEADERS,
-        )
-
-    def add(request: Request) -> Response:
-        asked = dict(request.query_params)
-        view = explorer.added(asked.pop("view", ""), asked)
+    def redirect(view: View) -> Response:
         return RedirectResponse(f"./?{view.query()}", 303, headers=_HEADERS)
 
+    def get_view(request: Request) -> View:
+        return View.of(request.url.query)
+
+    def get_page(request: Request) -> Response:
+        return respond("text/html", explorer.page(get_view(request)))
+
+    def get_part(request: Request) -> Response:
+        name = request.path_params["name"]
+        require_known("part of a page", name, ("attention", "layers", "carriers"))
+        rows = explorer.part(name, get_view(request))
+        return StreamingResponse(rows, media_type="text/html", headers=_HEADERS)
+
+    def add(request: Request) -> Response:
+        parts = dict(request.query_params)
+        query = parts.pop("view", "")
+        return redirect(explorer.added(query, parts))
+
     def look(request: Request) -> Response:
-        said = dict(request.query_params)
-        now = View.of(said.pop("view", ""))
-        asked = View.of(urlencode([(name, text) for name, text in said.items() if text]))
-        require(not asked.edits, "an edit is added by its own form")
-        changed = {name: getattr(asked, name) for name in said} | {"hold": asked.hold}
-        if (asked.rounds, asked.regime) != (now.rounds, now.regime):
-            changed["round"] = 0
-        return RedirectResponse(f"./?{now.query(**changed)}", 303, headers=_HEADERS)
+        parts = dict(request.query_params)
+        query = parts.pop("view", "")
+        return redirect(_look(query, parts))
 
-    def kept(request: Request) -> Response:
-        view, name = View.of(str(request.url.query)), str(request.path_params["file"])
-        (one, other), files = explorer.answer(view), ("data.csv", "figure.svg", "view.py")
-        require_known("file of a view", name, files)
-        if name == "figure.svg":
-            with house_style():
-                text = svg(page.figure(one, other))
-        else:
-            text = csv(one.frame()) if name == "data.csv" else script(one.bench, view)
-        kind = dict(zip(files, ("text/csv", "image/svg+xml", "text/x-python"), strict=True))[name]
-        return given(kind, text, **{"Content-Disposition": f'attachment; filename="{name}"'})
+    def get_kept(request: Request) -> Response:
+        name = request.path_params["file"]
+        require_known("file of a view", name, _KEPT)
+        text = _write_kept(explorer, name, get_view(request))
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return respond(_KEPT[name], text, **headers)
 
-    def asset(request: Request) -> Response:
-        name = str(request.path_params["file"])
+    def get_asset(request: Request) -> Response:
+        name = request.path_params["file"]
         require_known("asset", name, _assets())
         text, kind = _assets()[name]
-        return given(kind, text, **{"Cache-Control": "private, max-age=3600"})
+        return respond(kind, text, **{"Cache-Control": "private, max-age=3600"})
+
+    def get_stopped(request: Request) -> Response:
+        return refuse(_STOPPED, 200)
 
     routes = {
-        "/": lambda request: given("text/html", explorer.page(View.of(str(request.url.query)))),
+        "/": get_page,
         "/add": add,
         "/look": look,
-        "/part/{name}": part,
-        "/stopped": lambda _: refused(_STOPPED, 200),
-        "/keep/{file}": kept,
-        "/asset/{file}": asset,
+        "/part/{name}": get_part,
+        "/stopped": get_stopped,
+        "/keep/{file}": get_kept,
+        "/asset/{file}": get_asset,
     }
-    hosts = Middleware(
-        TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False
-    )
 
     def refuse_page(request: Any, error: Exception) -> Any:
-        return refused("there is no such page", 404)
+        return refuse("there is no such page", 404)
 
     def refuse_input(request: Any, error: Exception) -> Any:
-        return refused(str(error), 400)
+        return refuse(str(error), 400)
 
     def report_fault(request: Any, error: Exception) -> Any:
         kind = type(error).__name__
-        return refused(f"a fault of ours, not of the view: {kind}: {one_line(error)}", 500)
+        return refuse(f"a fault of ours, not of the view: {kind}: {one_line(error)}", 500)
 
     handlers: dict[Any, Any] = {
         404: refuse_page,
         InputError: refuse_input,
         Exception: report_fault,
     }
-    listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
+    names = ["127.0.0.1", "localhost"]
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
+    listed = [Route(f"/{{token}}{path}", guard(route)) for path, route in routes.items()]
     return Starlette(routes=listed, middleware=[hosts], exception_handlers=handlers)
 
 
@@ -323,7 +371,8 @@ class Served:
             def eof_received(self) -> bool:
                 return bool(self.cycle and not self.cycle.response_complete)
 
-        self.token, self.view = secrets.token_urlsafe(24), self.explorer.opening(self.view)
+        self.token = secrets.token_urlsafe(24)
+        self.view = self.explorer.opening(self.view)
         require(
             0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}"
         )
@@ -341,7 +390,8 @@ class Served:
             "access_log": False,
             "http": Patient,
         }
-        self._server = uvicorn.Server(uvicorn.Config(_app(self.explorer, self.token), **settings))
+        app = _app(self.explorer, self.token)
+        self._server = uvicorn.Server(uvicorn.Config(app, **settings))
 
     def __repr__(self) -> str:
         return f"{self.explorer.model.name} at {self.address}"
@@ -349,8 +399,9 @@ class Served:
     @cached_property
     def address(self) -> str:
         """Where the page is, with its token."""
+        page_address = f"http://127.0.0.1:{self.port}/{self.token}/"
         query = self.view.query()
-        return f"http://127.0.0.1:{self.port}/{self.token}/" + (f"?{query}" if query else "")
+        return f"{page_address}?{query}" if query else page_address
 
     def run(self) -> None:
         """Serve until interrupted."""
@@ -387,8 +438,12 @@ def explore(
     True
     >>> page.close()
     """
-    one = load(model) if isinstance(model, str) else model
-    other = load(reference) if isinstance(reference, str) and reference else reference or None
-    origin = f"interp.load({model!r})" if isinstance(model, str) else ""
-    command = f"interp explore {model}" if isinstance(model, str) else ""
-    return Served(Explorer(one, other, origin, command), port, View.of(view)).start()
+    origin = ""
+    command = ""
+    if isinstance(model, str):
+        origin = f"interp.load({model!r})"
+        command = f"interp explore {model}"
+        model = load(model)
+    if isinstance(reference, str):
+        reference = load(reference) if reference else None
+    return Served(Explorer(model, reference, origin, command), port, View.of(view)).start()

@@ -16,7 +16,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlencode
@@ -54,25 +54,28 @@ class Bench:
     """
 
     def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
-        self.model, self.origin, self.episodes, self.regime, self.seed = (
-            model,
-            origin,
-            episodes,
-            regime,
-            seed,
-        )
-        self.n_rounds, self.task = int(episodes.n_rounds), catalog.of(model)
-        self.algorithm, self.layout = self.task.explains(model), model.layout.fit(episodes)
-        self.classes, self.ridge = (
-            self.layout.kind == "classes",
-            0.0 if model.is_handwired else RIDGE,
-        )
-        self.n_known = -(-(_N_EXACT if model.is_handwired else _N_KNOWN) // self.n_rounds)
+        self.model = model
+        self.origin = origin
+        self.episodes = episodes
+        self.regime = regime
+        self.seed = seed
+        self.n_rounds = int(episodes.n_rounds)
+        self.task = catalog.of(model)
+        self.algorithm = self.task.explains(model)
+        self.layout = model.layout.fit(episodes)
+        self.classes = self.layout.kind == "classes"
+        self.ridge = 0.0 if model.is_handwired else RIDGE
+        n_fitted = _N_EXACT if model.is_handwired else _N_KNOWN
+        self.n_known = math.ceil(n_fitted / self.n_rounds)
 
     @cached_property
     def values(self) -> Values:
         """What the algorithm holds on every episode, ``[episode, round, ...]``."""
         return self.algorithm.run(self.episodes)
+
+    def select_values(self, episodes: list[int]) -> Values:
+        """Select the algorithm's variables of some episodes."""
+        return {key: value[episodes] for key, value in self.values.items()}
 
     @cached_property
     def run(self) -> Rollout:
@@ -87,9 +90,8 @@ class Bench:
     @cached_property
     def known(self) -> Episodes:
         """Episodes that decoders are fitted on, of the next seed."""
-        return self.task.half(0).sample_for(
-            self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime
-        )
+        sample_for = self.task.half(0).sample_for
+        return sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
     @cached_property
     def known_run(self) -> Rollout:
@@ -99,9 +101,8 @@ class Bench:
     @cached_property
     def writer(self) -> Writer:
         """Reads the algorithm's carried state in what the machine carries, and moves it; an error where none fits."""
-        return Writer.of_state(
-            self.model, self.known_run, self.algorithm, self.known, ridge=self.ridge
-        )
+        run = self.known_run
+        return Writer.of_state(self.model, run, self.algorithm, self.known, ridge=self.ridge)
 
     def numbers(self, key: str) -> list[str]:
         """The names of a variable's numbers."""
@@ -136,20 +137,17 @@ class Bench:
 
 
 def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
-    """R2 over all numbers of a variable, ``[episode, round, ...]``, each weighed by how much it varies."""
+    """Return R2 over all numbers of a variable, ``[episode, round, ...]``, each weighed by how much it varies."""
     from sklearn.metrics import r2_score  # half a second: only where it is used
 
-    rows = (
-        np.asarray(x, dtype=np.float64).reshape(x.shape[0] * x.shape[1], -1)
-        for x in (truth, decoded)
-    )
-    return float(r2_score(*rows, multioutput="variance_weighted"))
+    n_rows = truth.shape[0] * truth.shape[1]
+    true_rows = np.asarray(truth, dtype=np.float64).reshape(n_rows, -1)
+    decoded_rows = np.asarray(decoded).reshape(n_rows, -1)
+    return float(r2_score(true_rows, decoded_rows, multioutput="variance_weighted"))
 
 
 KINDS = TEXTS["explore"]["kinds"]
-_TEXT = re.compile(
-    r"(?P<kind>\w+) (?P<round>\d{1,6})(?P<on>-?) (?P<what>\S(?:.*\S)?) (?P<value>\S+)", re.ASCII
-)
+_TEXT = re.compile(r"(\w+) (\d{1,6})(-?) (\S(?:.*\S)?) (\S+)", re.ASCII)
 _LONGEST = 200
 
 
@@ -163,7 +161,9 @@ class Written(NamedTuple):
     def new(self, own: Tensor, round: int) -> Tensor:
         """What stands at the site after the edit, ``[batch, *shape]``; ``own`` is what stood there."""
         value = self.values[round].to(own)
-        return own + value.reshape(own.shape[1:]) if self.added else value.expand_as(own)
+        if self.added:
+            return own + value.reshape(own.shape[1:])
+        return value.expand_as(own)
 
 
 @dataclass(frozen=True)
@@ -177,52 +177,51 @@ class Edit:
     on: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.round}{'-' if self.on else ''} {self.what} {self.value}"
+        later = "-" if self.on else ""
+        return f"{self.kind} {self.round}{later} {self.what} {self.value}"
 
     @classmethod
     def parse(cls, text: str) -> Edit:
-        """The edit that a text says."""
+        """Read an edit from its text."""
         match = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
             raise InputError(
                 f"{shown(text)} is no edit; write KIND ROUND WHAT VALUE, such as 'move 20 counts.1 2.5'"
             )
-        require_known("kind of edit", match["kind"], KINDS)
-        require(
-            match["kind"] != "input" or not match["on"],
-            "an input is changed in one round; leave out the '-'",
-        )
-        return cls(
-            match["kind"], int(match["round"]), match["what"], match["value"], bool(match["on"])
-        )
+        kind, round_text, dash, what, value = match.groups()
+        require_known("kind of edit", kind, KINDS)
+        is_input = kind == "input"
+        require(not (is_input and dash), "an input is changed in one round; leave out the '-'")
+        return cls(kind, int(round_text), what, value, on=bool(dash))
 
     def rounds(self, bench: Bench) -> range:
         """The rounds in which it acts."""
-        n = bench.n_rounds
+        last = bench.n_rounds - 1
         require(
-            self.round < n,
-            f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {n - 1}",
+            self.round <= last,
+            f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {last}",
         )
-        return range(self.round, n if self.on else self.round + 1)
+        return range(self.round, last + 1 if self.on else self.round + 1)
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
-        """The change of the inputs that it asks for, with its options."""
+        """Return the change of the inputs that it asks for, and its options."""
         record = bench.task.corruption(self.what)
-        known = dict(list(inspect.signature(record.build, eval_str=True).parameters.items())[2:])
+        parameters = inspect.signature(record.build, eval_str=True).parameters
+        known = list(parameters)[2:]  # after the episodes and the round
         options: dict[str, Any] = {}
-        for part in () if self.value == "-" else self.value.split(","):
-            name, equals, text = part.partition("=")
-            fits = bool(equals and text) and name not in options
+        parts = [] if self.value == "-" else self.value.split(",")
+        for part in parts:
+            name, _, text = part.partition("=")
             require(
-                fits,
+                bool(text) and name not in options,
                 f"{part!r} in {str(self)!r} is no option, or comes twice; write NAME=VALUE once",
             )
             require_known(f"option of {self.what!r}", name, known)
-            options[name] = fit(name, _number(text), known[name].annotation)
+            options[name] = fit(name, _parse_number(text), parameters[name].annotation)
         return record, options
 
     def inputs(self, bench: Bench, episodes: Episodes) -> Episodes:
-        """The episodes with this change of their inputs; others are as they were."""
+        """Change the episodes' inputs; an edit of another kind leaves them as they are."""
         if self.kind != "input":
             return episodes
         self.rounds(bench)
@@ -230,7 +229,7 @@ class Edit:
         return record.build(episodes, self.round, **options)[1]
 
     def written(self, bench: Bench) -> Written | None:
-        """What it writes inside the machine; None for a change of the inputs."""
+        """Return what it writes inside the machine; None for a change of the inputs."""
         if self.kind == "input":
             return None
         rounds = self.rounds(bench)
@@ -241,78 +240,78 @@ class Edit:
         site = self.site(bench)
         if self.kind == "zero":
             return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
-        run = bench.alone(self.source(bench)) if self.kind == "patch" else bench.run
-        held = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)[2][site.hook]
-        values = {t: site.read(held[:, i], bench.layout).mean(0) for i, t in enumerate(rounds)}
+        run = bench.run
+        if self.kind == "patch":
+            run = bench.alone(self.source(bench))
+        cache = replay(bench.model, run, rounds=list(rounds), names_filter=site.hook)[2]
+        values = {}
+        for i, t in enumerate(rounds):
+            values[t] = site.read(cache[site.hook][:, i], bench.layout).mean(0)
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
-        """The place that it ablates or patches."""
-        require(
-            self.kind == "patch" or self.value == "-",
-            f"{str(self)!r} takes no value; end it with '-'",
-        )
+        """Return the place that it ablates or patches."""
+        takes_value = self.kind == "patch"
+        require(takes_value or self.value == "-", f"{str(self)!r} takes no value; end it with '-'")
         return resolve(self.what, bench.model, bench.layout)
 
     def source(self, bench: Bench) -> int:
-        """The episode that a patch takes from."""
-        n, value = len(bench.episodes), _number(self.value)
-        fits = isinstance(value, int) and 0 <= value < n
-        require(fits, f"a patch takes from an episode, 0 to {n - 1}, got {self.value!r}")
-        return int(value)
+        """Return the episode that a patch takes from."""
+        last = len(bench.episodes) - 1
+        value = _parse_number(self.value)
+        if isinstance(value, int) and 0 <= value <= last:
+            return value
+        raise InputError(f"a patch takes from an episode, 0 to {last}, got {self.value!r}")
 
     def moved(self, bench: Bench) -> tuple[str, np.ndarray]:
-        """The variable that it moves, and by what: 0 but for one number."""
+        """Return the variable that it moves, and by what: 0 but for one number."""
         key, *index = self.what.split(".")
-        shapes, amount = bench.writer.shapes, _number(self.value)
-        require_known("variable that the decoder reads", key, shapes)
-        at = tuple(int(i) for i in index if i.isascii() and i.isdigit())
-        fits = len(at) == len(index) == len(shapes[key]) and all(
-            i < n for i, n in zip(at, shapes[key], strict=True)
-        )
-        told = f"{key} has the shape {shapes[key]}"
+        require_known("variable that the decoder reads", key, bench.writer.shapes)
+        shape = bench.writer.shapes[key]
+        numbers = {tuple(map(str, at)): at for at in np.ndindex(*shape)}
+        example = ".".join([key, *["0"] * len(shape)])
         require(
-            fits,
-            f"{self.what!r} names no number: {told}; write {'.'.join([key, *('0' for _ in shapes[key])])}",
+            tuple(index) in numbers,
+            f"{self.what!r} names no number: {key} has the shape {shape}; write {example}",
         )
+        amount = _parse_number(self.value)
         if isinstance(amount, str):
             raise InputError(f"the state moves by a number, got {self.value!r}")
-        change = np.zeros(shapes[key])
-        change[at] = amount
+        change = np.zeros(shape)
+        change[numbers[tuple(index)]] = amount
         return key, change
 
     def on_state(
         self, bench: Bench, state: Mapping[str, np.ndarray], round: int
     ) -> dict[str, np.ndarray] | None:
-        """What the same edit makes of the algorithm's state before a round; None where it has no counterpart."""
+        """Return the algorithm's state before a round after the same edit; None where it has no counterpart."""
         if self.kind == "move":
             key, change = self.moved(bench)
             return {**state, key: state[key] + change}
-        if self.kind != "patch":
+        if self.kind != "patch" or not self._takes_all(bench):
             return None
-        site, rows = self.site(bench), np.arange(bench.run.latents.shape[2])
-        whole = site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(
-            rows
-        )
-        return (
-            {key: bench.values[key][[self.source(bench)], round] for key in state}
-            if whole
-            else None
-        )
+        values = bench.select_values([self.source(bench)])
+        return {key: values[key][:, round] for key in state}
+
+    def _takes_all(self, bench: Bench) -> bool:
+        """Return whether a patch takes all that is carried."""
+        site = self.site(bench)
+        if site.kind.axes != "latent":
+            return False
+        rows = np.arange(bench.run.latents.shape[2])
+        return np.size(rows[site.index(bench.layout)[1]]) == len(rows)
 
 
-def _number(text: str) -> int | float | str:
-    """A finite number that a text says, else the text."""
-    for kind in (int, float) if text.isascii() and "_" not in text else ():
-        try:
-            value = kind(text)
-        except ValueError:
-            continue
-        require(
-            math.isfinite(value) and abs(value) <= 1e12, f"{text!r} is no number that an edit takes"
-        )
-        return value
-    return text
+def _parse_number(text: str) -> int | float | str:
+    """Parse a finite number; return any other text as it is."""
+    if not text.isascii() or "_" in text:
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    require(abs(value) <= 1e12, f"{text!r} is no number that an edit takes")
+    return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else value
 
 
 _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
@@ -340,58 +339,60 @@ class View:
     @classmethod
     @checked
     def of(cls, query: str) -> Self:
-        """The view that a query says; what it says twice, or what no view has, is refused."""
+        """Read a view from a query; what it says twice, or what no view has, is refused."""
         require(
             len(query) <= LONGEST, f"a query has at most {LONGEST} characters, got {len(query)}"
         )
         with theirs(f"{shown(query)} is no query of a view: {{error}}", of=ValueError):
             pairs = parse_qsl(
                 query.removeprefix("?"),
-                bool(query),
-                bool(query),
+                keep_blank_values=bool(query),
+                strict_parsing=bool(query),
                 errors="strict",
                 max_num_fields=64,
             )
-        known: dict[str, Any] = {
-            field.name: field.default for field in fields(cls) if field.name != "edits"
-        }
-        bounds = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
-        said: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
+        edits = []
         for name, text in pairs:
-            if name != "edit":
-                require_known("part of a view", name, [*known, "edit"], limit=10)
-                require(name not in said, f"a view has one {name}, got two")
-                said[name] = text
-                if not isinstance(known[name], str):
-                    whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
-                    require(whole, f"{name} is a whole number, got {shown(text)}")
-                    low, high = bounds.get(name, (0, 10**8))
-                    require(
-                        low <= int(text) <= high,
-                        f"{name} is a number from {low} to {high}, got {text}",
-                    )
-                    said[name] = type(known[name])(int(text))
-        edits = tuple(Edit.parse(text) for name, text in pairs if name == "edit")
+            if name == "edit":
+                edits.append(Edit.parse(text))
+                continue
+            require_known("part of a view", name, [*_DEFAULTS, "edit"], limit=10)
+            require(name not in parts, f"a view has one {name}, got two")
+            parts[name] = text if name == "regime" else _parse_part(name, text)
         require(
             len(edits) <= _MOST_EDITS, f"a view has at most {_MOST_EDITS} edits, got {len(edits)}"
         )
-        return cls(**said, edits=edits)
+        return cls(**parts, edits=tuple(edits))
 
     def query(self, **changes: Any) -> str:
-        """The query that says this view, or it with some parts changed; what is as usual is left out."""
+        """Return the query of this view, with some parts changed; what is as usual is left out."""
         view = replace(self, **changes)
-        said = [
-            (name, value)
-            for name, value in vars(view).items()
-            if name != "edits" and value != vars(View())[name]
-        ]
-        whole = [(name, int(value) if isinstance(value, bool) else value) for name, value in said]
-        return urlencode([*whole, *(("edit", str(edit)) for edit in view.edits)])
+        pairs = []
+        for name, usual in _DEFAULTS.items():
+            value = getattr(view, name)
+            if value != usual:
+                pairs.append((name, int(value) if name == "hold" else value))
+        pairs += [("edit", str(edit)) for edit in view.edits]
+        return urlencode(pairs)
+
+
+_DEFAULTS = {name: value for name, value in vars(View()).items() if name != "edits"}
+_BOUNDS = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
+
+
+def _parse_part(name: str, text: str) -> int | bool:
+    """Parse a part of a view that is a number, or a switch of 0 and 1."""
+    is_whole = re.fullmatch(r"-?[0-9]{1,9}", text) is not None
+    require(is_whole, f"{name} is a whole number, got {shown(text)}")
+    number = int(text)
+    low, high = _BOUNDS.get(name, (0, 10**8))
+    require(low <= number <= high, f"{name} is a number from {low} to {high}, got {text}")
+    return bool(number) if name == "hold" else number
 
 
 def script(bench: Bench, view: View) -> str:
-    """Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``, ``before`` is the plain run."""
+    """Return Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``."""
     kinds = {edit.kind for edit in view.edits}
-    return str(
-        environment().get_template("explore.py.j2").render(bench=bench, view=view, kinds=kinds)
-    )
+    template = environment().get_template("explore.py.j2")
+    return str(template.render(bench=bench, view=view, kinds=kinds))
