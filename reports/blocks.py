@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from interp.results import palette
 from interp.results.measure import UNTRAINED, VERDICTS, Control, Measure, claims, to_frame
@@ -41,7 +42,7 @@ _LINK = f"\ue000{secrets.token_hex(8)}"
 
 
 def link(text: str, target: str) -> str:
-    """Words of :class:`Prose`, or of a cell, that lead to a section, ``#section``, or to a page below the folder.
+    """Make words of :class:`Prose`, or of a cell, that lead to a section, ``#section``, or to a page below the folder.
 
     >>> Prose(f"See {link('the edges', '#edges')}.").kind
     'prose'
@@ -102,46 +103,53 @@ class Figure:
 
 
 def titled(number: str, text: str) -> str:
-    """A caption that says in its end which of the paper's figures this is.
+    """Return a caption whose end says which of the paper's figures this is.
 
     >>> titled("8, top", "Regret.")
     'Regret. (Paper, figure 8, top.)'
     """
-    return f"{text} (Paper, {'figures' if ' and ' in number else 'figure'} {number}.)"
+    noun = "figures" if " and " in number else "figure"
+    return f"{text} (Paper, {noun} {number}.)"
 
 
 def curves(
-    said: Mapping[str, Any],
+    record: Mapping[str, Any],
     frame: pd.DataFrame,
     of: str = "",
     data: pd.DataFrame | None = None,
     **words: Any,
 ) -> Figure:
-    """Named curves as a figure: what a page says of them stands in a table of a TOML file.
+    """Draw named curves as a table of a TOML file says.
 
     Args:
-        said: ``title`` and ``caption``, which hold ``words``, ``{bands}`` and ``{ends}``, how the curves end in what
+        record: ``title`` and ``caption``, which hold ``words``, ``{bands}`` and ``{ends}``, how the curves end in what
             ``ends`` names; ``paper``, the paper's figure; the rest is for
-            :func:`interp.results.figures.curves` or, with panels
-            ``by`` a column, for :func:`reports.panels.curves`.
-        of: the panel whose ends the caption tells.
+            :func:`interp.results.figures.curves` or, with panels ``by`` a column, for :func:`reports.panels.curves`.
+        frame: the curves.
+        of: the panel whose ends the caption tells; all of the frame when empty.
+        data: what a reader can download.
+        words: what stands in braces in the record's texts.
     """
     from interp.results import figures  # matplotlib is heavy
     from reports import panels
 
-    texts = {key: text for key, text in said.items() if isinstance(text, str) and key != "caption"}
-    how: dict[str, Any] = {
-        **said,
-        **{key: text.format(of=of, **words) for key, text in texts.items()},
-    }
-    title, caption, what, paper = (
-        how.pop(key, "") for key in ("title", "caption", "ends", "paper")
-    )
-    told = frame[frame[how["by"]] == of] if of else frame
-    ends = figures.ends(told, what, how.get("x", "round")) if what else ""
+    options = dict(record)
+    caption = options.pop("caption", "")
+    for key, value in options.items():
+        if isinstance(value, str):
+            options[key] = value.format(of=of, **words)
+    title = options.pop("title", "")
+    quantity = options.pop("ends", "")
+    paper = options.pop("paper", "")
+    ends = ""
+    if quantity:
+        ended = frame[frame[options["by"]] == of] if of else frame
+        ends = figures.ends(ended, quantity, options.get("x", "round"))
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
-    drawn = (panels.curves if "by" in how else figures.curves)(frame, **how)
-    return Figure(drawn, title, titled(paper, text) if paper else text, data)
+    if paper:
+        text = titled(paper, text)
+    draw = panels.curves if "by" in options else figures.curves
+    return Figure(draw(frame, **options), title, text, data)
 
 
 @dataclass(frozen=True)
@@ -175,23 +183,18 @@ class Table:
     def headers(self) -> list[tuple[str, bool]]:
         """(header, is numeric) for every column."""
         headers = []
-        for name, dtype, (_, values) in zip(
-            self.shown, self.shown.dtypes, self.shown.items(), strict=True
-        ):
-            intervals = len(values) and all(
-                isinstance(value, Interval) or value is None for value in values
-            )
-            numeric = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
-            headers.append((str(name).replace("_", " "), bool(intervals or numeric)))
+        for name, values in self.shown.items():
+            is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
+            is_interval = len(values) > 0 and all(isinstance(x, Interval | None) for x in values)
+            headers.append((str(name).replace("_", " "), is_number or is_interval))
         return headers
 
     @property
     def rows(self) -> list[list[Any]]:
         """Cells as text, or as the measure whose word is shown."""
-        specs = [self.formats.get(name) for name in self.shown.columns]
-        return [
-            list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)
-        ]
+        formats = [self.formats.get(name) for name in self.shown.columns]
+        rows = self.shown.itertuples(index=False, name=None)
+        return [list(map(cell, row, formats)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -205,115 +208,109 @@ class NotComputed:
 
 
 def joined(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame in which each estimate with its bounds is one column of intervals, named as the estimate was.
+    """Join each estimate with its bounds in one column of intervals, named as the estimate was.
 
     >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
     ['0.5 [0.4, 0.6]']
     """
     names = list(frame.columns)
-    bounds = {
-        name: (f"{name}_low", f"{name}_high")
-        for name in names
-        if {f"{name}_low", f"{name}_high"} <= set(names)
-    }
-    if {"low", "high"} <= set(names) and names.index("low") > 0:
-        bounds[names[names.index("low") - 1]] = ("low", "high")
-    bounds = {
-        name: pair for name, pair in bounds.items() if pd.api.types.is_numeric_dtype(frame[name])
-    }
-    whole = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
+    bounds: dict[str, list[str]] = {}
+    for name, following in zip(names, [*names[1:], ""], strict=True):
+        pair = ["low", "high"] if following == "low" else [f"{name}_low", f"{name}_high"]
+        if set(pair) <= set(names) and is_numeric_dtype(frame[name]):
+            bounds[name] = pair
+    intervals = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
     for name, pair in bounds.items():
-        triples = frame[[name, *pair]].astype(float).itertuples(index=False, name=None)
-        whole[name] = pd.Series(
-            [Interval(*triple) for triple in triples], dtype=object, index=frame.index
-        )
-    return whole
+        rows = frame[[name, *pair]].astype(float).to_numpy()
+        values = [Interval(*row) for row in rows.tolist()]
+        intervals[name] = pd.Series(values, dtype=object, index=frame.index)
+    return intervals
 
 
-def pivoted(frame: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:
-    """A row for each value of ``index``, a column for each of ``columns``, both in the order in which they first come.
+def pivoted(frame: pd.DataFrame, index: str | list[str], columns: str, values: str) -> pd.DataFrame:
+    """Make a row for each value of ``index`` and a column for each of ``columns``, in the order in which they come.
 
     >>> frame = pd.DataFrame({"of": ["b", "a"], "in": ["y", "x"], "value": [1.0, 2.0]})
     >>> pivoted(frame, "of", "in", "value").columns.tolist()
     ['of', 'y', 'x']
     """
-    table = frame.pivot(index=index, columns=columns, values=values)[
-        list(dict.fromkeys(frame[columns]))
-    ]
-    return table.loc[list(dict.fromkeys(frame[index]))].reset_index().rename_axis(columns=None)
+    keys = [index] if isinstance(index, str) else index
+    table = frame.pivot(index=keys, columns=columns, values=values)
+    rows = frame[keys].drop_duplicates()
+    ordered = table[list(frame[columns].unique())].reset_index().rename_axis(columns=None)
+    return rows.merge(ordered, on=keys)
 
 
 def _csv_of(frame: pd.DataFrame) -> str:
-    """A frame as CSV with six significant digits; an interval is three columns, a measure its word."""
-    columns: dict[Any, Any] = {}
-    for name in frame.columns:
-        values = list(frame[name])
+    """Write a frame as CSV with six significant digits; an interval is three columns, a measure its word."""
+    columns: dict[str, list[Any]] = {}
+    for name, values in frame.items():
         if any(isinstance(value, Interval) for value in values):
-            for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
-                columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
+            for suffix, end in (("", "estimate"), (" low", "low"), (" high", "high")):
+                columns[f"{name}{suffix}"] = [getattr(value, end, None) for value in values]
         else:
-            words = [value.verdict if isinstance(value, Measure) else value for value in values]
-            linked = (
-                f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"  # a link is its words and its target
-            )
-            columns[name] = [
-                re.sub(linked, r"[\1](\2)", one) if isinstance(one, str) else one for one in words
-            ]
+            columns[str(name)] = [_write_value(value) for value in values]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
 
 
+def _write_value(value: Any) -> Any:
+    """Return the word of a measure, the words and the target of a link, any other value as it is."""
+    if isinstance(value, Measure):
+        return value.verdict
+    if isinstance(value, str):
+        return re.sub(f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", r"[\1](\2)", value)
+    return value
+
+
 def cell(value: object, spec: str | None = None) -> str | Measure:
-    """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash.
+    """Return a value as a reader wants it: numbers by ``spec`` or :func:`number`, yes or no, a dash for none.
 
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
     """
     if isinstance(value, Measure):
         return value
-    if (
-        value is None
-        or value is pd.NA
-        or (isinstance(value, float | np.floating) and math.isnan(value))
-    ):
+    if isinstance(value, Interval):
+        return _write_interval(value, spec)
+    if isinstance(value, list | tuple):
+        return ", ".join(str(cell(item)) for item in value)
+    if pd.isna(value):  # type: ignore[call-overload]
         return "–"
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if isinstance(value, Interval):
-        return _interval(value, spec)
     if spec is not None and not isinstance(value, str):
         return _unsigned_zero(theirs(f"the format {spec!r}")(format)(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(str(cell(item)) for item in value)
     return str(value)
 
 
-def _interval(value: Interval, spec: str | None) -> str:
+def _write_interval(value: Interval, spec: str | None) -> str:
+    """Write an estimate and its bounds, with so many decimals that the width has two digits."""
     if not math.isfinite(value.estimate):
-        return cell(value.estimate)  # type: ignore[return-value]
-    whole = (value.estimate, value.low, value.high)
-    if spec is None and 0 < max(map(abs, whole)) < _SMALL:
-        return "{} [{}, {}]".format(*map(number, whole))
-    width = (
-        value.high - value.low
-    )  # so many decimals that it has two digits; three where there is none to speak of
-    decimals = (
-        int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
-    )
-    spec = spec or f".{decimals}f"
-    if not (math.isfinite(value.low) and math.isfinite(value.high)):
-        return _unsigned_zero(format(value.estimate, spec))
-    return "{} [{}, {}]".format(*(_unsigned_zero(format(x, spec)) for x in whole))
+        return str(cell(value.estimate))
+    numbers = [value.estimate, value.low, value.high]
+    if spec is None and 0 < max(map(abs, numbers)) < _SMALL:
+        return "{} [{}, {}]".format(*map(number, numbers))
+    if spec is None:
+        width = value.high - value.low
+        decimals = 3
+        if 1e-5 < width < math.inf:
+            decimals = min(max(1 - math.floor(math.log10(width)), 0), 5)
+        spec = f".{decimals}f"
+    estimate, low, high = (_unsigned_zero(format(x, spec)) for x in numbers)
+    if not math.isfinite(value.low + value.high):
+        return estimate
+    return f"{estimate} [{low}, {high}]"
 
 
 def _unsigned_zero(text: str) -> str:
-    """A formatted number with a minus sign of its own length, and none before a zero."""
+    """Write a minus sign of its own length, and none before a zero."""
     return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
 def number(value: float | np.number[Any]) -> str:
-    """Four significant digits; thousands separated; powers of ten for the very small and very large.
+    """Write four significant digits; thousands separated; powers of ten for the very small and very large.
 
     >>> [number(x) for x in (0.0, 12, 123456, 0.78912, -3.2e-13, 25.0)]
     ['0', '12', '123,456', '0.7891', '−3.2e−13', '25']
@@ -321,12 +318,15 @@ def number(value: float | np.number[Any]) -> str:
     if isinstance(value, int | np.integer):
         return f"{int(value):,}".replace("-", "−")
     value = float(value)
+    size = abs(value)
     if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        text = f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        text = "∞" if value > 0 else "-∞"
+    elif value == 0 or 1e-3 <= size < 1e4:
+        text = f"{value:,.4g}"
+    elif 1e4 <= size < 1e6:
+        text = f"{value:,.0f}"
     else:
-        text = f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+        text = re.sub(r"e\+?(-?)0?", r"e\1", f"{value:.1e}")
     return text.replace("-", "−")
 
 
@@ -334,21 +334,22 @@ _PLAIN = "no claim rests on it"  # why the word of a number that is only shown i
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """A number between 0 and 1 that decides nothing, as a row of :class:`Measures`; NaN controls are not drawn."""
-    beside = {key: Control(value) for key, value in (controls or {}).items()}
-    return Measure(name, name, number, controls=beside, lacking=_PLAIN)
+    """Make a row of :class:`Measures` of a number from 0 to 1 that decides nothing; NaN controls are not drawn."""
+    drawn = {key: Control(value) for key, value in (controls or {}).items()}
+    return Measure(name, name, number, controls=drawn, lacking=_PLAIN)
 
 
 def colour(measure: Measure) -> str:
-    """What a word looks like: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
-    return {"yes": "pass", "no": "fail" if measure.by_design else "neutral"}.get(
-        measure.verdict, "neutral"
-    )
+    """Return how a word looks: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
+    if measure.verdict == "yes":
+        return "pass"
+    is_failure = measure.verdict == "no" and measure.by_design
+    return "fail" if is_failure else "neutral"
 
 
 def counts(measures: Sequence[Measure]) -> str:
-    """How many claims have each word, such as "3 yes, 1 undecided"."""
-    words = [one.verdict for one in measures]
+    """Count the claims with each word, such as "3 yes, 1 undecided"."""
+    words = [measure.verdict for measure in measures]
     return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
 
 
@@ -369,73 +370,86 @@ class Measures:
     @property
     def judged(self) -> bool:
         """Whether any row has a word."""
-        return any(one.lacking != _PLAIN for one in self.measures)
+        return any(measure.lacking != _PLAIN for measure in self.measures)
 
     @property
     def kinds(self) -> set[str]:
         """What is drawn in any row, for the legend."""
-        return {
-            word for one in self.measures for kind, _, _ in self.marks(one) for word in kind.split()
-        }
+        kinds: set[str] = set()
+        for measure in self.measures:
+            for kind, _, _ in self.marks(measure):
+                kinds.update(kind.split())
+        return kinds
 
     @cached_property
     def table(self) -> Table:
         """The columns of :meth:`Measure.row`, without those that are empty in every row."""
-        frame = to_frame(self.measures).assign(verdict=pd.Series(list(self.measures), dtype=object))
+        frame = to_frame(self.measures)
+        frame["verdict"] = pd.Series(list(self.measures), dtype=object)
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
-        empty = [
-            name for name in frame if all(value == "" or value != value for value in frame[name])
-        ]
-        return Table(
-            frame.drop(columns=empty), f"The numbers: {counts(self.measures)}", collapsed=True
-        )
+        is_empty = frame.isna() | frame.eq("")
+        caption = f"The numbers: {counts(self.measures)}"
+        return Table(frame.loc[:, ~is_empty.all()], caption, collapsed=True)
 
     @checked
-    def marks(self, of: Measure) -> list[tuple[str, float, float]]:
-        """(kind, where it begins, how wide it is), in percent of the scale; what lies beyond it stands at its end."""
-        number, ends = of.number, [_percent(x) for x in (of.number.low, of.number.high)]
-        if math.isnan(number.estimate) or not of.is_share:
+    def marks(self, measure: Measure) -> list[tuple[str, float, float]]:
+        """List what is drawn in a row: a kind, where it begins and how wide it is, in percent of the scale.
+
+        What lies beyond the scale stands at its end, and its kind says "beyond".
+        """
+        number = measure.number
+        if math.isnan(number.estimate) or not measure.is_share:
             return []
-        marks = [] if any(map(math.isnan, ends)) else [("span", ends[0], ends[1] - ends[0])]
-        if not math.isnan(of.threshold):
-            marks.append(("from" if of.side == "above" else "to", _percent(of.threshold), 0.0))
-        points = [
-            ("untrained" if name == UNTRAINED else "control", value)
-            for name, value in self.controls(of).items()
-        ]
-        for kind, value in (*points, ("dot", number.estimate)):
-            marks.append((kind + " beyond" * (not 0 <= value <= 1), _percent(value), 0.0))
+        marks = []
+        low, high = _percent(number.low), _percent(number.high)
+        if not math.isnan(low + high):
+            marks.append(("span", low, high - low))
+        if not math.isnan(measure.threshold):
+            kind = "from" if measure.side == "above" else "to"
+            marks.append((kind, _percent(measure.threshold), 0.0))
+        points = []
+        for name, value in self.controls(measure).items():
+            points.append(("untrained" if name == UNTRAINED else "control", value))
+        for kind, value in [*points, ("dot", number.estimate)]:
+            shown = kind if 0 <= value <= 1 else f"{kind} beyond"
+            marks.append((shown, _percent(value), 0.0))
         return marks
 
     @checked
-    def controls(self, of: Measure) -> dict[str, float]:
-        """The controls that are drawn: an untrained copy, and the strongest of the others."""
-        others = replace(
-            of, controls={name: one for name, one in of.controls.items() if name != UNTRAINED}
-        )
-        drawn = [name for name in (UNTRAINED, others.strongest) if name in of.controls]
-        return {
-            name: of.controls[name].number
-            for name in drawn
-            if not math.isnan(of.controls[name].number)
-        }
+    def controls(self, measure: Measure) -> dict[str, float]:
+        """Return the controls that are drawn: an untrained copy, and the strongest of the others."""
+        numbers = {name: control.number for name, control in measure.controls.items()}
+        others = dict(measure.controls)
+        others.pop(UNTRAINED, None)
+        strongest = replace(measure, controls=others).strongest
+        drawn = [name for name in (UNTRAINED, strongest) if name in numbers]
+        return {name: numbers[name] for name in drawn if not math.isnan(numbers[name])}
 
     @checked
-    def said(self, of: Measure) -> str:
-        """A row as it is read out, or printed where nothing can be drawn."""
-        if math.isnan(of.number.estimate):
-            return of.reason
-        least = "more than 0" if 0 < of.threshold < 1e-6 else f"at least {number(of.threshold)}"
-        held = least if of.side == "above" else f"at most {number(of.threshold)}"
-        parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
-        return "; ".join(
-            [*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())]
-        )
+    def said(self, measure: Measure) -> str:
+        """Return a row as it is read out, or printed where nothing can be drawn."""
+        if math.isnan(measure.number.estimate):
+            return measure.reason
+        parts = [f"{cell(measure.number)} {measure.unit}".strip()]
+        threshold = measure.threshold
+        if not math.isnan(threshold):
+            bound = f"at most {number(threshold)}"
+            if measure.side == "above":
+                bound = f"at least {number(threshold)}"
+                if 0 < threshold < 1e-6:
+                    bound = "more than 0"
+            parts.append(bound)
+        for name, value in self.controls(measure).items():
+            parts.append(f"{name}: {number(value)}")
+        return "; ".join(parts)
 
 
 def _percent(value: float) -> float:
-    return value if math.isnan(value) else round(100 * min(max(value, 0.0), 1.0), 2)
+    """Return a place on the scale in percent; NaN stays."""
+    if math.isnan(value):
+        return value
+    return round(100 * min(max(value, 0.0), 1.0), 2)
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -446,17 +460,16 @@ TEXTS = read_tables(Path(__file__).with_name("texts.toml"))
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
-    digests = (
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
-    )
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    """Return the policy of a page: no request, inline styles, which SVG needs, and scripts by their hash."""
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    allowed = " ".join(hashes) or "'none'"
     rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
     return f"default-src 'none'; script-src {allowed}; {rest}"
 
 
 def stylesheet() -> str:
-    """The style of every page, in light and dark."""
+    """Return the style of every page, in light and dark."""
     css = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("page.css", "attention.css"))
     light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
     return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
@@ -464,26 +477,38 @@ def stylesheet() -> str:
 
 @cache
 def environment() -> Environment:
-    """The templates, with the filters that they use."""
+    """Make the templates, with the filters that they use."""
     import jinja2
     from markupsafe import Markup, escape
 
-    def prose(text: str) -> Markup:
-        parts = re.split(f"({_LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
-        return Markup("").join(
-            linked(part) if i % 2 else worded(part) for i, part in enumerate(parts)
-        )
-
-    def worded(text: str) -> Markup:
-        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(foreign.plain(text))))
+    def mark_up(text: str) -> Markup:
+        escaped = str(escape(foreign.plain(text)))
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
         return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
 
-    def linked(text: str) -> Markup:
-        words, target = text.removeprefix(_LINK)[:-1].split("\ue001")
-        within = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
-        return (
-            Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
-        )
+    def write_link(words: str, target: str) -> Markup:
+        is_local = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
+        if not is_local:
+            return mark_up(words)
+        return Markup('<a href="{}">{}</a>').format(target, mark_up(words))
+
+    def prose(text: str) -> Markup:
+        pieces = re.split(f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", text)
+        marked = mark_up(pieces[0])
+        for i in range(1, len(pieces), 3):  # the words of a link, its target, what follows it
+            marked += write_link(pieces[i], pieces[i + 1]) + mark_up(pieces[i + 2])
+        return marked
+
+    def paragraphs(text: str) -> list[Markup]:
+        return [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
+
+    def finalize(value: Any) -> Any:
+        if isinstance(value, str) and not isinstance(value, Markup):
+            return foreign.plain(value)
+        return value
+
+    def download(frame: pd.DataFrame) -> str:
+        return "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -491,21 +516,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda shown: (
-            foreign.plain(shown)
-            if isinstance(shown, str) and not isinstance(shown, Markup)
-            else shown
-        ),
+        finalize=finalize,
     )
-    environment.filters["prose"] = prose
-    environment.filters["paragraphs"] = lambda text: [
-        prose(part) for part in re.split(r"\n\s*\n", text.strip())
-    ]
-    environment.filters["cell"] = cell
-    environment.filters["colour"] = colour
+    filters = (prose, paragraphs, cell, colour, download)
+    environment.filters |= {function.__name__: function for function in filters}
     environment.filters["short"] = lambda value: cell(value, ".3f")
-    environment.filters["download"] = lambda frame: (
-        "data:text/csv;charset=utf-8," + quote(_csv_of(frame), " ,:;/()[]")
-    )
     environment.globals["identity"] = id
     return environment

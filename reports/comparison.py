@@ -6,7 +6,7 @@ Every number was computed by :func:`circuits.compare.machines`; nothing is compu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -46,70 +46,110 @@ _MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:
-    """The report on a comparison: its measures, then a section for each part that has something to show."""
-    said, measures, task = (
-        comparison.sentence,
-        comparison.measures,
-        tasks.get(comparison.algorithm.settings["task"]),
-    )
-    shown_by = [Section(_titled(one.key)[0], []) for one in measures]
-    found: list[Any] = [
-        Measures(measures, f"{counts(measures)}.", [(one.slug, one.title) for one in shown_by])
-    ]
-    found.append(Prose(f"**Which algorithm.** {comparison.algorithm}"))
-    less = any(
-        comparison.settings[key] < getattr(Budget(), key)
-        for key in ("known", "test", "scored", "edits")
-    )
-    seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})
-    found += [Prose(seen[budget]) for budget in ["quick" if less else "full"] if budget in seen]
-    sections = [Section("What was found", found)]
-    apart, shown = _MEASURES[task.kind]
+    """Return the report on a comparison: its measures, then a section for each part that has something to show."""
+    measures = comparison.measures
+    sections = [_find(comparison)]
     for key in sorted(comparison.parts, key=lambda key: [*_TEXTS, key].index(key)):
-        (title, text), frame = _titled(key), comparison.tables.get(key, pd.DataFrame())
-        if lacking := next((one.lacking for one in measures if one.key == key), ""):
-            sections.append(Section(title, [Prose(f"Not applicable: {lacking}.")]))
-        elif len(frame):
-            blocks: list[Any] = [Prose(text.format(apart=apart))] if text else []
-            blocks += (
-                _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
-            )
-            blocks += [
-                Prose(one.note) for one in measures if one.key == key == "update" and one.note
-            ]
-            blocks += _tables(key, frame)
-            if key == "behaviour" and (failures := comparison.failures):
-                missed = pd.DataFrame(map(vars, failures)).drop(columns="n_scored")
-                for column in ("model", "reference"):
-                    missed[column] = [" ".join(f"{p:.3f}" for p in of) for of in missed[column]]
-                n = failures[0].n_scored
-                differ = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={n})"
-                blocks.append(Table(missed, differ, collapsed=True))
-            sections.append(Section(title, blocks))
+        section = _show_part(key, comparison)
+        if section is not None:
+            sections.append(section)
+    title = f"{comparison.model} against {comparison.reference or 'algorithms'}"
+    sentence = comparison.sentence
+    about = {
+        "kind": "comparison",
+        "task": comparison.settings.get("task", ""),
+        "words": counts(measures),
+        "sentence": sentence,
+    }
     hero = []
     if comparison.reference:
-        same_name = " (reference)" if comparison.reference == comparison.model else ""
-        picture = machines(comparison.model, comparison.reference + same_name, measures)
-        hero = [
-            Figure(
-                picture,
-                said,
-                "The two machines, joined by what was found of each part and its number.",
-            )
-        ]
-    of_task = comparison.settings.get("task", "")
-    about = {"kind": "comparison", "task": of_task, "words": counts(measures), "sentence": said}
-    title = comparison.model + (
-        f" against {comparison.reference}" if comparison.reference else " against algorithms"
-    )
+        reference = comparison.reference
+        if reference == comparison.model:
+            reference += " (reference)"
+        picture = machines(comparison.model, reference, measures)
+        hero = [Figure(picture, sentence, _JOINED)]
     return Report(
-        title, _LEAD, sections, comparison.settings, about=about, sentence=said, hero=hero
+        title,
+        _LEAD,
+        sections,
+        provenance=comparison.settings,
+        about=about,
+        sentence=sentence,
+        hero=hero,
     )
 
 
-def _titled(key: str) -> tuple[str, str]:
+_JOINED = "The two machines, joined by what was found of each part and its number."
+
+
+def _find(comparison: Comparison) -> Section:
+    """Return the section of the measures, the algorithm, and the resolution of such a comparison."""
+    measures = comparison.measures
+    places = []
+    for measure in measures:
+        section = Section(_get_title(measure.key), [])
+        places.append((section.slug, section.title))
+    blocks = [
+        Measures(measures, f"{counts(measures)}.", places),
+        Prose(f"**Which algorithm.** {comparison.algorithm}"),
+    ]
+    full = Budget()
+    sizes = ("known", "test", "scored", "edits")
+    is_quick = any(comparison.settings[size] < getattr(full, size) for size in sizes)
+    budget = "quick" if is_quick else "full"
+    resolutions = json.loads(_RESOLUTION.read_text("utf-8"))
+    resolution = resolutions.get(_task_of(comparison).key, {}).get(budget)
+    if resolution:
+        blocks.append(Prose(resolution))
+    return Section("What was found", blocks)
+
+
+def _task_of(comparison: Comparison) -> tasks.Task:
+    return tasks.get(comparison.algorithm.settings["task"])
+
+
+def _get_title(key: str) -> str:
+    """Return the title of a part's section."""
     known = _TEXTS.get(key, {})
-    return known.get("title", key.replace("_", " ").capitalize()), known.get("text", "")
+    return known.get("title", key.replace("_", " ").capitalize())
+
+
+def _show_part(key: str, comparison: Comparison) -> Section | None:
+    """Return the section of a part: why it does not apply, or its pictures and tables; None where it has none."""
+    measures = {measure.key: measure for measure in comparison.measures}
+    measure = measures.get(key)
+    title = _get_title(key)
+    if measure is not None and measure.lacking:
+        return Section(title, [Prose(f"Not applicable: {measure.lacking}.")])
+    frame = comparison.tables.get(key, pd.DataFrame())
+    if not len(frame):
+        return None
+    distance, predicted = _MEASURES[_task_of(comparison).kind]
+    blocks: list[Any] = []
+    if key in _TEXTS:
+        blocks.append(Prose(_TEXTS[key]["text"].format(apart=distance)))
+    if key in _PICTURES:
+        blocks += _PICTURES[key](comparison.parts[key], predicted)
+    if key == "update" and measure is not None and measure.note:
+        blocks.append(Prose(measure.note))
+    blocks += _show_tables(key, frame)
+    if key == "behaviour" and comparison.failures:
+        blocks.append(_list_failures(comparison))
+    return Section(title, blocks)
+
+
+def _list_failures(comparison: Comparison) -> Table:
+    """Tabulate the rounds in which predictions differ most."""
+    failures = comparison.failures
+    frame = pd.DataFrame([vars(failure) for failure in failures]).drop(columns="n_scored")
+    for column in ("model", "reference"):
+        frame[column] = frame[column].map(_write_probabilities)
+    episodes = f"the second episodes of each set of sets_for(..., n_scored={failures[0].n_scored})"
+    return Table(frame, f"The rounds that differ most; {episodes}", collapsed=True)
+
+
+def _write_probabilities(probabilities: Sequence[float]) -> str:
+    return " ".join(f"{probability:.3f}" for probability in probabilities)
 
 
 def write(comparison: Comparison, out: str | Path) -> Path:
@@ -117,85 +157,99 @@ def write(comparison: Comparison, out: str | Path) -> Path:
     return write_listed(page(comparison), Path(file_path(out)) / PAGE)
 
 
-def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
-    """For each quantity of a part its numbers as intervals, the lowest of many, and its table, folded."""
-    for name, rows in frame.groupby("name", sort=False) if "name" in frame else [(key, frame)]:
-        of = rows.drop(columns="name", errors="ignore").dropna(axis="columns", how="all")
-        words = [column for column in of if not pd.api.types.is_numeric_dtype(of[column])]
-        of = of.drop(columns=[column for column in words if (of[column].fillna("") == "").all()])
-        if {"number", "number_low", "number_high"} <= set(of) and key not in _PICTURES:
-            few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
-            shown = []
-            for row in numbered(of)[1].head(_MOST).to_dict("records"):
-                beside = {column: row[column] for column in _QUANTITIES if column in row}
-                shown.append(
-                    plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), beside)
-                )
-            yield Measures(shown, f"{str(name).capitalize()}.{few}")
-        yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
+def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield for each quantity of a part its numbers as intervals, the lowest of many, and its table, folded."""
+    if "name" not in frame:
+        frame = frame.assign(name=key)
+    for name, rows in frame.groupby("name", sort=False):
+        shown = rows.drop(columns="name")
+        is_empty = shown.isna() | shown.eq("")
+        shown = shown.loc[:, ~is_empty.all()]
+        title = str(name).capitalize()
+        has_intervals = {"number", "number_low", "number_high"} <= set(shown)
+        if has_intervals and key not in _PICTURES:
+            lowest = numbered(shown)[1].head(_MOST)
+            measures = [_measure_row(row) for row in lowest.to_dict("records")]
+            many = f" The lowest {_MOST} of {len(shown)}." if len(shown) > _MOST else ""
+            yield Measures(measures, f"{title}.{many}")
+        yield Table(joined(shown), f"{title}: every number", collapsed=True)
 
 
-def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[Any]:
-    found = {score.name: in_words(score.searched) for score in part.scores.values()}
-    caption = TEXTS["comparison"]["closest"].format(name=part.scores[part.closest].name)
-    families = pd.DataFrame({"family": list(found), "parameters": list(found.values())})
+def _measure_row(row: Mapping[Any, Any]) -> Measure:
+    """Return a row of a part's table as a measure, beside its controls."""
+    controls = {column: row[column] for column in _QUANTITIES if column in row}
+    return plain(row["name"], Interval(row["estimate"], row["low"], row["high"]), controls)
+
+
+def _draw_algorithm(part: AlgorithmPart, predicted: str) -> list[Any]:
+    closest = part.scores[part.closest].name
+    caption = TEXTS["comparison"]["closest"].format(name=closest)
+    rows = []
+    for score in part.scores.values():
+        rows.append({"family": score.name, "parameters": in_words(score.searched)})
     return [
         Figure(part.plot(), "Which algorithm explains the predictions", caption),
-        Table(families, "The parameters found of every family", collapsed=True),
+        Table(pd.DataFrame(rows), "The parameters found of every family", collapsed=True),
     ]
 
 
-def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
-    rows = [
-        plain(
-            f"Latents of {s.source} in {s.target}"
-            + ", the round number also given" * bool(s.supplied),
-            s.score,
-        )
-        for s in part.stitchings
-        if not s.control
-    ]
-    blocks: list[Any] = [Measures(rows, "Scores of stitching, both ways.")]
+def _draw_state(part: StatePart, predicted: str) -> list[Any]:
+    """Draw how well each machine runs on the latents of the other, and the first episode of either way."""
+    measures = []
+    for stitching in part.stitchings:
+        if stitching.control:
+            continue
+        name = f"Latents of {stitching.source} in {stitching.target}"
+        if stitching.supplied:
+            name += ", the round number also given"
+        measures.append(plain(name, stitching.score))
+    blocks: list[Any] = [Measures(measures, "Scores of stitching, both ways.")]
     for way in part.trajectories:
-        drawn = {
-            f"{way.target}, by itself": way.own,
-            f"on the latents of {way.source}": way.stitched,
-            "cut": way.cut,
+        first = way.first + 1
+        lines = {
+            f"{way.target}, by itself": way.own[:, 0],
+            f"on the latents of {way.source}": way.stitched[:, 0],
+            "cut": way.cut[:, 0],
         }
-        rounds = range(way.first + 1, way.first + 1 + len(way.own))
-        frame = over({"round": rounds}, {name: values[:, 0] for name, values in drawn.items()})
+        frame = over({"round": range(first, first + len(way.own))}, lines)
         frame = frame.assign(name=frame["algorithm"])
-        distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
-        about: dict[str, Any] = {"source": way.source, "target": way.target, "first": way.first + 1}
-        about |= {"distance": distance, "cut": cut, "shown": shown}
-        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, **about))
-    return blocks
-
-
-def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
-    """What each model holds where, then two maps of each cause, one below the other, on one scale."""
-    rows = []
-    for h in sorted(part.held, key=lambda h: (h.outcome, h.variable)):
-        name = f"{h.variable.replace('_', ' ')}, read in the {h.outcome}: {h.model} at {h.where.replace(' + ', ', ')}"
-        beside = {
-            "an untrained copy": h.untrained,
-            "its best site, untrained elsewhere": h.untrained_best,
+        words = {
+            "source": way.source,
+            "target": way.target,
+            "first": first,
+            "distance": float(np.abs(way.stitched - way.own).mean()),
+            "cut": float(np.abs(way.cut - way.own).mean()),
+            "shown": predicted,
         }
-        rows.append(plain(name, h.score, beside))
-    blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
-    causes = dict.fromkeys(m.cause for _, m in part.maps)
-    for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
-        title = f"{model}: the effect of {', '.join(m.cause)} on the {m.outcome}"
-        blocks.append(
-            Figure(m.plot(), title, f"**{title}.** {m.sentence} Blank where no effect can pass.")
-        )
+        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, **words))
     return blocks
 
 
-_PICTURES: dict[str, Callable[[Any, Comparison, str], list[Any]]] = {
-    "algorithm": _algorithm,
-    "state": _state,
-    "where": _where,
+def _draw_where(part: WherePart, predicted: str) -> list[Any]:
+    """Draw what each model holds where, then two maps of each cause, one below the other, on one scale."""
+    measures = []
+    for place in sorted(part.held, key=lambda place: (place.outcome, place.variable)):
+        variable = place.variable.replace("_", " ")
+        where = place.where.replace(" + ", ", ")
+        name = f"{variable}, read in the {place.outcome}: {place.model} at {where}"
+        controls = {
+            "an untrained copy": place.untrained,
+            "its best site, untrained elsewhere": place.untrained_best,
+        }
+        measures.append(plain(name, place.score, controls))
+    blocks: list[Any] = [Measures(measures, "Every variable, where each model holds it best.")]
+    causes = [effects.cause for _, effects in part.maps]
+    for model, effects in sorted(part.maps, key=lambda pair: causes.index(pair[1].cause)):
+        title = f"{model}: the effect of {', '.join(effects.cause)} on the {effects.outcome}"
+        caption = f"**{title}.** {effects.sentence} Blank where no effect can pass."
+        blocks.append(Figure(effects.plot(), title, caption))
+    return blocks
+
+
+_PICTURES: dict[str, Callable[[Any, str], list[Any]]] = {
+    "algorithm": _draw_algorithm,
+    "state": _draw_state,
+    "where": _draw_where,
 }
 """Key of a part -> what draws its pictures, where they are more than its numbers as intervals."""
 
@@ -227,68 +281,50 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
     >>> len(machines("a", "b", [state]).axes)
     1
     """
-    of = {one.key: one for one in measures}
-    drawn = [key for key in PARTS if key in of]
-    figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * len(drawn)))
+    by_key = {measure.key: measure for measure in measures}
+    drawn = [key for key in PARTS if key in by_key]
+    n_parts = len(drawn)
+    figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * n_parts))
     axes = figure.subplots()
-    top = float(len(drawn))
-    text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
+    above: dict[str, Any] = {"ha": "center", "va": "bottom"}
+    name_at = n_parts - 0.22
     for x, name in ((_LEFT, model), (_RIGHT, reference)):
-        _box(axes, x, (top - 1) / 2, 2 * _HALF + 0.16, top + 0.15, edge=LIGHT["grey"])
-        axes.text(
-            x,
-            top - 0.22,
-            name,
-            ha="center",
-            va="bottom",
-            fontsize=9.5,
-            fontweight="bold",
-            color=INK,
-        )
-    axes.text(
-        _WIDTH / 2,
-        top - 0.22,
-        "the same?",
-        ha="center",
-        va="bottom",
-        fontsize=9,
-        color=LIGHT["grey"],
-    )
+        _draw_box(axes, x, (n_parts - 1) / 2, 2 * _HALF + 0.16, n_parts + 0.15, LIGHT["grey"])
+        axes.text(x, name_at, name, fontsize=9.5, fontweight="bold", color=INK, **above)
+    axes.text(_WIDTH / 2, name_at, "the same?", fontsize=9, color=LIGHT["grey"], **above)
     for i, key in enumerate(drawn):
-        y, one = top - 1 - i, of[key]
-        colour, dash = LOOKS[one.verdict]
-        if dash:
-            axes.plot(
-                [_LEFT + _HALF, _RIGHT - _HALF],
-                [y, y],
-                color=colour,
-                linestyle=dash,
-                linewidth=2.4,
-                zorder=1,
-            )
-        number = (
-            "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
-        )
-        word = axes.text(
-            _WIDTH / 2, y, f"{one.verdict}{number}", color=colour, fontweight="bold", **text
-        )
-        word.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
-        below = one.condition or one.unit * bool(number)
-        axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], **{**text, "fontsize": 8.5})
-        for x in (_LEFT, _RIGHT):
-            _box(axes, x, y, 2 * _HALF, _HIGH, edge=colour)
-            axes.text(x, y, PARTS[key], color=INK, **text)
-    axes.set(xlim=(0, _WIDTH), ylim=(-0.66, top + 0.08))
+        _draw_link(axes, n_parts - 1 - i, PARTS[key], by_key[key])
+    axes.set(xlim=(0, _WIDTH), ylim=(-0.66, n_parts + 0.08))
     axes.axis("off")
     return figure
 
 
-def _box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
-    look: dict[str, Any] = {
-        "boxstyle": "round,pad=0,rounding_size=0.08",
-        "facecolor": "none",
-        "linewidth": 1.1,
-    }
-    axes.add_patch(
-        FancyBboxPatch((x - width / 2, y - height / 2), width, height, edgecolor=edge, **look)
+def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
+    """Draw a part of both machines at height ``y``, the line that joins them, and its word and number."""
+    colour, dash = LOOKS[measure.verdict]
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    if dash:
+        ends = [_LEFT + _HALF, _RIGHT - _HALF]
+        axes.plot(ends, [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
+    word: str = measure.verdict
+    below = measure.condition
+    if not isnan(measure.number.estimate):
+        number = f"{measure.number.estimate:.3f}".removeprefix("0")
+        word = f"{word} {number}"
+        below = below or measure.unit
+    label = axes.text(_WIDTH / 2, y, word, color=colour, fontweight="bold", fontsize=9.5, **middle)
+    label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
+    axes.text(_WIDTH / 2, y - 0.27, below, color=LIGHT["grey"], fontsize=8.5, **middle)
+    for x in (_LEFT, _RIGHT):
+        _draw_box(axes, x, y, 2 * _HALF, _HIGH, colour)
+        axes.text(x, y, part, color=INK, fontsize=9.5, **middle)
+
+
+def _draw_box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
+    """Draw a box with round corners around a point."""
+    corner = (x - width / 2, y - height / 2)
+    style = "round,pad=0,rounding_size=0.08"
+    box = FancyBboxPatch(
+        corner, width, height, boxstyle=style, edgecolor=edge, facecolor="none", linewidth=1.1
     )
+    axes.add_patch(box)
