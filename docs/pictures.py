@@ -29,7 +29,7 @@ PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["key", "verdict", "condition", "number", "low", "high", "unit", "threshold"]
-SHOWN = "wma-learned"
+SHOWN = "wma-learned-additive"
 """The model that is drawn beside its handwired one."""
 
 

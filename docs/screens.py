@@ -2,7 +2,8 @@
 
 A page is an HTML file, a folder of them, or Markdown, such as the README. All that the toolkit shows first::
 
-    interp report wma-learned --quick; interp compare wma-learned --quick --report; interp benchmark --quick; make docs
+    interp report wma-learned-additive --quick; interp compare wma-learned-additive --quick --report
+    interp benchmark --quick; make docs
     python -m docs.screens output/screens output output/comparisons/*/comparison.html output/docs/index.html README.md
 
 In a checkout of an older commit the same command shows how they were. Chromium must be on the machine.

@@ -29,7 +29,7 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 def names() -> list[str]:
     """The models of ``lab/checkpoints``.
 
-    >>> "wma-learned-2" in names()
+    >>> "wma-learned-additive-2" in names()
     True
     """
     return sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))

@@ -42,7 +42,7 @@ from probes.result import ProbeResult
 from probes.targets import compute, round_inputs
 from probes.values import TargetValues
 
-_MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
+_MODELS = ("wma-handwired", "wma-learned-additive", "qlearning-learned")
 _EFFECTS = (0.05, 0.1, 0.2, 0.4)
 _SIZES = (16, 32, 64, 128)
 

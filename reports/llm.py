@@ -267,7 +267,7 @@ _SAYS = TEXTS["llm"]
 _DRAWN = _SAYS["drawn"]
 _KEYS = {name: key for name, (key, _) in _DRAWN.items()} | {
     "wma-handwired": "handwired",
-    "wma-learned": "learned",
+    "wma-learned-additive": "learned",
 }
 
 

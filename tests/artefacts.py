@@ -67,9 +67,9 @@ def write_from_python(folder: Path) -> None:
     run = interp.rollout(model, episodes, names_filter=["hook_embed"])
     saved.save(run, folder / "run.safetensors")
     save_checkpoint(model, folder / "checkpoint")
-    for name in ("wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"):
+    for name in ("wma-learned-additive", "qlearning-learned", "reachability-learned", "wma-gru"):
         _of_learned(name, folder / name)
-    model = interp.load("wma-learned")
+    model = interp.load("wma-learned-additive")
     task, (base, source) = (
         interp.tasks.of(model),
         (experts.sample(16, 10, 4, seed=seed) for seed in (1, 2)),

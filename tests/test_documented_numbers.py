@@ -164,8 +164,8 @@ def test_models_that_a_page_loads_by_name_ship(page: Path) -> None:
 
 
 def test_the_readmes_finding_is_in_the_table_of_verdicts() -> None:
-    """The numbers of `interp compare wma-learned --quick` are those of docs/pictures/verdicts.csv."""
-    table = pd.read_csv(DOCS / "pictures" / "verdicts.csv").query("model == 'wma-learned'")
+    """The numbers of `interp compare wma-learned-additive --quick` are those of docs/pictures/verdicts.csv."""
+    table = pd.read_csv(DOCS / "pictures" / "verdicts.csv").query("model == 'wma-learned-additive'")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     finding = text[text.index("**A finding.**") :].split("\n\n")[0]
     numbers = {float(number) for number in re.findall(r"(?<![\w.])\.\d+", finding)}

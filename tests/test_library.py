@@ -102,7 +102,7 @@ def test_models_are_listed_task_by_task():
     names = {record.name for record in interp.models()}
     assert {
         "wma-handwired",
-        "wma-learned",
+        "wma-learned-additive",
         "wma-learned-wide",
         "qlearning-handwired",
         "qlearning-learned",
@@ -111,15 +111,15 @@ def test_models_are_listed_task_by_task():
 
 test_a_size_that_a_learned_model_does_not_serve_names_those_that_do = refused(
     (
-        lambda: interp.load("wma-learned", n_experts=3),
+        lambda: interp.load("wma-learned-additive", n_experts=3),
         r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide",
     ),
     (
         lambda: interp.load("qlearning-learned", n_states=9),
         r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired",
     ),
-    (lambda: interp.load("wma-learned", n_experts=4), r"so it takes no n_experts=4$"),
-    (lambda: interp.load("wma-learned", gamma=0.5), r"so it takes no gamma=0.5$"),
+    (lambda: interp.load("wma-learned-additive", n_experts=4), r"so it takes no n_experts=4$"),
+    (lambda: interp.load("wma-learned-additive", gamma=0.5), r"so it takes no gamma=0.5$"),
 )
 
 

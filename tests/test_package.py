@@ -45,6 +45,6 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         and not {"tests", "lab"} & held
         and sdist.stat().st_size > 1_000_000
     )
-    assert {"interp/py.typed", "interp/checkpoints/wma-learned/model.safetensors"} <= held
+    assert {"interp/py.typed", "interp/checkpoints/wma-learned-additive/model.safetensors"} <= held
     said = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
     assert f"{interp.__version__} yes\ninterp {interp.__version__}\nwma-handwired\n" in said

@@ -31,7 +31,7 @@ def test_results_are_told_apart_by_object_and_not_by_an_address_that_is_used_aga
 
 
 def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_computed_without_one():
-    model, algorithm = interp.load("wma-learned"), weighted_majority(0.5)
+    model, algorithm = interp.load("wma-learned-additive"), weighted_majority(0.5)
     episodes = experts.sample(3, 6, 4, seed=0)
     alone, values = interp.rollout(model, episodes), algorithm.run(episodes)
     with session():
@@ -52,7 +52,7 @@ def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_c
 
 
 def test_hooks_and_edited_weights_are_not_taken_for_what_was_run_before():
-    model, episodes = interp.load("wma-learned"), experts.sample(3, 6, 4, seed=0)
+    model, episodes = interp.load("wma-learned-additive"), experts.sample(3, 6, 4, seed=0)
     with session():
         run, digest = interp.rollout(model, episodes), model.digest()
         hooked = interp.rollout(

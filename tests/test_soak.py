@@ -17,7 +17,7 @@ def resident():
 
 def soak(n_loads, rounds_each):
     """Memory after each tenth of the work."""
-    names = ("wma-learned", "wma-handwired", "qlearning-learned")
+    names = ("wma-learned-additive", "wma-handwired", "qlearning-learned")
     seen, n_rounds = [], 0
     for i in range(n_loads):
         model = interp.load(names[i % 3])

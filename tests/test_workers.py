@@ -155,7 +155,8 @@ def test_only_a_command_changes_the_allocator_of_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "point", "n"), [("wma-gru", "points.new", 1), ("wma-learned", "hook_embed", 2)]
+    ("name", "point", "n"),
+    [("wma-gru", "points.new", 1), ("wma-learned-additive", "hook_embed", 2)],
 )
 def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is_left(
     name, point, n

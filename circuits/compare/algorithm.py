@@ -68,7 +68,8 @@ NEARLY_ALL = 0.999
 _RESPONDS = 0.75
 """Responses of the closest family, lower end of the worst cell (why: docs/method/naming-an-algorithm.md)."""
 _PLAIN = 0.1
-"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
+"""Nats by which predictions are plainly different: .9 against .55; seeds of
+``wma-learned-additive`` are never .01 apart."""
 _RARE, _OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240  # single inputs that are changed

@@ -58,7 +58,8 @@ ON, OFF = "on", "off"
 _STEPPED, _STRAYED = 0.975, 0.95
 """Step R2 of a yes, and below which it is a no: a Q-table that hands a fifth of a change on has .961."""
 _ARRIVES = 0.75
-"""Share of a move that arrives one round later: ``wma-learned`` 1.05, an update that waits after mistakes .52."""
+"""Share of a move that arrives one round later: ``wma-learned-additive`` 1.05,
+an update that waits after mistakes .52."""
 _FEATURES, _WIDTH = 600, 1 / 18
 """Random features of the non-linear decoder, and the width of its kernel for standardised latents: it reads .97 of the
 steps of ``wma-gru``, where affine maps read .85, and below 0 of noise."""

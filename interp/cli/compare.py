@@ -40,7 +40,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
 
 
 @command(
-    example="interp compare wma-learned wma-handwired --quick",
+    example="interp compare wma-learned-additive wma-handwired --quick",
     sizes="one",
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,

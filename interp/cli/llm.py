@@ -381,7 +381,7 @@ def _notes(
 
 
 @command(
-    example="interp llm report output/llm --models wma-handwired wma-learned",
+    example="interp llm report output/llm --models wma-handwired wma-learned-additive",
     group=llm_app,
     torch=True,
 )

@@ -37,7 +37,7 @@ def _site_names() -> str:
 
 
 @command(
-    example="interp probe wma-learned --targets log_weights counts --site latents",
+    example="interp probe wma-learned-additive --targets log_weights counts --site latents",
     torch=True,
     **options.OF_A_MACHINE,
 )

@@ -82,7 +82,7 @@ def score(
     """Score runs, the baselines and any ``others`` on the instances that the runs played; ``seed`` is of the bootstrap.
 
     ``others`` are more predictors by name, functions of episodes. Handwired and learned transformers enter here:
-    ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
+    ``{"wma-learned-additive": lambda episodes: interp.rollout(model, episodes).predictions}``.
     """
     require(bool(runs), "no runs to score")
     finals, curves = [], []

@@ -35,8 +35,8 @@ N_FOLDS = 5
 RIDGE = 1e-3
 """Penalty of decoders of learned models. Latents that add up their updates are sums of random features of every round,
 and without a penalty a map reads counts off those even in an untrained network: it then follows 78 to 96 % of the
-algorithm's step, with this penalty 27 to 46 % (three seeds of ``wma-learned``'s shape; the learned model 99.8 and
-99.7)."""
+algorithm's step, with this penalty 27 to 46 % (three seeds of
+``wma-learned-additive``'s shape; the learned model 99.8 and 99.7)."""
 RANK = 1e-10
 """A direction that varies less than this share of the widest one is left out of a fit: it is rounding."""
 

@@ -120,8 +120,8 @@ def markup(text: object) -> str:
 def _no_formula(cell: Any) -> Any:
     """Return a cell for a table that spreadsheets open: text that would be computed there gets an apostrophe.
 
-    >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned", "-x")]
-    ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned', "'-x"]
+    >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned-additive", "-x")]
+    ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned-additive', "'-x"]
     """
     if not isinstance(cell, str):
         return cell

@@ -41,7 +41,7 @@ def ship(
     """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run, finished or not.
 
     ``n_episodes`` and ``seed`` are of the card's metrics. Example: ``ship("output/training/experts-laptop",
-    "wma-learned")``.
+    "wma-learned-additive")``.
     """
     folder = Path(out) / folder_name("name", name)
     require(not folder.exists(), f"{str(folder)!r} exists already; remove it to ship again")

@@ -204,7 +204,7 @@ _EXPERTS: _Makers = {
         lambda plain, v: v["votes"].astype(np.int64),
     ),
     "unlearns once in 240": lambda: edits.edited(_advice(), _unlearns, "unlearns once in 240"),
-    "wma-learned": lambda: library.load("wma-learned"),
+    "wma-learned-additive": lambda: library.load("wma-learned-additive"),
     "random cell": lambda: computed(_MAJORITY()).untrained(1),
 }
 _QLEARNING: _Makers = {

@@ -229,7 +229,7 @@ RECORDS = (
     ),
     Record(
         task="experts",
-        key="wma-learned",
+        key="wma-learned-additive",
         what=(
             "trained: it predicts as the Bayes predictor of one interval does; that it holds "
             "and updates the reference's state is measured (README), not known by "

@@ -52,7 +52,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
 }
 """How each claim is measured, by its key."""
 
-MODELS = ("wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned")
+MODELS = ("wma-handwired", "wma-learned-additive", "qlearning-handwired", "qlearning-learned")
 """The models that the ledger measures by default."""
 
 

@@ -127,7 +127,7 @@ def test_an_untrained_copy_in_the_models_place_is_never_yes():
 
 
 @pytest.mark.slow(reason="six audits of transformers")
-@pytest.mark.parametrize("name", ["wma-learned", "wma-gru", "reachability-learned"])
+@pytest.mark.parametrize("name", ["wma-learned-additive", "wma-gru", "reachability-learned"])
 def test_untrained_copies_of_learned_models_are_never_yes(name):
     none_is_yes(name, (5, 6, 7), QUICK)
 

@@ -48,9 +48,9 @@ def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_st
 
 
 def test_what_cannot_be_rescaled_or_widened_is_refused():
-    learned, wired = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=2)
-    refuses("'wma-learned' is a learned model", rescaled, learned, 2.0)
-    refuses("'wma-learned' has LayerNorm", widened, learned, 1)
+    learned, wired = interp.load("wma-learned-additive"), interp.load("wma-handwired", n_experts=2)
+    refuses("'wma-learned-additive' is a learned model", rescaled, learned, 2.0)
+    refuses("'wma-learned-additive' has LayerNorm", widened, learned, 1)
     refuses("other than 0", rescaled, wired, 0.0)
     refuses("n must be an integer >= 1, got 0", widened, wired, 0)
 
@@ -79,7 +79,7 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     assert torch.allclose(angles @ angles.T, 1.5 * torch.eye(3).to(angles) - 0.5)
     less = interp.rollout(without(model, model.state_map[:1]), episodes).predictions
     assert (here.predictions - less).abs().max() > 0.01
-    refuses("LayerNorm", without, interp.load("wma-learned"), torch.zeros(1, 64))
+    refuses("LayerNorm", without, interp.load("wma-learned-additive"), torch.zeros(1, 64))
 
 
 def test_distractors_compute_something_that_the_latents_hold():

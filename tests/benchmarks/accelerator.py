@@ -97,20 +97,20 @@ def step(task: str, precision: str, size: int) -> Row:
 
 
 def _rollout(device: str, n_episodes: int) -> Callable[[], Any]:
-    model = interp.load("wma-learned").to(device)
+    model = interp.load("wma-learned-additive").to(device)
     episodes = experts.sample(n_episodes, 30, 4, seed=0)
     return lambda: interp.rollout(model, episodes).predictions
 
 
 def _patched(device: str, n_episodes: int) -> Callable[[], Any]:
-    model = interp.load("wma-learned").to(device)
+    model = interp.load("wma-learned-additive").to(device)
     pair = corruptions.exchange_history(experts.sample(n_episodes, 23, 4, seed=0), 20)
     return lambda: sweep(model, *pair, 20).values
 
 
 def _compared(device: str, n_episodes: int) -> Callable[[], Any]:
     """The numbers of a quick comparison, whatever ``n_episodes``: its own are drawn."""
-    model = interp.load("wma-learned").to(device)
+    model = interp.load("wma-learned-additive").to(device)
     return lambda: (
         compare.machines(model, "wma-handwired", budget=compare.Budget.quick())
         .to_frame()["number"]

@@ -18,7 +18,13 @@ import interp
 from interp.support.workers import one_thread
 from reports.explore import Edit, Explorer, View
 
-MODELS = ("wma-handwired", "wma-learned", "qlearning-learned", "reachability-learned", "wma-gru")
+MODELS = (
+    "wma-handwired",
+    "wma-learned-additive",
+    "qlearning-learned",
+    "reachability-learned",
+    "wma-gru",
+)
 N_EDITS = 50
 
 

@@ -108,7 +108,10 @@ def profile(arguments: list[str]) -> pd.DataFrame:
 
 def main(*arguments: str) -> None:
     """Print the table of one command, or of the usual two."""
-    usual = [["report", "wma-learned", "--quick"], ["compare", "wma-learned", "--quick"]]
+    usual = [
+        ["report", "wma-learned-additive", "--quick"],
+        ["compare", "wma-learned-additive", "--quick"],
+    ]
     for command in [list(arguments)] if arguments else usual:
         table = profile(command)
         print(f"\n{' '.join(command)}: {table['cpu_s'].sum():.1f} CPU s", file=sys.stderr)

@@ -45,14 +45,16 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
         "benchmark",
         Accelerator(cpu=True),
     )
-    wma, q = interp.load("wma-learned"), interp.load("qlearning-learned")
+    wma, q = interp.load("wma-learned-additive"), interp.load("qlearning-learned")
     episodes = experts.sample(256, 50, 4, seed=0)
     clean, corrupted = corruptions.flip_vote(episodes, round=20, expert="p_2")
     trajectories = mdp.sample(512, 10, 5, 3, seed=0)
     budget = compare.Budget(known=16, test=8, rounds=16, starts=2, battery=4, untrained=1)
     return {
-        "train wma-learned, 8 steps of 25 rounds": lambda: [run.step() for _ in range(8)],
-        "roll out wma-learned, 256 episodes of 50 rounds": lambda: interp.rollout(wma, episodes),
+        "train wma-learned-additive, 8 steps of 25 rounds": lambda: [run.step() for _ in range(8)],
+        "roll out wma-learned-additive, 256 episodes of 50 rounds": lambda: interp.rollout(
+            wma, episodes
+        ),
         "roll out qlearning-learned, 512 of 10": lambda: interp.rollout(q, trajectories),
         "patch two components everywhere, 256 episodes": lambda: patching.sweep(
             wma, clean=clean, corrupted=corrupted, round=20, sites=("resid_pre", "attn_out")

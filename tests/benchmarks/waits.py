@@ -91,7 +91,7 @@ def rollout_growth() -> tuple[float, dict[str, Any]]:
     import interp
     from interp.tasks import experts
 
-    model = interp.load("wma-learned")
+    model = interp.load("wma-learned-additive")
     seconds = {}
     for n in (1024, 4096):
         batches = iter(
@@ -145,7 +145,7 @@ def rollout_memory() -> tuple[float, dict[str, Any]]:
     import interp
     from interp.tasks import experts
 
-    model, episodes = interp.load("wma-learned"), experts.sample(512, 200, 4, seed=0)
+    model, episodes = interp.load("wma-learned-additive"), experts.sample(512, 200, 4, seed=0)
     interp.rollout(model, experts.sample(2, 2, 4, seed=0))
     before = _peak()
     run = interp.rollout(model, episodes)
@@ -172,10 +172,10 @@ ROWS: dict[str, Row] = {
     "growth of Bayes": Row(bayes_growth, 1, "power of T"),
     "memory of a rollout": Row(rollout_memory, 100, "MiB beyond its result"),
     "report, quick, Q": Row(("report", "qlearning-learned", "--quick"), 12),
-    "report, quick, experts": Row(("report", "wma-learned", "--quick"), 12),
+    "report, quick, experts": Row(("report", "wma-learned-additive", "--quick"), 12),
     "report, quick, reachability": Row(("report", "reachability-learned", "--quick"), 12),
-    "compare, quick": Row(("compare", "wma-learned", "wma-handwired", "--quick"), 15),
-    "report, experts": Row(("report", "wma-learned"), 60),
+    "compare, quick": Row(("compare", "wma-learned-additive", "wma-handwired", "--quick"), 15),
+    "report, experts": Row(("report", "wma-learned-additive"), 60),
     "report, Q": Row(("report", "qlearning-learned"), 60),
     "report, reachability": Row(("report", "reachability-learned"), 60),
 }

@@ -127,7 +127,7 @@ def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
     ("changes", "sentence"),
     [
         ({"key": "wma-handwired"}, "a model 'wma-handwired' is known already"),
-        ({"key": "wma-learned"}, "a model 'wma-learned' is known already"),
+        ({"key": "wma-learned-additive"}, "a model 'wma-learned-additive' is known already"),
         ({"key": "another"}, "the circuit of 'another' is called 'mine'"),
         ({"task": "expert"}, "task 'expert'"),
         ({"builder": lambda n: mine(n_experts=n)}, "a size of its task.*'n_experts'"),

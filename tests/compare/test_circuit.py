@@ -1,4 +1,4 @@
-"""Circuits compared: the right answer where it is known, the controls, and the look-alike heads of wma-learned."""
+"""Circuits compared: the right answer where it is known, the controls, and look-alike heads."""
 
 from types import SimpleNamespace
 
@@ -152,7 +152,7 @@ class Direct:
     """A learned model's profile by plain hooks on whole rounds, one head and one kind of position at a time."""
 
     def __init__(self):
-        model = interp.load("wma-learned")
+        model = interp.load("wma-learned-additive")
         samples = Samples.draw(model, SMALL, {"n_experts": 4})
         self.subject = Participant(model, samples)
         self.run = self.subject.run(samples.test)

@@ -29,7 +29,7 @@ SMALL = Budget(known=11, test=8, rounds=8, starts=2, horizon=2, battery=4, untra
 
 @pytest.fixture(scope="module")
 def pair():
-    models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4).double()
+    models = interp.load("wma-learned-additive"), interp.load("wma-handwired", n_experts=4).double()
     samples = Samples.draw(models[0], SMALL, {"n_experts": 4})
     with session():
         yield [Participant(model, samples) for model in models]

@@ -24,8 +24,8 @@ SMALL = Budget(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, unt
 
 @pytest.fixture(scope="module")
 def subjects():
-    """wma-learned, the handwired machine and an untrained model on the same episodes."""
-    models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4)
+    """wma-learned-additive, the handwired machine and an untrained model on the same episodes."""
+    models = interp.load("wma-learned-additive"), interp.load("wma-handwired", n_experts=4)
     samples = Samples.draw(models[0], SMALL, shared_sizes(models))
     return [Participant(model, samples) for model in (*models, untrained(models[0], 0))]
 
@@ -141,7 +141,10 @@ def test_models_of_a_range_are_held_against_others_in_sizes_that_both_serve():
 def test_bad_efforts_and_pairs_are_refused():
     refuses("known must be an integer >= 8", Budget, known=4)
     refuses("too few for 8 starts", Budget, rounds=10)
-    models = interp.load("wma-learned"), interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    models = (
+        interp.load("wma-learned-additive"),
+        interp.load("qlearning-handwired", n_states=2, n_actions=2),
+    )
     refuses("compare models of one task", shared_sizes, models)
     with pytest.raises(interp.InputError, match=r"load the handwired model with n_experts=\.\.\."):
         shared_sizes([models[0], interp.load("wma-handwired", n_experts=3)])

@@ -72,7 +72,7 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
 @pytest.mark.usefixtures("no_rules", "no_bent_maps")
 def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_outcomes_relabelled():
     """Every weight turned: its four step R2 are the same to .003; other labels are other episodes: to .01."""
-    learned = interp.load("wma-learned").double()
+    learned = interp.load("wma-learned-additive").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
     others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), True): 0.01}
     one, *several = (

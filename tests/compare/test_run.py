@@ -1,4 +1,4 @@
-"""A whole comparison, that of the README: what it says of wma-learned, in words, tables, JSON and a page."""
+"""A whole comparison, that of the README: what it says of wma-learned-additive, in words, tables, JSON and a page."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def found(readme):
 def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(
     found,
 ):
-    """The README's sentence on wma-learned, by its own code: Bayes by Weighted Majority's state plus the round."""
+    """The README's sentence by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
     words = {one.key: one.verdict for one in found}
     assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
@@ -66,7 +66,7 @@ def test_a_failure_can_be_replayed(found, readme):
     """The set, the episode and the round that it names give the prediction that it quotes."""
     worst, small = found.failures[0], readme["small"]
     sets = experts.TASK.sets_for(small.battery, small.rounds, 0, small.scored, n_experts=4)
-    run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
+    run = interp.rollout(interp.load("wma-learned-additive"), sets[worst.set][1])
     assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(
         worst.model[1], abs=1e-5
     )
@@ -122,14 +122,15 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
     away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
     said = replace(found, measures=tuple((measures | away).values())).sentence
     assert said == (
-        "wma-learned has the same state as wma-handwired (given the round number) and updates its state likewise, "
+        "wma-learned-additive has the same state as wma-handwired (given the round number) "
+        "and updates its state likewise, "
         "but predicts differently."
     )
     assert len(said.split()) <= _MOST_WORDS
     alone = replace(found, measures=(measures["update"],)).sentence
-    assert alone == "wma-learned updates its state as wma-handwired."
+    assert alone == "wma-learned-additive updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence
-    assert alone == "wma-learned predicts differently than wma-handwired."
+    assert alone == "wma-learned-additive predicts differently than wma-handwired."
 
 
 def test_a_part_without_a_picture_is_a_table(found):
@@ -144,9 +145,9 @@ def test_a_part_without_a_picture_is_a_table(found):
 def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison the report names the command that makes one."""
     page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.COMPARED)}
-    alone = write("wma-learned", tmp_path, **page).path.read_text()
+    alone = write("wma-learned-additive", tmp_path, **page).path.read_text()
     assert (
-        "interp compare wma-learned --report" in alone
+        "interp compare wma-learned-additive --report" in alone
         and "<a href=" not in alone.split("<main")[-1]
     )
     folder = tmp_path / "comparisons" / "one-against-another"
@@ -158,7 +159,7 @@ def test_the_page_shows_every_claim_and_a_report_shows_them_and_links_to_the_pag
     ]
     assert titles == sorted(titles)
     for model in (
-        "wma-learned",
+        "wma-learned-additive",
         "wma-handwired",
     ):  # the latter with 4 experts, as in the comparison
         text = write(model, tmp_path, **page).path.read_text()
@@ -256,9 +257,10 @@ def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_m
 
 def test_what_cannot_be_compared_is_refused_before_any_work():
     with pytest.raises(
-        InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"
+        InputError,
+        match="'qlearning-handwired' is a model of qlearning, 'wma-learned-additive' of experts",
     ):
-        compare.machines(interp.load("wma-learned"), "qlearning-handwired")
+        compare.machines(interp.load("wma-learned-additive"), "qlearning-handwired")
     with pytest.raises(
         InputError, match="wma-gru on meta and wma-handwired on cpu: put both on one device"
     ):

@@ -52,8 +52,8 @@ def test_a_rival_that_wants_nothing_misses_the_whole_effect():
 
 @pytest.fixture(scope="module")
 def learned():
-    """wma-learned, 48 episodes, and a writer of Bayes' state fitted on others."""
-    model = interp.load("wma-learned")
+    """wma-learned-additive, 48 episodes, and a writer of Bayes' state fitted on others."""
+    model = interp.load("wma-learned-additive")
     known, episodes = (experts.sample(48, 16, 4, seed=seed) for seed in (0, 1))
     writer = Writer.of_state(model, interp.rollout(model, known), bayes(), known)
     return model, episodes, writer

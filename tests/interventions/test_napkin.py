@@ -111,7 +111,7 @@ def test_interchange(napkin, napkin_pair, places, expected):
 
 
 def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit():
-    model, ran = interp.load("wma-learned"), list[int]()
+    model, ran = interp.load("wma-learned-additive"), list[int]()
     run, sites = (
         interp.rollout(model, experts.sample(3, 6, 4, seed=0)),
         [Site("resid_pre", 2), Site("z", 2)],

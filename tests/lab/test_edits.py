@@ -83,8 +83,8 @@ def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
         .any()
     )
     refuses(
-        "'wma-learned' is a learned model; edit a handwired one",
+        "'wma-learned-additive' is a learned model; edit a handwired one",
         edits.leaky,
-        interp.load("wma-learned"),
+        interp.load("wma-learned-additive"),
         0.9,
     )

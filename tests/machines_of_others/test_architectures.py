@@ -118,7 +118,8 @@ def test_steps_that_are_equal_are_alike_and_independent_ones_are_not():
 
 def test_machines_that_ship_are_told_by_their_architecture():
     machines = {
-        name: lab.load(name) for name in ("wma-learned", "wma-gru", "wma-gru-1", "wma-lstm-1")
+        name: lab.load(name)
+        for name in ("wma-learned-additive", "wma-gru", "wma-gru-1", "wma-lstm-1")
     }
     assert [measured.architecture(m) for m in machines.values()] == [
         "transformer",
@@ -126,7 +127,11 @@ def test_machines_that_ship_are_told_by_their_architecture():
         "GRU",
         "LSTM",
     ]
-    wanted = [("wma-learned", "wma-gru"), ("wma-gru", "wma-gru-1"), ("wma-gru-1", "wma-lstm-1")]
+    wanted = [
+        ("wma-learned-additive", "wma-gru"),
+        ("wma-gru", "wma-gru-1"),
+        ("wma-gru-1", "wma-lstm-1"),
+    ]
     assert measured.pairs_of(machines) == wanted
     # Machines by hand are controls: they are not held against each other.
     by_hand = {name: measured.forgets() for name in ("forgets", "other")}

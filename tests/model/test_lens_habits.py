@@ -18,7 +18,7 @@ def episodes():
 
 @pytest.fixture(scope="module")
 def model():
-    return interp.load("wma-learned")
+    return interp.load("wma-learned-additive")
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,14 @@ def run(model, episodes):
     return interp.rollout(model, episodes, names_filter=lambda name: True)
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+@pytest.mark.parametrize("name", ["wma-learned-additive", "wma-gru"])
 def test_a_call_with_episodes_is_a_rollout(name, episodes):
     machine = interp.load(name)
     expected = interp.rollout(machine, episodes)
     assert torch.equal(machine(episodes), expected.predictions)
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+@pytest.mark.parametrize("name", ["wma-learned-additive", "wma-gru"])
 def test_run_with_cache_has_a_round_axis(name, episodes):
     """All points that fire are cached, as in TransformerLens; the second axis is the round."""
     machine = interp.load(name)
@@ -67,7 +67,7 @@ def test_options_of_one_round_name_what_runs_one(model, episodes):
     )
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "wma-gru"])
+@pytest.mark.parametrize("name", ["wma-learned-additive", "wma-gru"])
 @pytest.mark.parametrize("argument", ["The cat sat", torch.zeros(1, 13, dtype=torch.long)])
 def test_a_text_and_tokens_alone_are_refused(name, argument):
     """The refusal names what runs episodes."""

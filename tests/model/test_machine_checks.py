@@ -21,7 +21,7 @@ SHIPPED = {
     "wma-handwired": {"n_experts": 2},
     "qlearning-handwired": {"n_states": 2, "n_actions": 2},
     "reachability-handwired": {"n_nodes": 6, "n_edges": 6},
-    "wma-learned": {},
+    "wma-learned-additive": {},
 }
 
 
@@ -32,7 +32,7 @@ def test_a_cell_two_channels_and_a_loop_keep_the_contract(make):
 
 LARGE = pytest.param(
     "qlearning-learned",
-    marks=pytest.mark.slow(reason="two seconds, of the same class as wma-learned"),
+    marks=pytest.mark.slow(reason="two seconds, of the same class as wma-learned-additive"),
 )
 
 

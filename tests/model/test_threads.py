@@ -38,7 +38,7 @@ def in_threads(works):
         return list(pool.map(start, works))
 
 
-@pytest.fixture(scope="module", params=["wma-learned", "wma-gru"])
+@pytest.fixture(scope="module", params=["wma-learned-additive", "wma-gru"])
 def machine(request):
     return interp.load(request.param)
 
@@ -113,7 +113,7 @@ def test_a_second_thread_waits_and_reports_it(machine, episodes, monkeypatch, ca
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_do_not_wait_for_each_other(duplicate):
-    machine = interp.load("wma-learned")
+    machine = interp.load("wma-learned-additive")
     copied = duplicate(machine)
     with machine.hooks(), ThreadPoolExecutor(1) as pool:
         pool.submit(copied.digest).result(timeout=60)

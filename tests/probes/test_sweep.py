@@ -253,7 +253,7 @@ SLOW = pytest.mark.slow(
 @SLOW
 def test_wma_learned_holds_centred_log_weights():
     """R2 >= .97 over all rounds and at T = 100 alone; shuffled targets, the round and its inputs give nothing."""
-    model = interp.load("wma-learned")
+    model = interp.load("wma-learned-additive")
     episodes = experts.sample(n_episodes=256, n_rounds=100, n_experts=4, seed=11)
     target = probes.targets.log_weights_centred(episodes)
     run, blank = (

@@ -103,7 +103,7 @@ KINDS: dict[str, Any] = {
         "lemma",
         "variants",
     ),
-    "wma-learned": (
+    "wma-learned-additive": (
         "summary",
         "interchange",
         "elsewhere",
@@ -124,7 +124,7 @@ def written(kind: str, folder: Path, keys: Sequence[str] = ()) -> Path:
         else interp.load("qlearning-handwired", n_states=2, n_actions=2)
     )
     if kind.endswith("learned"):
-        layout = ExpertRound(2) if kind == "wma-learned" else QLearningRound(2, 2)
+        layout = ExpertRound(2) if kind == "wma-learned-additive" else QLearningRound(2, 2)
         subject = str(save_checkpoint(tiny(layout), folder / kind / "tiny"))
     task = tasks.get("experts" if kind.startswith("wma") else "qlearning")
     return write(

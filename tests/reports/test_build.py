@@ -105,13 +105,13 @@ def test_causal_sections_of_a_handwired_model(pages: dict[str, Path]) -> None:
     assert rows(section(html, "Circuits of edges"), "edges")[0][1].startswith("3 of ")
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "qlearning-learned"])
+@pytest.mark.parametrize("name", ["wma-learned-additive", "qlearning-learned"])
 def test_learned_model_from_a_checkpoint(name: str, pages: dict[str, Path]) -> None:
     """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""
     page = pages[name]
     html = page.read_text("utf-8")
     assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name) and titles(html) == SECTIONS[name]
-    if name == "wma-learned":
+    if name == "wma-learned-additive":
         elsewhere = section(html, "Other regimes and longer episodes")
         assert (
             "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere

@@ -49,7 +49,7 @@ TWELVE = {
         "move 2- log_weights.0 -90",
     ),
     "wma-gru": (*EXPERTS, *POINTS, *INSIDE[2:], *MOVES),
-    "wma-learned": (*EXPERTS[:3], *HEADS, *INSIDE[:3], *MOVES),
+    "wma-learned-additive": (*EXPERTS[:3], *HEADS, *INSIDE[:3], *MOVES),
     "qlearning-learned": (
         *(
             "input 3 change-reward -",

@@ -22,7 +22,13 @@ from tests.reports.browser import Browser
 from tests.reports.test_explore import TWELVE
 from tests.reports.test_screens import UNFOLD, faults, violations
 
-KINDS = ["wma-handwired", "wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"]
+KINDS = [
+    "wma-handwired",
+    "wma-learned-additive",
+    "qlearning-learned",
+    "reachability-learned",
+    "wma-gru",
+]
 
 
 @contextmanager

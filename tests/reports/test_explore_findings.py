@@ -32,7 +32,7 @@ def said(words: str) -> list[float]:
 def test_a_round_count_that_never_was() -> None:
     shown = {
         name: seen(name, "round=6&edit=move+5+elapsed+10").differences()
-        for name in ("wma-learned", "wma-gru")
+        for name in ("wma-learned-additive", "wma-gru")
     }
     learned, gru = shown.values()
     numbers = [learned["algorithm"][6], learned["machine"][6], gru["machine"][6]]
@@ -62,7 +62,7 @@ def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
 @pytest.mark.slow(reason="sixteen heads, each set to zero in 25 rounds: two seconds of one core")
 def test_one_head_matters_more_than_any_other() -> None:
     shown = {
-        (i, j): seen("wma-learned", f"edit=zero+5-+L{i}H{j}+-").differences()
+        (i, j): seen("wma-learned-additive", f"edit=zero+5-+L{i}H{j}+-").differences()
         for i in range(4)
         for j in range(4)
     }

@@ -71,7 +71,8 @@ def faults(browser: Browser) -> dict[str, object]:
 
 @pytest.mark.slow(reason="a page of each kind at three widths in two themes: a minute of one core")
 @pytest.mark.parametrize(
-    "kind", ["wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned", "index"]
+    "kind",
+    ["wma-handwired", "wma-learned-additive", "qlearning-handwired", "qlearning-learned", "index"],
 )
 def test_every_kind_of_page(
     browser: Browser,
@@ -82,7 +83,7 @@ def test_every_kind_of_page(
 ) -> None:
     """No label over another, no sideways scroll without a hint, nothing that axe objects to."""
     fewer(monkeypatch)
-    whole = pages[kind] if kind in KINDS else pages["wma-learned"].with_name("index.html")
+    whole = pages[kind] if kind in KINDS else pages["wma-learned-additive"].with_name("index.html")
     page = written(kind, tmp_path) if KINDS.get(kind) else whole
     for width in (390, 1024, 1440):
         for dark in (False, True):

@@ -71,9 +71,9 @@ def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
     given = {"n_episodes": 1, "seed": 0}
     metrics = pd.DataFrame(columns=["what", "estimate", "low", "high", "beside"])
     assert "**Start**" not in card.card(run, "tiny", metrics, **given)
-    further = replace(run, config=replace(run.config, start="wma-learned"))
+    further = replace(run, config=replace(run.config, start="wma-learned-additive"))
     text = card.card(further, "tiny", metrics, **given)
-    assert "- **Start**: wma-learned\n" in text and 'start="wma-learned"' in text
+    assert "- **Start**: wma-learned-additive\n" in text and 'start="wma-learned-additive"' in text
 
 
 def test_the_command_on_the_card_gives_the_same_configuration():

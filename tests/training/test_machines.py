@@ -217,7 +217,7 @@ def test_a_run_goes_on_from_a_trained_machine(tmp_path):
             why, train, small(start=str(first)), tmp_path / str(machine), name="n", machine=machine
         )
     with pytest.raises(InputError, match="it is another kind of model"):
-        train(small(start="wma-learned"), tmp_path / "third", name="n", machine="gru")
+        train(small(start="wma-learned-additive"), tmp_path / "third", name="n", machine="gru")
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
@@ -230,7 +230,10 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     refused(
         r"'gru' does not say how to make it again.*interp.register_machine", machine=machines.gru()
     )
-    refused(r"'wma-learned' does not say how to make it again", machine=interp.load("wma-learned"))
+    refused(
+        r"'wma-learned-additive' does not say how to make it again",
+        machine=interp.load("wma-learned-additive"),
+    )
     refused(
         r"the run has n_experts 2 to 8, and 'gru' reads 4 to 4: give the run sizes",
         sizes={"n_experts": (2, 8)},
@@ -490,7 +493,7 @@ def test_wrong_registrations_and_arguments_are_refused():
         refuses(why, interp.register_machine, name, build, description=description, task=task)
 
     refused("a model 'gru' is known already; choose another name", name="gru")
-    refused("a model 'wma-learned' is known already", name="wma-learned")
+    refused("a model 'wma-learned-additive' is known already", name="wma-learned-additive")
     refused("name must be letters, digits", name="../x")
     refused("unknown task 'expert'; did you mean 'experts'", task="expert")
     refused("build must be", build="gru")

@@ -357,7 +357,8 @@ def test_a_run_goes_on_from_a_trained_model(tmp_path):
             small(start=str(tmp_path / "first" / "model"), d_model=8), tmp_path / "third", name="n"
         )
     with pytest.raises(
-        InputError, match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned'"
+        InputError,
+        match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned-additive'",
     ):
         train(small(start="wma-leaned"), tmp_path / "fourth", name="n")
 

@@ -126,7 +126,7 @@ def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     )
     assert early.low > 0.01 and late.high < 0.003
     assert 0 < found.get("model", "divergence", 0, 10).estimate - early.estimate < 0.005
-    alone = evaluation.over_lengths(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
+    alone = evaluation.over_lengths(interp.load("wma-learned-additive"), n_episodes=8, n_rounds=20)
     assert "bayes_training" not in {key for key, *_ in alone.numbers}
 
 

@@ -261,7 +261,7 @@ def test_a_model_is_held_against_its_own_algorithm_or_bayes():
         handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)
     ).explains(handwired)
     assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
-    assert interp.tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
+    assert interp.tasks.get("experts").explains(interp.load("wma-learned-additive")).key == "bayes"
 
 
 def test_losses_are_the_probability_of_a_mistake():
