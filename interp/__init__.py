@@ -27,7 +27,9 @@ defer("transformer_lens", "transformer_lens.utilities", "transformer_lens.tools.
 
 enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
 enter(
-    evaluation="interp.evaluation", goals="interp.training.goals", task_checks="interp.model.checks"
+    evaluation="interp.evaluation",
+    goals="interp.training.goals",
+    task_checks="interp.model.task_checks",
 )
 enter(rollouts="interp.model.rollout")
 

@@ -10,11 +10,9 @@ from interp import model as model
 from interp import tasks as tasks
 from interp import training as training
 from interp.core.machine import Channel as Channel
-from interp.model.adapted import Point as Point
 from interp.model.adapted import adapt as adapt
 from interp.model.checks import MACHINE_CHECKS as MACHINE_CHECKS
 from interp.model.checks import check_machine as check_machine
-from interp.model.checks import check_task as check_task
 from interp.model.library import load as load
 from interp.model.library import models as models
 from interp.model.library import register_machine as register_machine
@@ -22,6 +20,8 @@ from interp.model.rollout import play as play
 from interp.model.rollout import replay as replay
 from interp.model.rollout import rollout as rollout
 from interp.model.run import Rollout as Rollout
+from interp.model.taps import Point as Point
+from interp.model.task_checks import check_task as check_task
 from interp.support.errors import InputError as InputError
 from reports.explore.server import explore as explore
 

@@ -87,7 +87,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     from circuits.registry import RECORDS, handwired
     from interp.interventions import patching
     from interp.model import library
-    from interp.model.checks import check_task
+    from interp.model.task_checks import check_task
     from interp.training.config import TrainingConfig
 
     spoiled = (lambda record, draw: record) if as_they_are else with_junk

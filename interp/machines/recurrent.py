@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from interp.core.machine import Channel
 from interp.core.task import Task
-from interp.model.adapted import AdaptedMachine, Point, adapt, gates
+from interp.model.adapted import AdaptedMachine, adapt
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.opened import gates
+from interp.model.taps import Point
 from interp.support.checks import checked, file_path, fit, integer, kind_of, shown
 from interp.support.errors import require, require_known
 from interp.support.files import reading

@@ -19,9 +19,10 @@ from torch.nn import functional
 from interp.core.machine import Channel
 from interp.core.task import Task
 from interp.machines.recurrent import with_points
-from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
-from interp.model.hooked import reset_parameters
+from interp.model.adapted import AdaptedMachine, adapt, layout_for
+from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.taps import Point
 from interp.support.checks import checked, checked_fields, file_path, integer, plainly
 from interp.support.errors import require, theirs
 from interp.support.files import reading

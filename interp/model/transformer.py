@@ -39,8 +39,10 @@ from interp.model.components import (
     unobserved,
 )
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, LensSurface
+from interp.model.drawing import draw_anew
+from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
 from interp.support.checks import MOST_GB, checked, fit, shown
 from interp.support.errors import InputError, require
@@ -455,7 +457,7 @@ class HookedLatentTransformer(LensSurface):
         The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
         them), without that import, which takes three seconds.
         """
-        fresh = self._drawn_anew(seed)
+        fresh = draw_anew(self, seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")
         fresh.state_map = torch.zeros(0, self.config.d_model, device=self.device)
         return fresh

@@ -12,7 +12,7 @@ import interp
 from interp.machines import Said
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, _mixed, _refined, thoughts
-from interp.model.adapted import _Open
+from interp.model.opened import OpenedCell
 from interp.support.errors import InputError
 from tests.machines_of_others.kinds import (
     KINDS,
@@ -143,7 +143,7 @@ def test_open_layers_and_cells_are_the_fused_ones_to_rounding(core, options, dty
     torch.manual_seed(0)
     is_cell, of_batch = core in CELLS, 6 if "batch_first" in options else 4
     fused = core(5, 8, **{"bias": "bias" not in options} if is_cell else options).to(dtype)
-    opened, x = _Open(fused), torch.randn(6, 4, 5, dtype=dtype)
+    opened, x = OpenedCell(fused), torch.randn(6, 4, 5, dtype=dtype)
     states = torch.randn(2, options.get("num_layers", 1), of_batch, 8, dtype=dtype)
     if is_cell:
         x, states = x[0], states[:, 0, :4]

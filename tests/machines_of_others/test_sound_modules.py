@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import interp
-from interp.model.adapted import Point
+from interp.model.taps import Point
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, WIDTH, adapted, read_round
 from tests.refusals import refuses

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import interp
-from interp.model.adapted import _pack, _unpack
+from interp.model.carried import pack, unpack
 from interp.model.layout import EncodedRounds
 from interp.tasks import experts
 from tests.handmade import leaky
@@ -452,9 +452,9 @@ def test_packing_is_undone_by_unpacking_whatever_the_shapes():
         interp.Channel("c", (2,)),
     ]
     tree = {channel.name: torch.randn(7, *channel.shape) for channel in channels}
-    packed = _pack(channels, tree)
+    packed = pack(channels, tree)
     assert packed.shape == (7, 8, 5)
-    again = _unpack(channels, packed.unflatten(0, (7, 1)))
+    again = unpack(channels, packed.unflatten(0, (7, 1)))
     assert all(torch.equal(again[name][:, 0], value) for name, value in tree.items())
     assert [label for c in channels for label in c.labels] == [
         "h",

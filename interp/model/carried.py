@@ -1,0 +1,80 @@
+"""What is carried from round to round as one tensor ``[batch, row, width]``, and as a tensor for each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from interp.core.machine import Channel
+from interp.support.checks import shown
+from interp.support.errors import InputError
+
+
+def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
+    """Join the tensors of channels, ``[batch, *shape]`` each, to what is carried, ``[batch, row, width]``."""
+    width = max(channel.shape[-1] for channel in channels)
+    parts = []
+    for channel in channels:
+        value = tree.get(channel.name)
+        _require_shape(channel, value)
+        rows = value.reshape(len(value), channel.rows, channel.shape[-1])
+        parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
+    undeclared = tree.keys() - {channel.name for channel in channels}
+    for name in undeclared:
+        raise InputError(f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)")
+    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+
+def _require_shape(channel: Channel, value: Tensor | None) -> None:
+    if isinstance(value, Tensor) and value.shape[1:] == channel.shape:
+        return
+    got = "nothing" if value is None else shown(value)
+    if isinstance(value, Tensor):
+        got = str(tuple(value.shape))
+    raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")
+
+
+def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
+    """Cut what is carried, ``[..., row, width]``, into the tensors of its channels, ``[..., *shape]`` each."""
+    parts = carried.split([channel.rows for channel in channels], -2)
+    batch = carried.shape[:-2]
+    tree = {}
+    for channel, part in zip(channels, parts, strict=True):
+        numbers = part[..., : channel.shape[-1]]
+        tree[channel.name] = numbers.reshape(*batch, *channel.shape)
+    return tree
+
+
+def append_rows(
+    channel: Channel, cache: Tensor, length: Tensor, rows: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Write the new rows of a channel that grows behind those that are written.
+
+    Args:
+        channel: the channel, which grows by ``channel.grows`` rows a round.
+        cache: its rows, ``[batch, *channel.shape]``.
+        length: Int[batch], how many of them are written.
+        rows: the new ones, ``[batch, channel.grows, ...]``.
+
+    Returns:
+        The cache with the new rows, and how many are written now.
+    """
+    capacity = channel.shape[0]
+    expected = (channel.grows, *channel.shape[1:])
+    got = "nothing" if rows is None else tuple(rows.shape[1:])
+    if rows is None or got != expected:
+        raise InputError(
+            f"a round writes [batch, *{expected}] into the channel {channel.name!r}, got [batch, *{got}]"
+        )
+    places = length.unsqueeze(1) + torch.arange(channel.grows, device=length.device)
+    if int(places.max()) >= capacity:
+        raise InputError(
+            f"channel {channel.name!r} has room for {capacity} rows and a round writes {channel.grows}: "
+            f"no round fits after {capacity // channel.grows}; give it a larger shape"
+        )
+    every_episode = torch.arange(len(cache), device=cache.device).unsqueeze(1)
+    cache = cache.clone()
+    cache[every_episode, places] = rows.to(cache.dtype)
+    return cache, places[:, -1] + 1

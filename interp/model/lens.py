@@ -1,0 +1,228 @@
+"""What TransformerLens' tools ask of a model by HookedTransformer's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, FactoredMatrix
+
+from interp.core.display import Cache
+from interp.model.components import Block, Embedding, Projection, RuntimeConfig
+from interp.model.config import LatentTransformerConfig
+from interp.model.hooked import HookedMachine, NamesFilter
+from interp.model.layout import RoundLayout
+from interp.support.checks import array_of, checked, shown
+from interp.support.errors import require, require_known
+
+_ON_REQUEST = {
+    "attn.hook_result": "use_attn_result",
+    "attn.hook_q_input": "use_split_qkv_input",
+    "attn.hook_k_input": "use_split_qkv_input",
+    "attn.hook_v_input": "use_split_qkv_input",
+    "hook_mlp_in": "use_hook_mlp_in",
+}
+"""Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
+_OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
+"""In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
+
+
+_HEADS = "The weights of all heads: ``[layer, head, d_model, d_head]``."
+
+
+def _stacked_heads(lens: LensSurface, name: str) -> Tensor:
+    """Stack one weight of every block: ``[layer, head, d_model, d_head]``, or as ``W_O`` has it."""
+    return torch.stack([block.attn.get_parameter(name) for block in lens.blocks])
+
+
+def _name_tokens(layout: RoundLayout, tokens: Tensor) -> list[str]:
+    """Return the token at every position of one round ``[pos]``, and at those of latents their labels."""
+    vocabulary = layout.vocabulary
+    require(
+        _are_indices(tokens, len(vocabulary)),
+        f"tokens of a round must be ids from 0 to {len(vocabulary) - 1}, got {shown(tokens)}",
+    )
+    names = []
+    for position, token in enumerate(tokens.tolist()):
+        is_latent = position in layout.latent_positions
+        names.append(layout.labels[position] if is_latent else vocabulary[token])
+    return names
+
+
+def _are_indices(numbers: Tensor, n: int) -> bool:
+    """Return whether all are integers from 0 to ``n`` - 1."""
+    if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        return False
+    return bool(((numbers >= 0) & (numbers < n)).all())
+
+
+@checked
+class LensSurface(HookedMachine):
+    """What TransformerLens' tools ask of a model by HookedTransformer's names."""
+
+    runtime: RuntimeConfig
+    config: LatentTransformerConfig
+    blocks: Sequence[Block]
+    embed: Embedding
+    pos_embed: Embedding
+    unembed: Projection
+
+    def _flag(self, name: str) -> str | None:
+        if self.runtime.attn_only and name.endswith(_OF_AN_MLP):
+            return "use_absent_mlp"
+        return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
+
+    def _fires(self, name: str) -> bool:
+        if self.runtime.attn_only and name.endswith("hook_mlp_in"):
+            return self.runtime.use_hook_mlp_in
+        flag = self._flag(name)
+        return flag in (None, "use_absent_mlp") or getattr(self.runtime, str(flag))
+
+    def run_with_cache(
+        self, *args: Any, names_filter: NamesFilter = None, **options: Any
+    ) -> tuple[Any, Cache | ActivationCache]:
+        """Run episodes, or one round: ``run_with_cache(tokens, latents, values)``, with an ``ActivationCache``."""
+        require(
+            bool(args) or "tokens" in options,
+            "give tokens and latents: run_with_cache(tokens, latents, values)",
+        )
+        output, cache = super().run_with_cache(*args, names_filter=names_filter, **options)
+        is_of_rounds = isinstance(cache, Cache)
+        return output, cache if is_of_rounds else ActivationCache(cache, self)
+
+    # Flags, sizes, outcomes and weights.
+
+    @property
+    def cfg(self) -> RuntimeConfig:
+        """What TransformerLens' tools read; the device and dtype are those of the weights now."""
+        self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
+        return self.runtime
+
+    def set_use_attn_result(self, flag: bool) -> None:
+        """Let what each head writes fire (``hook_result``), or not."""
+        self.runtime.use_attn_result = flag
+
+    def set_use_split_qkv_input(self, flag: bool) -> None:
+        """Let what each head reads fire (``hook_q_input``, ...), or not."""
+        self.runtime.use_split_qkv_input = flag
+
+    def set_use_hook_mlp_in(self, flag: bool) -> None:
+        """Let what an MLP reads before its normalisation fire (``hook_mlp_in``), or not."""
+        self.runtime.use_hook_mlp_in = flag
+
+    def set_use_attn_in(self, flag: bool) -> None:
+        """Refuse to switch on ``hook_attn_in``, which this model does not have."""
+        require(
+            not flag,
+            "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input",
+        )
+
+    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
+        """Return the layers that have ``submodule`` ("attn" or "mlp"), with their index."""
+        blocks = enumerate(self.blocks)
+        return [(i, block) for i, block in blocks if getattr(block, submodule, None) is not None]
+
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """Sum the biases that are written to the residual stream before a layer.
+
+        Args:
+            layer: its index.
+            mlp_input: add that of the layer's own attention, for its MLP.
+            include_mlp_biases: add those of MLPs.
+        """
+        n = len(self.blocks)
+        last = n - 1 if mlp_input else n
+        require(
+            0 <= layer <= last,
+            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+        )
+        total = torch.zeros_like(self.blocks[0].attn.b_O)
+        for block in self.blocks[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
+        return total + self.blocks[layer].attn.b_O if mlp_input else total
+
+    def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
+        """Return ``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
+        return tokens
+
+    def to_single_token(self, outcome: str | int) -> int:
+        """Return the index of an outcome, such as "q1" or "a_2"."""
+        if isinstance(outcome, int):
+            return outcome
+        require_known("outcome", outcome, self.outcomes)
+        return int(self.outcomes.index(outcome))
+
+    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[Any]:
+        """Name what stands at every position of a round, or outcomes.
+
+        Args:
+            tokens: a round ``[pos]`` or rounds ``[batch, pos]``, a tensor as long as a round of the model; or
+                indices of outcomes.
+
+        Returns:
+            For a round the token at every position, and at those of latents their labels; a list of these for a
+            batch; for indices the outcomes' names.
+        """
+        layout = self._layout_of_round(tokens)
+        if layout is None:
+            return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+        rounds: Any = tokens
+        if rounds.ndim == 1:
+            return _name_tokens(layout, rounds)
+        return [_name_tokens(layout, row) for row in rounds]
+
+    def _layout_of_round(self, tokens: Any) -> RoundLayout | None:
+        """Return the layout of rounds of tokens, None where they are no tensor as long as a round."""
+        if not isinstance(tokens, Tensor) or tokens.ndim not in (1, 2):
+            return None
+        layouts = (*self.config.layout.family, self.config.layout)
+        fitting = [layout for layout in layouts if layout.n_positions == tokens.shape[-1]]
+        return fitting[-1] if fitting else None
+
+    outcomes = property(
+        attrgetter("config.layout.max_layout.outcomes")
+    )  # names of the columns of ``W_U``
+
+    def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
+        """Return the columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        return self.W_U.T[self._outcome_indices(tokens)]
+
+    def _outcome_indices(self, tokens: Any) -> Tensor:
+        indices = torch.as_tensor(array_of("tokens", tokens))
+        n = len(self.outcomes)
+        require(
+            _are_indices(indices, n),
+            f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}",
+        )
+        return indices.long()
+
+    # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
+    W_Q = property(partial(_stacked_heads, name="W_Q"), doc=_HEADS)
+    W_K = property(partial(_stacked_heads, name="W_K"), doc=_HEADS)
+    W_V = property(partial(_stacked_heads, name="W_V"), doc=_HEADS)
+    W_O = property(partial(_stacked_heads, name="W_O"), doc=_HEADS)
+    W_E = property(attrgetter("embed.table"))
+    W_pos = property(attrgetter("pos_embed.table"))
+    W_U = property(attrgetter("unembed.weight"))
+    b_U = property(attrgetter("unembed.bias"))  # noqa: N815
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_V, self.W_O)

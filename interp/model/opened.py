@@ -1,0 +1,127 @@
+"""Fused recurrent cells of PyTorch, computed gate by gate, so that their gates can be looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_GATES: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.RNNCell, nn.RNN), ("new",)),
+    **dict.fromkeys((nn.GRUCell, nn.GRU), ("reset", "update", "new")),
+    **dict.fromkeys((nn.LSTMCell, nn.LSTM), ("input", "forget", "new", "output")),
+}
+"""The gates of fused cells and layers, by their class."""
+
+
+def gates(part: nn.Module) -> tuple[str, ...]:
+    """Return the names of the gates that can be looked into.
+
+    A module has none that is no fused cell, whose layers run both ways or project, or that its owner runs otherwise.
+    Gates of several layers are numbered: ``reset_1``.
+    """
+    names = _GATES.get(type(part), ())
+    if "forward" in vars(part):
+        return ()
+    if not names or isinstance(part, nn.RNNCellBase):
+        return names
+    layers: Any = part
+    if layers.bidirectional or layers.proj_size:
+        return ()
+    if layers.num_layers == 1:
+        return names
+    numbers = range(1, layers.num_layers + 1)
+    return tuple(f"{name}_{number}" for number, name in product(numbers, names))
+
+
+class OpenedCell(nn.Module):
+    """The gates of a fused recurrent cell, or of layers of one direction, as submodules.
+
+    PyTorch computes these in one kernel. Here it is done with the module's own weights, gate by gate, equal to rounding
+    (a test compares them).
+    """
+
+    def __init__(self, fused: Any) -> None:
+        super().__init__()
+        self._fused = [fused]  # in a list: the weights stay the fused module's, under its names
+        for gate in gates(fused):
+            self.add_module(gate, nn.Identity())
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the fused module compute in this form."""
+        fused = self._fused[0]
+        fused.forward = self.forward
+        try:
+            yield
+        finally:
+            del fused.forward
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        """Compute what the fused module computes, from the same arguments."""
+        fused = self._fused[0]
+        if isinstance(state, Tensor):
+            state = (state,)
+        if isinstance(fused, nn.RNNCellBase):
+            state = self._step(x, state, "", "")
+            return state if len(state) > 1 else state[0]
+        time = 1 if fused.batch_first else 0
+        last_states = []
+        for layer in range(fused.num_layers):
+            state_of_layer = None if state is None else tuple(part[layer] for part in state)
+            gate_number = f"_{layer + 1}" if fused.num_layers > 1 else ""
+            outputs = []
+            for x_t in x.unbind(time):
+                state_of_layer = self._step(x_t, state_of_layer, f"_l{layer}", gate_number)
+                outputs.append(state_of_layer[0])
+            x = torch.stack(outputs, time)
+            last_states.append(state_of_layer)
+        parts = tuple(torch.stack(part) for part in zip(*last_states, strict=True))
+        return x, parts if len(parts) > 1 else parts[0]
+
+    def _step(
+        self, x: Tensor, state: Any, weight_suffix: str, gate_suffix: str
+    ) -> tuple[Tensor, ...]:
+        """Compute one step of one layer.
+
+        Args:
+            x: the input, ``[batch, input]``.
+            state: ``(h,)``, of an LSTM ``(h, c)``; zeros when None.
+            weight_suffix: what the names of the layer's weights end in.
+            gate_suffix: what the names of its gates end in.
+
+        Returns:
+            The state after it.
+        """
+        fused = self._fused[0]
+        names = _GATES[type(fused)]
+        if state is None:
+            zeros = x.new_zeros(len(x), fused.hidden_size)
+            state = (zeros, zeros)
+        h = state[0]
+        from_x = self._project(x, f"ih{weight_suffix}").chunk(len(names), 1)
+        from_h = self._project(h, f"hh{weight_suffix}").chunk(len(names), 1)
+        looks = [self.get_submodule(f"{name}{gate_suffix}") for name in names]
+        if len(names) == 1:
+            activate = getattr(torch, fused.nonlinearity)
+            return (looks[0](activate(from_x[0] + from_h[0])),)
+        if len(names) == 3:
+            reset = looks[0]((from_x[0] + from_h[0]).sigmoid())
+            update = looks[1]((from_x[1] + from_h[1]).sigmoid())
+            new = looks[2]((from_x[2] + reset * from_h[2]).tanh())
+            return (new + update * (h - new),)
+        input_gate = looks[0]((from_x[0] + from_h[0]).sigmoid())
+        forget_gate = looks[1]((from_x[1] + from_h[1]).sigmoid())
+        new = looks[2]((from_x[2] + from_h[2]).tanh())
+        output_gate = looks[3]((from_x[3] + from_h[3]).sigmoid())
+        c = forget_gate * state[1] + input_gate * new
+        return output_gate * c.tanh(), c
+
+    def _project(self, x: Tensor, suffix: str) -> Tensor:
+        fused = self._fused[0]
+        bias = getattr(fused, f"bias_{suffix}", None)  # a layer may have no bias
+        return nn.functional.linear(x, getattr(fused, f"weight_{suffix}"), bias)

@@ -1,0 +1,59 @@
+"""Weights that a round reads and that are not part of its machine: they would stay trained in an untrained copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class OutsideReads(TorchDispatchMode):
+    """Note the shapes of weights that are read while it is open, and not in the state of a machine.
+
+    They are what no operation made: parameters, and matrices of real numbers that lie where they lay in another round.
+
+    Attributes:
+        round: the round that runs, which the caller counts.
+        shapes: shapes of the weights that were found.
+    """
+
+    # Otherwise torch's compiler would be loaded: a second.
+    _should_skip_dynamo = classmethod(lambda cls: False)
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.round = 0
+        self.shapes: set[str] = set()
+        self._known: set[int] = set()
+        self._made: dict[int, Any] = {}
+        self._seen: dict[int, tuple[int, Tensor]] = {}
+        self.allow(known)
+
+    def allow(self, tensors: Iterable[Tensor]) -> None:
+        """Add tensors that are no weights from outside."""
+        self._known.update(tensor.data_ptr() for tensor in tensors)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor):
+                self._note(value)
+        result = function(*args, **kwargs or {})
+        for value in tree_leaves(result):
+            self._made[id(value)] = value
+        return result
+
+    def _note(self, tensor: Tensor) -> None:
+        address = tensor.data_ptr()
+        if id(tensor) in self._made or address in self._known:
+            return
+        first_round, _ = self._seen.setdefault(address, (self.round, tensor))
+        is_leaf = tensor.requires_grad and tensor.is_leaf and tensor._base is None
+        is_matrix = tensor.ndim > 1 and tensor.is_floating_point()
+        is_constant = is_matrix and first_round < self.round
+        if isinstance(tensor, nn.Parameter) or is_leaf or is_constant:
+            self.shapes.add(str(list(tensor.shape)))

@@ -1,0 +1,301 @@
+"""Does a task's record do what it says? It is checked where a task is registered.
+
+    >>> import interp
+    >>> check_task(interp.tasks.get("experts"))
+
+Two batches of episodes are drawn from one seed, encoded and compared. A sampler that gives other sizes, or other
+episodes each time, a layout that puts a latent over what is observed, tokens that no vocabulary holds, payloads that
+are no numbers, targets that are no probabilities and algorithms that read what they do not declare would all train, or
+be compared, without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from interp.core.algorithm import NEXT, Algorithm, Variable
+from interp.core.task import Task
+from interp.model.checks import N_ROUNDS, SEED
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.support.checks import array_of, checked, fitted, shown, unique
+from interp.support.errors import require, theirs
+
+_N_DRAWN = 2
+_PROBLEM = "this task's record does not keep what it says"
+
+
+@checked
+def check_task(task: Task) -> None:
+    """Raise unless a task's record does what it says: a sentence for the first way in which it does not."""
+    sizes = {size.name: size.default for size in task.sizes}
+    n_rounds = max(2, task.at_most(N_ROUNDS))
+    layout = _call("layout", task.layout, **sizes)
+    _check_layout(task, layout)
+    draw = partial(_call, "sample", task.sample, _N_DRAWN, n_rounds, seed=SEED, **sizes)
+    episodes = draw()
+    again = draw()
+    _check_episodes(task, episodes, n_rounds)
+    _check_episodes(task, again, n_rounds)
+    fitted_layout = _call("layout.fit", layout.fit, episodes)
+    drawn_sizes = _call("sizes of the layout", task.sizes_of, fitted_layout)
+    drawn_sizes |= {name: getattr(episodes, name) for name in sizes if hasattr(episodes, name)}
+    _require(
+        drawn_sizes == sizes,
+        f"asked for episodes of {sizes}, the sampler gives such of {drawn_sizes}",
+    )
+    rounds = _call("layout.encode", lambda: fitted_layout.encode(episodes))
+    _check_rounds(fitted_layout, rounds, n_rounds)
+    tensors = rounds.tensors()
+    tensors_again = _call("layout.encode", lambda: fitted_layout.encode(again)).tensors()
+    is_repeated = all(torch.equal(tensors[name], tensors_again[name]) for name in tensors)
+    _require(is_repeated, "seed=0 gives other episodes the second time: draw from the seed alone")
+    _check_losses(task, fitted_layout, episodes)
+    _check_targets(task, fitted_layout, episodes)
+    records = _call("algorithms", unique, task.algorithms.records(), "algorithm")
+    for key, record in records.items():
+        algorithm = _call(f"algorithm {key!r}", record.for_episodes, episodes)
+        _call(f"algorithm {key!r}", _check_algorithm, algorithm, episodes)
+    _check_analysis(task)
+
+
+def _require(holds: bool, problem: str) -> None:
+    require(holds, f"{_PROBLEM}: {problem}")
+
+
+def _call(what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function of the record; whatever it raises becomes a sentence about ``what``."""
+    return theirs(f"{_PROBLEM}: {what}")(function)(*args, **options)
+
+
+def _check_analysis(task: Task) -> None:
+    """Refuse a default corruption, or probed variables, that do not exist."""
+    analysis = task.analysis
+    corruptions = _call("corruptions", lambda: unique(analysis.corruptions(), "corruption"))
+    default = analysis.default_corruption
+    _require(
+        not default or default in corruptions,
+        f"default_corruption {default!r} is none of {', '.join(corruptions)}",
+    )
+    records = task.algorithms.records()
+    keys = {key for record in records for key in record.make().keys}
+    unknown = [key for key in analysis.probed if key not in keys]
+    _require(
+        not records or not unknown, f"probed {unknown} are variables of none of its algorithms"
+    )
+
+
+def _check_layout(task: Task, layout: Any) -> None:
+    kind = type(layout).__name__
+    _require(isinstance(layout, RoundLayout), f"layout gives {kind}, no RoundLayout")
+    _require(
+        layout.task == task.key,
+        f"its layout is of the task {layout.task!r}, its key is {task.key!r}",
+    )
+    for name in ("labels", "vocabulary", "outcomes"):
+        _check_names(name, _call(name, getattr, layout, name))
+    _require(
+        layout.kind != "classes" or len(layout.outcomes) > 1,
+        "one outcome alone is no prediction; give two or more",
+    )
+    n_latents = _call("n_latents", getattr, layout, "n_latents")
+    room = layout.predict_position - 1
+    _require(
+        fitted(int, n_latents) in range(1, room + 1),
+        f"n_latents must be 1 to {room}, the positions between the first and {layout.predict_label!r}, got "
+        f"{shown(n_latents)}",
+    )
+
+
+def _check_names(what: str, names: Any) -> None:
+    """Refuse names that are no texts, or that occur twice."""
+    are_texts = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    _require(
+        are_texts and all(names) and len(names) > 0,
+        f"{what} must be a tuple of texts, got {shown(names)}",
+    )
+    most_frequent = max(names, key=names.count)
+    _require(names.count(most_frequent) == 1, f"{what} hold {most_frequent!r} twice")
+
+
+def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
+    kind = type(episodes).__name__
+    for name in ("task", "n_rounds", "regime", "seed", "select", "__len__"):
+        _require(hasattr(episodes, name), f"episodes ({kind}) have no {name!r}")
+    _require(
+        episodes.task == task.key,
+        f"episodes are of the task {shown(episodes.task)}, the key is {task.key!r}",
+    )
+    is_integer = isinstance(episodes.n_rounds, int | np.integer)
+    _require(is_integer, f"n_rounds of episodes ({kind}) is {shown(episodes.n_rounds)}, no integer")
+    size = (len(episodes), episodes.n_rounds)
+    _require(
+        size == (_N_DRAWN, n_rounds),
+        f"asked for {_N_DRAWN} episodes of {n_rounds} rounds, the sampler gives {size}",
+    )
+    selected = _call("episodes.select", episodes.select, slice(0, 1))
+    _require(
+        len(selected) == 1 and selected.n_rounds == n_rounds,
+        "episodes.select(slice(0, 1)) does not give one episode",
+    )
+
+
+def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
+    kind = type(rounds).__name__
+    _require(isinstance(rounds, EncodedRounds), f"layout.encode gives {kind}, no EncodedRounds")
+    per_round = (_N_DRAWN, n_rounds)
+    per_position = (*per_round, layout.n_positions)
+    _check_tensor("tokens", rounds.tokens, per_position, is_real=False)
+    _check_tensor("slots", rounds.slots, per_round, is_real=False)
+    _check_tensor("values", rounds.values, per_position, is_real=True)
+    _check_ids("tokens", rounds.tokens, len(layout.vocabulary))
+    _check_ids("slots", rounds.slots, layout.n_latents)
+    _check_latent_positions(layout, rounds)
+    _require(bool(rounds.values.isfinite().all()), "encoded values (payloads) are not finite")
+    _require(
+        layout.payload is not None or not rounds.values.any(),
+        "encoded values are not zero, and payload does not say what they are; nothing would read them",
+    )
+    for name, tensor in rounds.tensors().items():
+        is_by_round = isinstance(tensor, torch.Tensor) and tensor.shape[:2] == per_round
+        _require(
+            is_by_round, f"encoded {name!r} must begin with [episode, round], got {shown(tensor)}"
+        )
+
+
+def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...], is_real: bool) -> None:
+    is_of_shape = isinstance(tensor, torch.Tensor) and tensor.shape == shape
+    _require(is_of_shape, f"encoded {name} must be of shape {shape}, got {shown(tensor)}")
+    _require(tensor.is_floating_point() == is_real, f"encoded {name} are of {tensor.dtype}")
+
+
+def _check_ids(name: str, ids: torch.Tensor, n_ids: int) -> None:
+    low = int(ids.min())
+    high = int(ids.max())
+    _require(
+        low >= 0 and high < n_ids,
+        f"encoded {name} are {low} to {high}, which must be 0 to {n_ids - 1}",
+    )
+
+
+def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
+    positions = _call("latent_positions", list, layout.latent_positions)
+    last = layout.n_positions - 1
+    are_inside = all(fitted(int, position) in range(last + 1) for position in positions)
+    _require(are_inside, f"latent_positions must be 0 to {last}, got {shown(positions)}")
+    labels = [layout.labels[position] for position in positions]
+    _require(
+        not rounds.tokens[..., positions].any(),
+        f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0",
+    )
+
+
+def _check_losses(task: Task, layout: RoundLayout, episodes: Any) -> None:
+    """Refuse losses that do not take predictions as models of the task make them, and as a sweep stacks them."""
+    n_rounds = episodes.n_rounds
+    by_round = (_N_DRAWN, n_rounds)
+    even = 1 / layout.n_outputs if layout.kind == "classes" else 0.0
+    scores = torch.full((*by_round, layout.n_outputs), even)
+    stacked = scores.expand(2, *scores.shape)
+    _check_loss(task, layout.prediction(scores), episodes, by_round)
+    _check_loss(task, layout.prediction(stacked), episodes, (2, *by_round))
+
+
+def _check_loss(
+    task: Task, predictions: torch.Tensor, episodes: Any, shape: tuple[int, ...]
+) -> None:
+    """Refuse losses of another shape, or that are NaN where predictions are even.
+
+    Args:
+        task: the task that computes the losses.
+        predictions: even predictions of all rounds.
+        episodes: the episodes that they are of.
+        shape: the shape that losses must have.
+    """
+    rounds = slice(0, episodes.n_rounds)
+    losses = _call(
+        "losses", lambda: torch.as_tensor(task.data.losses(predictions, episodes, rounds))
+    )
+    axes = "[episode, round]" if len(shape) == 2 else "[batch, episode, round]"
+    _require(
+        losses.shape == shape,
+        f"losses of predictions of {episodes.n_rounds} rounds must be {axes} = {shape}, got {tuple(losses.shape)}",
+    )
+    _require(not bool(losses.isnan().any()), "losses of even predictions hold NaN")
+
+
+def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
+    if task.training is None:
+        return
+    goal = _call("training", task.training)
+    is_goal = callable(getattr(goal, "targets", None))
+    is_goal = is_goal and isinstance(getattr(goal, "other_targets", None), Mapping)
+    _require(is_goal, f"training gives {shown(goal)}, no TrainingGoal")
+    are_classes = layout.kind == "classes"
+    shape = (_N_DRAWN, episodes.n_rounds, layout.n_outputs if are_classes else 1)
+    for name, compute in {"targets": goal.targets, **goal.other_targets}.items():
+        targets = array_of(name, _call(name, compute, episodes))
+        _require(
+            targets.shape == shape and bool(np.isfinite(targets).all()),
+            f"{name} must be finite numbers {shape}, got {shown(targets)}",
+        )
+        if are_classes:
+            _check_target_probabilities(name, targets)
+
+
+def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> None:
+    """Refuse targets that are no probabilities; a round that asks for no prediction has zeros."""
+    totals = targets.sum(-1)
+    low = targets.min()
+    add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)
+    _require(
+        low >= 0 and bool(add_up.all()),
+        f"{name} must be probabilities of the outcomes, which add up to 1; they are {low:.4g} to {targets.max():.4g}, "
+        f"and add up to {totals.min():.4g} to {totals.max():.4g}",
+    )
+
+
+class _Declared(dict[str, Any]):
+    """The values that an equation declares to read; reading any other is refused."""
+
+    def __init__(self, variable: Variable, values: Mapping[str, Any]) -> None:
+        super().__init__({key: values[key] for key in variable.parents})
+        self.reader = variable.key
+
+    def __missing__(self, key: str) -> Any:
+        parents = ", ".join(self) or "none"
+        _require(
+            False,
+            f"the equation of {self.reader!r} reads {key!r}, which is none of its parents ({parents})",
+        )
+
+
+def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
+    """Refuse an algorithm whose inputs, state or equations are not those that it declares."""
+    what = f"algorithm {algorithm.key!r}:"
+    inputs = algorithm.read(episodes)
+    state = algorithm.initial(episodes)
+    for key in algorithm.state:
+        _require(key in state, f"{what} nothing gives state {key!r}")
+    shapes = {key: np.shape(state[key]) for key in algorithm.state}
+    for t in range(episodes.n_rounds):
+        values: dict[str, Any] = {}
+        for variable in algorithm.variables:
+            key = variable.key
+            if variable.equation is not None:
+                values[key] = np.asarray(variable.equation(_Declared(variable, values)))
+            elif variable.role == "state":
+                values[key] = state[key]
+            else:
+                values[key] = np.asarray(inputs[key])[:, t]
+        state = {key: values[NEXT + key] for key in algorithm.state}
+        for key, shape in shapes.items():
+            shape_now = np.shape(state[key])
+            _require(
+                shape_now == shape,
+                f"{what} state {key!r} is {shape} before the first round and {shape_now} after round {t}",
+            )
