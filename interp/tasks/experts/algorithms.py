@@ -15,7 +15,6 @@ which the prediction depends on, do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,99 +31,131 @@ from interp.core.algorithm import (
     variable_table,
 )
 from interp.support.checks import checked
+from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)
 
 
 def _match(v: Values) -> NDArray[np.int64]:
-    """Which experts were right."""
-    return (v["votes"] == v["label"][..., None]).astype(np.int64)
+    """Return which experts were right, 0 or 1."""
+    is_right = v["votes"] == v["label"][..., None]
+    return is_right.astype(np.int64)
+
+
+def _centre(v: Values) -> NDArray[np.float64]:
+    """Return the log-weights less their mean over experts."""
+    log_weights = v["log_weights"]
+    return np.asarray(log_weights - log_weights.mean(-1, keepdims=True))
+
+
+def _log_odds(v: Values) -> NDArray[np.float64]:
+    """Return the log-odds of the posterior mean accuracies: what each vote weighs."""
+    accuracy = keep_uncertain(v["accuracies"])
+    return np.log(accuracy) - np.log1p(-accuracy)
+
+
+def _evidence(v: Values) -> NDArray[np.float64]:
+    """Return what the votes say together, in log-odds of y = 1."""
+    signs = 2 * v["votes"] - 1
+    return np.asarray((signs * v["log_odds"]).sum(-1))
+
+
+def _leads(v: Values) -> NDArray[np.float64]:
+    """Return who was right most often, 0 or 1."""
+    counts = v["counts"]
+    return np.asarray(counts == counts.max(-1, keepdims=True), np.float64)
+
+
+_COUNTED: dict[str, Equation | None] = {
+    "counts": None,
+    "match": _match,
+    "next_counts": lambda v: v["counts"] + v["match"],
+}
+"""What counts how often each expert was right."""
+
+
+def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
+    """Return what is carried into the first round; what counts is whole."""
+    if key == "elapsed":
+        return np.zeros(len(episodes), np.int64)
+    kind = np.int64 if key == "counts" else np.float64
+    return np.zeros((len(episodes), episodes.n_experts), kind)
 
 
 _algorithm = maker(
     "experts",
     VARIABLES,
     {"votes": lambda episodes: episodes.advice, "label": lambda episodes: episodes.labels},
-    # One zero for each expert, but of the rounds elapsed; what counts is whole.
-    lambda episodes, key: np.zeros(
-        (len(episodes), episodes.n_experts)[: 1 if key == "elapsed" else 2],
-        np.int64 if key in ("counts", "elapsed") else np.float64,
-    ),
-    lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
+    zeros=_zeros,
+    distribution=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
 )
 
 
 @checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
-    """Weighted Majority with log gamma = ``gain``."""
-    equations: Mapping[str, Equation | None] = {
+    """Return Weighted Majority with log gamma = ``gain``."""
+    equations: dict[str, Equation | None] = {
         "log_weights": None,
-        "log_weights_centred": lambda v: (
-            v["log_weights"] - v["log_weights"].mean(-1, keepdims=True)
-        ),
+        "log_weights_centred": _centre,
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
-        "binding": lambda v: np.ones(v["votes"].shape),
+        "binding": lambda v: np.ones_like(v["votes"], np.float64),
         "prediction": lambda v: share(v["weights"], v["votes"]),
         "match": _match,
-        "next_log_weights": lambda v: v["log_weights"] + gain * v["match"],
     }
+    equations["next_log_weights"] = lambda v: v["log_weights"] + gain * v["match"]
     return _algorithm("weighted_majority", "Weighted Majority", equations, "log_weights", gain=gain)
 
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """The Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" regime by default)."""
+    """Return the Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" by default)."""
     check_bounds((low, high))
 
-    def log_odds(v: Values) -> NDArray[np.float64]:
-        accuracy = keep_uncertain(v["accuracies"])
-        return np.log(accuracy) - np.log1p(-accuracy)
+    def accuracies(v: Values) -> NDArray[np.float64]:
+        misses = v["elapsed"][..., None] - v["counts"]
+        return mean_accuracy(v["counts"], misses, (low, high))
 
-    equations: Mapping[str, Equation | None] = {
+    equations: dict[str, Equation | None] = {
         "counts": None,
         "elapsed": None,
-        "accuracies": lambda v: mean_accuracy(
-            v["counts"], v["elapsed"][..., None] - v["counts"], (low, high)
-        ),
-        "log_odds": log_odds,
-        "evidence": lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
+        "accuracies": accuracies,
+        "log_odds": _log_odds,
+        "evidence": _evidence,
         "prediction": lambda v: special.expit(v["evidence"]),
-        "match": _match,
-        "next_counts": lambda v: v["counts"] + v["match"],
+        **_COUNTED,
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
     return _algorithm("bayes", "Bayes predictor", equations, "log_odds", low=low, high=high)
 
 
 def follow_the_leader() -> Algorithm:
-    """Follow those who were right most often so far, a tie broken uniformly at random."""
-    equations: Mapping[str, Equation | None] = {
+    """Return what follows those who were right most often so far, a tie broken uniformly at random."""
+    equations = {
         "counts": None,
-        "leads": lambda v: (v["counts"] == v["counts"].max(-1, keepdims=True)).astype(np.float64),
+        "leads": _leads,
         "prediction": lambda v: share(v["leads"], v["votes"]),
-        "match": _match,
-        "next_counts": lambda v: v["counts"] + v["match"],
+        **_COUNTED,
     }
     return _algorithm("follow_the_leader", "follow the leader", equations, "counts")
 
 
 def majority_vote() -> Algorithm:
-    """The share of all experts that say 1, whatever happened before."""
-    return _algorithm(
-        "majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)}
-    )
+    """Return the share of all experts that say 1, whatever happened before."""
+    equations = {"prediction": lambda v: v["votes"].mean(-1)}
+    return _algorithm("majority_vote", "majority vote", equations)
 
 
 def follow_previous_winners() -> Algorithm:
-    """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
+    """Return the majority of those who were right in the last round; if there are none, or a tie, that of all."""
 
     def prediction(v: Values) -> NDArray[Any]:
-        everyone = share(np.ones(v["votes"].shape), v["votes"])
-        recent = share(v["won"], v["votes"])
-        return np.where((v["won"].sum(-1) == 0) | (recent == 0.5), everyone, recent)
+        votes, won = v["votes"], v["won"]
+        recent = share(won, votes)
+        is_open = (won.sum(-1) == 0) | (recent == 0.5)
+        return np.where(is_open, votes.mean(-1), recent)
 
-    equations: Mapping[str, Equation | None] = {
+    equations: dict[str, Equation | None] = {
         "won": None,
         "prediction": prediction,
         "match": _match,
@@ -134,7 +165,7 @@ def follow_previous_winners() -> Algorithm:
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """The algorithms of this task."""
+    """List the algorithms of this task."""
     return (
         AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
         AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),

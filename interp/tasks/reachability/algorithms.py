@@ -11,6 +11,7 @@ The equations, and which rules the rivals follow: docs/method/reachability.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,86 +45,106 @@ def _n_nodes(values: Values) -> int:
 
 
 def _take(values: _Array, index: _Array) -> _Array:
-    """``values[..., node]`` at the nodes ``index[..., k]``."""
+    """Return ``values[..., node]`` at the nodes ``index[..., k]``."""
     return np.take_along_axis(values, index, -1)
 
 
 # What the searches share.
 
 
-def _expanded(v: Values) -> _Array:
-    """The frontier, with the targets of active edges."""
-    following = np.array(
-        np.broadcast_to(v["frontier"] > 0.5, v["frontier"].shape), dtype=np.float64
-    )
-    edges, ends = v["active"] > 0.5, v["target"]
-    flat, where = following.reshape(-1, following.shape[-1]), np.broadcast_to(ends, edges.shape)
-    rows, columns = np.nonzero(edges.reshape(len(flat), -1))
-    flat[rows, where.reshape(len(flat), -1)[rows, columns]] = 1.0
-    return flat.reshape(following.shape)
+def _expand(v: Values) -> _Array:
+    """Return the frontier with the targets of active edges."""
+    expanded = np.array(v["frontier"] > 0.5, dtype=np.float64)
+    active = v["active"] > 0.5
+    targets = np.broadcast_to(v["target"], active.shape)
+    *rounds, edges = np.nonzero(active)
+    expanded[(*rounds, targets[(*rounds, edges)])] = 1.0
+    return expanded
 
 
-def _answered(scores: _Array, v: Values) -> _Array:
-    """The distribution over nodes that is all on the candidate of higher score ``[..., 2]``, halves on ties."""
-    difference = np.sign(scores[..., :1] - scores[..., 1:])
-    share = np.concatenate([0.5 + difference / 2, 0.5 - difference / 2], -1)
-    answer = np.zeros((*share.shape[:-1], _n_nodes(v)))
-    np.put_along_axis(answer, v["candidates"], share, -1)
+def _follow_from(v: Values, starts: _Array) -> _Array:
+    """Return whether each edge starts at a node of the frontier."""
+    return (_take(v["frontier"], starts) > 0.5).astype(np.float64)
+
+
+def _answer(scores: _Array, v: Values) -> _Array:
+    """Return the distribution over nodes that is all on the candidate of higher score ``[..., 2]``, halves on ties."""
+    gap = np.sign(scores[..., 0] - scores[..., 1])
+    answer = np.zeros((*gap.shape, _n_nodes(v)))
+    shares = np.stack([1 + gap, 1 - gap], -1) / 2
+    np.put_along_axis(answer, v["candidates"], shares, -1)
     return answer
 
 
-def _prediction(spread: float) -> Equation:
-    """The distribution over nodes: reached candidates share it, but for what lies on all nodes reached."""
+def _predict_with(spread: float) -> Equation:
+    """Return the prediction: reached candidates share it, but for the part that lies on all nodes reached."""
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
-    def equation(v: Values) -> _Array:
-        answer = _answered(v["member"], v)
+    def predict(v: Values) -> _Array:
+        answer = _answer(v["member"], v)
         if not spread:
             return answer
         reached = (v["reached"] > 0.5).astype(np.float64)
         number = reached.sum(-1, keepdims=True)
-        return np.where(
-            number > 0, (1 - spread) * answer + spread * reached / np.maximum(number, 1), answer
-        )
+        evenly = reached / np.maximum(number, 1)
+        return np.where(number > 0, (1 - spread) * answer + spread * evenly, answer)
 
-    return equation
+    return predict
 
 
+def _members(v: Values) -> _Array:
+    """Return whether each candidate is reached."""
+    return (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64)
+
+
+def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
+    """Return the names of the nodes, the same in every round."""
+    shape = (len(episodes), episodes.n_rounds, episodes.n_nodes)
+    return np.broadcast_to(np.arange(episodes.n_nodes), shape)
+
+
+_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes)
+_INPUTS: dict[str, Callable[[ReachabilityEpisodes], _Array]] = {
+    "source": lambda e: e.by_round("edges")[..., 0],
+    "target": lambda e: e.by_round("edges")[..., 1],
+    "root": lambda e: e.by_round("roots"),
+    "candidates": lambda e: e.by_round("candidates"),
+    "nodes": _all_nodes,
+}
 _algorithm = maker(
     "reachability",
-    variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes),
-    {
-        "source": lambda e: e.by_round("edges")[..., 0],
-        "target": lambda e: e.by_round("edges")[..., 1],
-        "root": lambda e: e.by_round("roots"),
-        "candidates": lambda e: e.by_round("candidates"),
-        "nodes": lambda e: np.broadcast_to(np.arange(e.n_nodes), (len(e), e.n_rounds, e.n_nodes)),
-    },
-    lambda episodes, key: np.zeros((len(episodes), episodes.n_nodes)),
-    lambda v: v["prediction"],
+    _VARIABLES,
+    _INPUTS,
+    zeros=lambda episodes, key: np.zeros((len(episodes), episodes.n_nodes)),
+    distribution=lambda v: v["prediction"],
 )
 
 
 # Breadth-first search.
 
 
-def _search(key: str, name: str, spread: float, active: Equation, expanded: Equation) -> Algorithm:
+def _search(key: str, name: str, spread: float, active: Equation, expand: Equation) -> Algorithm:
+    """Make a search that expands all nodes reached along the edges that are ``active``."""
+
+    def frontier(v: Values) -> _Array:
+        reached = v["reached"]
+        is_root = np.eye(reached.shape[-1], dtype=bool)[v["root"]]
+        return np.where(is_root, 1.0, reached)
+
     equations = {
         "reached": None,
-        "frontier": lambda v: np.where(
-            np.eye(v["reached"].shape[-1], dtype=bool)[v["root"]], 1.0, v["reached"]
-        ),
-        "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
+        "frontier": frontier,
+        "member": _members,
         "active": active,
-        "prediction": _prediction(spread),
-        "next_reached": expanded,
+        "prediction": _predict_with(spread),
+        "next_reached": expand,
     }
     return _algorithm(key, name, equations, "reached", spread=spread)
 
 
 @checked
 def breadth_first(spread: float = 0.0) -> Algorithm:
-    """Parallel breadth-first search: every round expands all nodes reached.
+    """Return parallel breadth-first search: every round expands all nodes reached.
 
     A share ``spread`` of the prediction, in [0, 1), lies evenly on the nodes reached.
 
@@ -134,162 +155,195 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
         "breadth_first",
         "parallel breadth-first search",
         spread,
-        lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64),
-        _expanded,
+        active=lambda v: _follow_from(v, v["source"]),
+        expand=_expand,
     )
 
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
-    """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
+    """Return breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
-    name = f"breadth-first search of {hops} hop{'s' * (hops > 1)}"
-    return sometimes(
-        breadth_first(spread), lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name
-    )
+    plural = "" if hops == 1 else "s"
+    name = f"breadth-first search of {hops} hop{plural}"
+    search = breadth_first(spread)
+    return sometimes(search, lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name)
 
 
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
-    """Breadth-first search that is ``lag`` rounds late: it holds what it should have held so many rounds before."""
+    """Return breadth-first search that is ``lag`` rounds late: it holds what it should have held before."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
     name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
-    return sometimes(
-        breadth_first(spread), lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name
-    )
+    search = breadth_first(spread)
+    return sometimes(search, lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
 
 
 def undirected(spread: float = 0.0) -> Algorithm:
-    """Breadth-first search that follows every edge both ways."""
+    """Return breadth-first search that follows every edge both ways."""
 
     def active(v: Values) -> _Array:
-        return (_take(v["frontier"], np.concatenate([v["source"], v["target"]], -1)) > 0.5).astype(
-            np.float64
-        )
+        return _follow_from(v, np.concatenate([v["source"], v["target"]], -1))
 
-    return _search(
-        "undirected",
-        "breadth-first search along and against the edges",
-        spread,
-        active,
-        lambda v: _expanded({**v, "target": np.concatenate([v["target"], v["source"]], -1)}),
-    )
+    def expand(v: Values) -> _Array:
+        ends = np.concatenate([v["target"], v["source"]], -1)
+        return _expand({**v, "target": ends})
+
+    name = "breadth-first search along and against the edges"
+    return _search("undirected", name, spread, active, expand)
 
 
 # One path.
 
 
-def _stepped(v: Values, edge: _Array, moves: _Array) -> _Array:
-    """The visits after a step along ``edge`` ``[...]``, where there is one to take."""
-    node = np.take_along_axis(
-        np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1])), edge[..., None], -1
-    )
-    after = v["started"].copy()
-    latest = v["started"].max(-1, keepdims=True) + 1
-    np.put_along_axis(after, node, np.where(moves[..., None], latest, _take(after, node)), -1)
+def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
+    """Return the visits after a step along ``edge`` ``[...]``, where there is one to take."""
+    started = v["started"]
+    targets = np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1]))
+    node = _take(targets, edge[..., None])
+    latest = started.max(-1, keepdims=True) + 1
+    visit = np.where(moves[..., None], latest, _take(started, node))
+    after = started.copy()
+    np.put_along_axis(after, node, visit, -1)
     return after
 
 
-def _deeper(v: Values) -> _Array:
-    """A step to the first child without a visit, from the last visited node that has one."""
-    source, target = _take(v["started"], v["source"]), _take(v["started"], v["target"])
-    rank = np.where((source > 0) & (target == 0), source, 0)
-    return _stepped(v, rank.argmax(-1), rank.max(-1) > 0)
+def _go_deeper(v: Values) -> _Array:
+    """Step to the first child without a visit, from the last visited node that has one."""
+    source = _take(v["started"], v["source"])
+    target = _take(v["started"], v["target"])
+    rank = np.where(target == 0, source, 0)
+    return _step(v, rank.argmax(-1), rank.max(-1) > 0)
 
 
-def _anywhere(v: Values) -> _Array:
-    """A step to a random child of the last node; back to the root's children at a sink."""
-    at = _take(v["started"], v["source"]) == v["started"].max(-1, keepdims=True)
-    open_ = np.where(at.any(-1, keepdims=True), at, v["source"] == v["root"][..., None])
-    rank = np.floor(v["luck"] * open_.sum(-1)) + 1
-    return _stepped(v, (open_.cumsum(-1) >= rank[..., None]).argmax(-1), open_.any(-1))
+def _go_anywhere(v: Values) -> _Array:
+    """Step to a random child of the last node; back to the root's children at a sink."""
+    started = v["started"]
+    from_last = _take(started, v["source"]) == started.max(-1, keepdims=True)
+    from_root = v["source"] == v["root"][..., None]
+    is_open = np.where(from_last.any(-1, keepdims=True), from_last, from_root)
+    rank = np.floor(v["luck"] * is_open.sum(-1)) + 1
+    is_reached = is_open.cumsum(-1) >= rank[..., None]
+    return _step(v, is_reached.argmax(-1), is_open.any(-1))
+
+
+def _start_at_root(v: Values) -> _Array:
+    """Return the visits, the root's included."""
+    is_root = v["nodes"] == v["root"][..., None]
+    return np.maximum(v["visits"], is_root)
 
 
 def _path(
-    key: str, name: str, step: Equation, spread: float, **more: Callable[[Any], _Array]
+    key: str, name: str, step: Equation, spread: float, **inputs: Callable[[Any], _Array]
 ) -> Algorithm:
+    """Make a search that holds one path; ``inputs`` are what it reads of episodes beside the graph."""
     equations: dict[str, Equation | None] = {
         "visits": None,
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
-        "started": lambda v: np.maximum(
-            v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)
-        ),
-        "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
-        "prediction": _prediction(spread),
+        "started": _start_at_root,
+        "member": _members,
+        "prediction": _predict_with(spread),
         "next_visits": step,
     }
-    return _algorithm(key, name, equations, "reached", more=more, spread=spread)
+    return _algorithm(key, name, equations, "reached", more=inputs, spread=spread)
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Depth-first search, a node a round."""
-    return _path("depth_first", "depth-first search, a node a round", _deeper, spread)
+    """Return depth-first search, a node a round."""
+    return _path("depth_first", "depth-first search, a node a round", _go_deeper, spread)
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
-    """A random walk, a node a round; ``seed`` draws its luck."""
+    """Return a random walk, a node a round; ``seed`` draws its luck."""
 
     def luck(episodes: ReachabilityEpisodes) -> _Array:
         return np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
 
-    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, luck=luck)
+    return _path("random_walk", "a random walk, a node a round", _go_anywhere, spread, luck=luck)
 
 
 # Heuristics.
 
 
-_NUMBERS: dict[str, Callable[[NDArray[np.bool_], _Array], _Array]] = {
-    "fewer_parents": lambda m, r: -m.sum(-2),
-    "more_children": lambda m, r: m.sum(-1),
-    "more_ancestors": lambda m, r: graphs.closure(m).sum(-2),
-    "nearer_undirected": lambda m, r: -graphs.distances(m | np.swapaxes(m, -1, -2), r),
-    "larger_name": lambda m, r: np.broadcast_to(np.arange(m.shape[-1]), m.shape[:-1]),
-}
-"""By key: adjacency Bool[..., source, target] with roots Int[...] to the number that is compared, Int[..., node]."""
-_NAMES = {
-    "fewer_parents": ("the candidate with the lower in-degree", "in-degree"),
-    "more_children": ("the candidate with the higher out-degree", "out-degree"),
-    "more_ancestors": ("the candidate with more ancestors", "ancestors"),
-    "nearer_undirected": (
-        "the candidate nearer the root, whichever way edges run",
-        "undirected distance",
+@dataclass(frozen=True)
+class _Heuristic:
+    """A rule that answers without a search: the candidate with the larger number.
+
+    Attributes:
+        number: adjacency Bool[..., source, target] and roots Int[...] to the number of each node, ``[..., node]``.
+    """
+
+    name: str
+    short_name: str
+    number: Callable[[NDArray[np.bool_], _Array], _Array]
+
+
+def _few_parents(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    return -matrix.sum(-2)
+
+
+def _many_children(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    return matrix.sum(-1)
+
+
+def _many_ancestors(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    return graphs.closure(matrix).sum(-2)
+
+
+def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    both_ways = matrix | np.swapaxes(matrix, -1, -2)
+    return -graphs.distances(both_ways, roots)
+
+
+def _name(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    return np.broadcast_to(np.arange(matrix.shape[-1]), matrix.shape[:-1])
+
+
+_HEURISTICS = {
+    "fewer_parents": _Heuristic(
+        "the candidate with the lower in-degree", "in-degree", _few_parents
     ),
-    "larger_name": ("the candidate with the larger name", "larger name"),
+    "more_children": _Heuristic(
+        "the candidate with the higher out-degree", "out-degree", _many_children
+    ),
+    "more_ancestors": _Heuristic("the candidate with more ancestors", "ancestors", _many_ancestors),
+    "nearer_undirected": _Heuristic(
+        "the candidate nearer the root, whichever way edges run", "undirected distance", _nearness
+    ),
+    "larger_name": _Heuristic("the candidate with the larger name", "larger name", _name),
 }
-"""By key: the name, and a short one for legends."""
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
-    """A heuristic as an algorithm that keeps nothing."""
-    require_known("heuristic", key, _NUMBERS)
+    """Return a heuristic as an algorithm that keeps nothing."""
+    require_known("heuristic", key, _HEURISTICS)
+    rule = _HEURISTICS[key]
 
-    def compared(v: Values) -> _Array:
-        matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
-        return _answered(_take(_NUMBERS[key](matrix, v["root"]), v["candidates"]), v)
+    def predict(v: Values) -> _Array:
+        edges = np.stack([v["source"], v["target"]], -1)
+        matrix = graphs.adjacency(edges, _n_nodes(v))
+        numbers = rule.number(matrix, v["root"])
+        return _answer(_take(numbers, v["candidates"]), v)
 
-    return _algorithm(key, _NAMES[key][0], {"prediction": compared}, rows="heuristic")
+    return _algorithm(key, rule.name, {"prediction": predict}, rows="heuristic")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """The algorithms of this task, the ground truth first."""
-    return (
-        AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
-        *(
-            AlgorithmRecord(
-                f"depth_limited_{n}",
-                f"breadth-first search of {hops}",
-                f"BFS, {hops}",
-                partial(depth_limited, n),
-            )
-            for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops"))
-        ),
+    """List the algorithms of this task, the ground truth first."""
+    known = [AlgorithmRecord("breadth_first", _BFS, "BFS", breadth_first)]
+    for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops")):
+        key, name = f"depth_limited_{n}", f"breadth-first search of {hops}"
+        known.append(AlgorithmRecord(key, name, f"BFS, {hops}", partial(depth_limited, n)))
+    known += [
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
-        *(
-            AlgorithmRecord(key, name, short_name, partial(heuristic, key))
-            for key, (name, short_name) in _NAMES.items()
-        ),
-    )
+    ]
+    for key, rule in _HEURISTICS.items():
+        make = partial(heuristic, key)
+        known.append(AlgorithmRecord(key, rule.name, rule.short_name, make))
+    return tuple(known)
 
+
+_BFS = "parallel breadth-first search"
 
 # Where a fit looks for each parameter.
 _SPREAD = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
@@ -298,55 +352,35 @@ _LAG = Searched("lag", (1, 2), kind="choice")
 
 
 def families() -> tuple[Family, ...]:
-    """What a model of reachability is compared with.
+    """List what a model of reachability is compared with.
 
     Searches may put a share of their answer on all nodes reached (``spread``), as the distribution that models are
     trained on does. The undirected distance, which needs the root and so is not memoryless, is left to ``interp
     audit``.
     """
-    return (
-        Family(
-            "breadth_first", "parallel breadth-first search", breadth_first, searched=(_SPREAD,)
-        ),
-        Family(
-            "depth_limited",
-            "breadth-first search of few hops",
-            depth_limited,
-            searched=(_HOPS, _SPREAD),
-        ),
-        Family(
-            "late_search",
-            "breadth-first search, some rounds late",
-            late_search,
-            searched=(_LAG, _SPREAD),
-            extends="breadth_first",
-        ),
-        Family(
-            "undirected",
-            "breadth-first search along and against the edges",
-            undirected,
-            searched=(_SPREAD,),
-        ),
-        Family(
-            "depth_first", "depth-first search, a node a round", depth_first, searched=(_SPREAD,)
-        ),
-        Family("random_walk", "a random walk, a node a round", random_walk, searched=(_SPREAD,)),
-        Family(
-            "fewer_parents",
-            "the candidate with the lower in-degree",
-            partial(heuristic, "fewer_parents"),
-            memoryless=True,
-        ),
-        Family(
-            "more_children",
-            "the candidate with the higher out-degree",
-            partial(heuristic, "more_children"),
-            memoryless=True,
-        ),
-        Family(
-            "more_ancestors",
-            "the candidate with more ancestors",
-            partial(heuristic, "more_ancestors"),
-            memoryless=True,
-        ),
+    plain = (
+        ("breadth_first", _BFS, breadth_first),
+        ("undirected", "breadth-first search along and against the edges", undirected),
+        ("depth_first", "depth-first search, a node a round", depth_first),
+        ("random_walk", "a random walk, a node a round", random_walk),
     )
+    searches = {key: Family(key, name, make, searched=(_SPREAD,)) for key, name, make in plain}
+    memoryless = []
+    for key in ("fewer_parents", "more_children", "more_ancestors"):
+        make = partial(heuristic, key)
+        memoryless.append(Family(key, _HEURISTICS[key].name, make, memoryless=True))
+    limited = Family(
+        "depth_limited",
+        "breadth-first search of few hops",
+        depth_limited,
+        searched=(_HOPS, _SPREAD),
+    )
+    late = Family(
+        "late_search",
+        "breadth-first search, some rounds late",
+        late_search,
+        searched=(_LAG, _SPREAD),
+        extends="breadth_first",
+    )
+    first, *others = searches.values()
+    return (first, limited, late, *others, *memoryless)

@@ -6,11 +6,12 @@ on, a part of which lies on all nodes reached.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.core.algorithm import Algorithm
@@ -23,39 +24,46 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
-    """The share of the negative candidate among the two, ``[*batch, episode, round]``; a half where both have none.
+    """Return the share of the negative candidate among the two; a half where both have none.
 
     What is below 0, as an untrained copy of a handwired model may give, counts as none.
+
+    Args:
+        predictions: ``[*batch, episode, round, node]``.
+        episodes: whose candidates they are about.
+        rounds: those that were predicted.
+
+    Returns:
+        The losses, ``[*batch, episode, round]``.
     """
-    n_episodes, n_rounds = predictions.shape[-3:-1]
-
-    def of(nodes: np.ndarray) -> Tensor:
-        index = (
-            torch.from_numpy(nodes)
-            .to(predictions.device)[:, None, None]
-            .expand(n_episodes, n_rounds, 1)
-        )
-        return predictions.gather(-1, index.expand(*predictions.shape[:-1], 1))[..., 0].clamp_min(0)
-
-    target, negative = of(episodes.targets), of(episodes.negatives)
+    target = _chances_of(predictions, episodes.targets)
+    negative = _chances_of(predictions, episodes.negatives)
     total = target + negative
-    return torch.where(total == 0, 0.5, negative / total.clamp_min(torch.finfo(total.dtype).tiny))
+    smallest = torch.finfo(total.dtype).tiny
+    return torch.where(total == 0, 0.5, negative / total.clamp_min(smallest))
+
+
+def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
+    """Return what predictions ``[..., episode, round, node]`` put on one node of each episode, at least 0."""
+    index = torch.from_numpy(nodes).to(predictions.device)[:, None, None]
+    shape = (*predictions.shape[:-1], 1)
+    return predictions.gather(-1, index.expand(shape))[..., 0].clamp_min(0)
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """The algorithm that a model is held against."""
+    """Return the algorithm that a model is held against."""
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
-    """Root, candidates and degrees; then also the children of the root: what one round says without a search."""
-    edges, n = episodes.by_round("edges"), np.eye(episodes.n_nodes)
-    matrix = graphs.adjacency(edges, episodes.n_nodes)
-    roots, candidates = episodes.by_round("roots"), episodes.by_round("candidates")
-    plain = np.concatenate(
-        [n[roots], n[candidates].sum(-2), matrix.sum(-2), matrix.sum(-1)], axis=-1
-    )
-    children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :].astype(np.float64)
+    """Return root, candidates and degrees, then also the children of the root: what a round says without a search."""
+    matrix = graphs.adjacency(episodes.by_round("edges"), episodes.n_nodes)
+    indicators = np.eye(episodes.n_nodes)
+    roots = episodes.by_round("roots")
+    candidates = indicators[episodes.by_round("candidates")].sum(-2)
+    degrees = [matrix.sum(-2), matrix.sum(-1)]
+    plain = np.concatenate([indicators[roots], candidates, *degrees], axis=-1)
+    children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :]
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
 
@@ -105,71 +113,93 @@ def steering() -> Steering:
 # Corruptions.
 
 
-def _with_edge(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
-    """An edge from the root to the negative in place of one that is given twice, else of one far from the root."""
-    at = episodes.by_round("edges")[:, t].copy()
-    code = at[..., 0] * episodes.n_nodes + at[..., 1]
-    repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
-    slot = np.where(
-        repeated, 2 * episodes.n_nodes, np.take_along_axis(episodes.distances, at[..., 0], -1)
-    ).argmax(-1)
-    at[np.arange(len(at)), slot] = np.stack(
-        [episodes.by_round("roots")[:, t], episodes.negatives], -1
-    )
-    return at
+def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+    """Put an edge from the root to the negative in place of one that is given twice, else of one far from the root."""
+    edges = episodes.by_round("edges")[:, t].copy()
+    code = edges[..., 0] * episodes.n_nodes + edges[..., 1]
+    is_repeated = (code[:, :, None] == code[:, None, :]).sum(-1) > 1
+    distance = np.take_along_axis(episodes.distances, edges[..., 0], -1)
+    slot = np.where(is_repeated, 2 * episodes.n_nodes, distance).argmax(-1)
+    roots = episodes.by_round("roots")[:, t]
+    edges[np.arange(len(edges)), slot] = np.stack([roots, episodes.negatives], -1)
+    return edges
 
 
-def _without_edges(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
-    """No edge into the target; a self-loop of the root, which changes nothing, fills in."""
-    at, roots = episodes.by_round("edges")[:, t], episodes.by_round("roots")[:, t]
-    return np.where((at[..., 1] == episodes.targets[:, None])[..., None], roots[:, None, None], at)
+def _without_edges(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+    """Take away the edges into the target; a self-loop of the root, which changes nothing, fills in."""
+    edges = episodes.by_round("edges")[:, t]
+    roots = episodes.by_round("roots")[:, t, None, None]
+    is_into_target = edges[..., 1:] == episodes.targets[:, None, None]
+    return np.where(is_into_target, roots, edges)
 
 
-def _moved_target(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
-    """Every edge into the target leads to the negative: the search finds the one instead of the other."""
-    source, end = np.moveaxis(episodes.by_round("edges")[:, t], -1, 0)
-    return np.stack(
-        [source, np.where(end == episodes.targets[:, None], episodes.negatives[:, None], end)], -1
-    )
+def _moved_target(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+    """Lead every edge into the target to the negative: the search finds the one instead of the other."""
+    edges = episodes.by_round("edges")[:, t].copy()
+    ends = edges[..., 1]
+    is_into_target = ends == episodes.targets[:, None]
+    edges[..., 1] = np.where(is_into_target, episodes.negatives[:, None], ends)
+    return edges
 
 
-def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
-    """The root, which is reached, takes the place of the target."""
-    at, roots = episodes.by_round("candidates")[:, t], episodes.by_round("roots")[:, t, None]
-    return np.where(
-        (at == episodes.targets[:, None]) & ~(at == roots).any(-1, keepdims=True), roots, at
-    )
+def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
+    """Put the root, which is reached, in the place of the target."""
+    candidates = episodes.by_round("candidates")[:, t]
+    roots = episodes.by_round("roots")[:, t, None]
+    is_asked = (candidates == roots).any(-1, keepdims=True)
+    is_target = candidates == episodes.targets[:, None]
+    return np.where(is_target & ~is_asked, roots, candidates)
+
+
+def _in_round(
+    key: str,
+    name: str,
+    array: str,
+    edit: Callable[[ReachabilityEpisodes, int], NDArray[np.int64]],
+    delay: int = 1,
+) -> Corruption:
+    """Return a corruption of an array in one round alone.
+
+    Args:
+        key: of the corruption.
+        name: in words.
+        array: that is changed.
+        edit: episodes and a round to what stands in the array there.
+        delay: rounds until a prediction can differ.
+    """
+    build = in_one_round(array, edit, ReachabilityEpisodes.by_round)
+    return Corruption(key, name, delay, build, possible=False)
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """The corruptions of this task.
+    """List the corruptions of this task.
 
     All but the first change one round alone, so that what a latent holds and what a round says can be told apart. An
     edge that is taken away there delays what it leads to; the next round finds it again.
     """
-    into, question = (
-        "lead the edges into the target to the negative",
-        "ask about the root instead of the target",
+    history = partial(
+        exchange_history,
+        names=("edges", "roots", "candidates"),
+        held=ReachabilityEpisodes.by_round,
     )
-    edits: tuple[tuple[tuple[str, str, int], str, Any], ...] = (
-        (("swap-candidates", question, 0), "candidates", _swapped_candidates),
-        (("add-edge", "add an edge from the root to the negative", 1), "edges", _with_edge),
-        (("remove-edges", "take away the edges into the target", 1), "edges", _without_edges),
-        (("move-target", into, 1), "edges", _moved_target),
-        (
-            ("change-root", "make the negative the root", 1),
-            "roots",
-            lambda episodes, t: episodes.negatives,
-        ),
-    )
-    by_round = ReachabilityEpisodes.by_round
-    history = partial(exchange_history, names=("edges", "roots", "candidates"), held=by_round)
     return (
         Corruption(
             "exchange-history", "take another episode's history", 0, history, changes_history=True
         ),
-        *(
-            Corruption(*of, in_one_round(array, edit, by_round), possible=False)
-            for of, array, edit in edits
+        _in_round(
+            "swap-candidates",
+            "ask about the root instead of the target",
+            "candidates",
+            _swapped_candidates,
+            delay=0,
         ),
+        _in_round("add-edge", "add an edge from the root to the negative", "edges", _with_edge),
+        _in_round("remove-edges", "take away the edges into the target", "edges", _without_edges),
+        _in_round(
+            "move-target",
+            "lead the edges into the target to the negative",
+            "edges",
+            _moved_target,
+        ),
+        _in_round("change-root", "make the negative the root", "roots", lambda e, t: e.negatives),
     )

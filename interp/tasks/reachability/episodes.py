@@ -56,47 +56,54 @@ class ReachabilityEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        freeze(
-            self,
-            n_rounds=integer("n_rounds", self.n_rounds, 1),
-            n_nodes=integer("n_nodes", self.n_nodes),
-        )
-        for name, axes in _AXES.items():
-            every = (
-                ("episode", "round", *axes[1:])
-                if np.ndim(getattr(self, name)) > len(axes)
-                else axes
-            )
-            array = episode_array(
-                name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True
-            )
-            fits = array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
-            require(
-                fits and ("round" not in every or array.shape[1] == self.n_rounds),
-                f"{name} must be non-empty [{', '.join(every)}] of {self.n_rounds} rounds, got shape {array.shape}",
-            )
-            freeze(self, **{name: array})
-        same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
-        require(
-            not same,
-            "the candidates of an episode must differ; at least one episode has the same node twice",
-        )
+        n_rounds, n_nodes = integer("n_rounds", self.n_rounds, 1), integer("n_nodes", self.n_nodes)
+        freeze(self, n_rounds=n_rounds, n_nodes=n_nodes)
+        for name in _AXES:
+            freeze(self, **{name: self._checked_array(name)})
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(
             len(lengths) == 1,
             f"edges, roots and candidates must be of equally many episodes, got {lengths}",
         )
+        first, second = np.moveaxis(self.candidates, -1, 0)
+        require(
+            bool((first != second).all()),
+            "the candidates of an episode must differ; at least one episode has the same node twice",
+        )
         super().__post_init__()
-        if self.regime == "custom" and all(
-            getattr(self, name).ndim == len(axes) for name, axes in _AXES.items()
-        ):
-            first, second = self.candidate_distances.T
-            even = np.flatnonzero(first == second)
-            require(
-                not len(even),
-                f"no answer is right in {len(even)} episodes, such as {even[:1].tolist()}: both candidates are equally "
-                "far from the root, or neither can be reached; give pairs of which one is reached sooner",
-            )
+        if self.regime == "custom" and not self._varying:
+            self._refuse_ties()
+
+    def _checked_array(self, name: str) -> NDArray[np.int64]:
+        """Return an array of nodes, whose axes are those of :data:`_AXES`, with one of rounds where they differ."""
+        values = getattr(self, name)
+        axes = list(_AXES[name])
+        if np.ndim(values) > len(axes):
+            axes.insert(1, "round")
+        listed = ", ".join(axes)
+        array = episode_array(name, values, listed, 0, self.n_nodes - 1, whole=True)
+        shape = dict(zip(axes, array.shape, strict=True))
+        fits = shape.get("2", 2) == 2 and shape.get("round", self.n_rounds) == self.n_rounds
+        require(
+            array.size > 0 and fits,
+            f"{name} must be non-empty [{listed}] of {self.n_rounds} rounds, got shape {array.shape}",
+        )
+        return array
+
+    @property
+    def _varying(self) -> list[str]:
+        """The arrays that differ from round to round."""
+        return [name for name, axes in _AXES.items() if getattr(self, name).ndim > len(axes)]
+
+    def _refuse_ties(self) -> None:
+        """Refuse episodes whose candidates are equally far from the root."""
+        first, second = self.candidate_distances.T
+        ties = np.flatnonzero(first == second)
+        require(
+            not len(ties),
+            f"no answer is right in {len(ties)} episodes, such as {ties[:1].tolist()}: both candidates are equally "
+            "far from the root, or neither can be reached; give pairs of which one is reached sooner",
+        )
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -105,10 +112,9 @@ class ReachabilityEpisodes(BaseEpisodes):
     def of(cls, **given: Any) -> ReachabilityEpisodes:
         """Episodes of unequal length: ``n_rounds`` is a list with the number of each."""
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
-        most = int(lengths.max(initial=1))
-        return cls._made(
-            **{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]}
-        )
+        longest = int(lengths.max(initial=1))
+        is_over = np.arange(longest) >= lengths[:, None]
+        return cls._made(**{**given, "n_rounds": longest, "missing": is_over})
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
         return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)
@@ -125,7 +131,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         """
         require_known("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
-        if array.ndim > len(_AXES[name]):
+        if name in self._varying:
             return array
         return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
 
@@ -157,78 +163,74 @@ class ReachabilityEpisodes(BaseEpisodes):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the candidate that is reached, or reached sooner."""
-        return np.take_along_axis(self.by_round("candidates")[:, 0], self.answers[:, None], -1)[
-            :, 0
-        ]
+        return self._candidates_at(self.answers)
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the other candidate."""
-        return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[
-            :, 0
-        ]
+        return self._candidates_at(1 - self.answers)
 
-    def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
-        """The same graphs, read ``n_rounds`` times."""
-        constant = all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items())
-        require(constant, "the rounds of these episodes differ, so their number cannot be changed")
-        return replace(self, n_rounds=n_rounds)
+    def _candidates_at(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return one candidate of each episode."""
+        return self.by_round("candidates")[np.arange(len(self)), 0, index]
 
     @checked
     def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
-        """The same graphs with their edges in another order and, in half of them, the candidates swapped."""
-        order = rng.permuted(np.arange(self.n_edges)[None].repeat(len(self), 0), axis=1)
-        candidates = np.where(
-            rng.random((len(self), 1)) < 0.5, self.candidates, self.candidates[:, ::-1]
-        )
-        return replace(
-            self, edges=np.take_along_axis(self.edges, order[..., None], 1), candidates=candidates
-        )
+        """Return the same graphs with edges in another order and, in half of them, the candidates swapped."""
+        places = np.tile(np.arange(self.n_edges), (len(self), 1))
+        order = rng.permuted(places, axis=1)
+        edges = np.take_along_axis(self.edges, order[..., None], 1)
+        keeps_order = rng.random((len(self), 1)) < 0.5
+        candidates = np.where(keeps_order, self.candidates, self.candidates[:, ::-1])
+        return replace(self, edges=edges, candidates=candidates)
 
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
-        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
+        """Return the same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
         wanted = (len(self), self.n_nodes)
-        whole = names.shape == wanted and names.dtype.kind in "iu"
-        require(
-            whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}"
-        )
-        arrays: dict[str, Any] = {name: getattr(self, name) for name in _AXES}
-        for name, array in arrays.items():
-            arrays[name] = names[np.arange(len(self)).reshape(-1, *[1] * (array.ndim - 1)), array]
+        is_whole = names.shape == wanted and names.dtype.kind in "iu"
+        got = f"{names.dtype} of shape {names.shape}"
+        require(is_whole, f"names must be whole numbers {wanted}, got {got}")
+        arrays: dict[str, Any] = {}
+        for name in _AXES:
+            nodes = getattr(self, name)
+            flat = np.take_along_axis(names, nodes.reshape(len(self), -1), 1)
+            arrays[name] = flat.reshape(nodes.shape)
         return replace(self, **arrays)
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Whether predictions ``[episode, round, node]`` are right: 1 if the target is likelier, 1/2 if neither is."""
+        """Return whether predictions are right: 1 if the target is likelier, 1/2 if neither is, else 0.
+
+        Args:
+            predictions: ``[episode, round, node]``.
+        """
         predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
         require(
-            predictions.ndim == 3 and (predictions.shape[0], predictions.shape[2]) == wanted,
+            predictions.ndim == 3 and predictions.shape[::2] == wanted,
             f"predictions must be [episode, round, node] of {wanted[0]} episodes and {wanted[1]} nodes, got shape "
             f"{predictions.shape}",
         )
-        both = (self.targets, self.negatives)
-        p_target, p_negative = (
-            np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0] for nodes in both
-        )
-        return (p_target > p_negative) + 0.5 * (p_target == p_negative)
+        rows = np.arange(len(self))
+        target = predictions[rows, :, self.targets]
+        negative = predictions[rows, :, self.negatives]
+        return (1 + np.sign(target - negative)) / 2
 
 
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
-    """Several batches of the same sizes as one, called ``regime``."""
+    """Return several batches of the same sizes as one, called ``regime``."""
     first, *_ = non_empty("parts", parts, "batches of episodes")
     sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
     require(
         len(sizes) == 1,
         f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}",
     )
-    whose = [part.participants for part in parts]
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES
-    }
+    arrays: dict[str, Any] = {"participants": None}
+    for name in _AXES:
+        arrays[name] = np.concatenate([getattr(part, name) for part in parts])
     arrays["missing"] = np.concatenate([~part.counted for part in parts])
-    arrays["participants"] = (
-        None if any(names is None for names in whose) else np.concatenate(whose)
-    )
+    participants: list[Any] = [part.participants for part in parts]
+    if all(names is not None for names in participants):
+        arrays["participants"] = np.concatenate(participants)
     return replace(first, regime=regime, **arrays)

@@ -32,14 +32,13 @@ from interp.support.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-_GRAPHS, _NAMES, _ORDER = range(
-    3
-)  # one random stream a stage: what one stage draws never moves another
+_GRAPHS, _NAMES, _ORDER = 0, 1, 2
+"""One random stream a stage: what one stage draws never moves another."""
 _BATTERY = ("matched", "prosqa", "uniform", "path")  # regimes on which searches answer differently
 _CHUNK, _PATIENCE = 2048, 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
 _Generator = np.random.Generator
-_PARENTS = (0.4, 0.4, 0.2)  # probability that a node is asked to get 1, 2 or 3 parents
+_PARENTS = (0.4, 0.4, 0.2)  # probability that a node is to get 1, 2 or 3 parents
 _RECENT = 0.3
 """How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
 (of 28 names; more for fewer)."""
@@ -47,9 +46,8 @@ _BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 _UNEVEN = 2.0
 """How uneven the repeats of ``repeated`` are: an edge is drawn again by the place of a uniform number to this power."""
-_WITHOUT = (
-    1 / 3
-)  # the share of roots of ``repeated`` that have no edge, where the graph has a name without one
+_WITHOUT = 1 / 3
+"""The share of roots of ``repeated`` that have no edge, where the graph has a name without one."""
 _REPEATED = 6  # how often, on average, each edge of a stranded graph is given
 
 
@@ -79,138 +77,159 @@ class _Regime:
     pairs: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None
 
 
-def _uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Edges, roots and candidates from all nodes."""
+def _draw_uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+    """Draw edges, roots and candidates from all nodes."""
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
-    return _Drawn(
-        rng.integers(0, n_nodes, (n_graphs, n_edges, 2)),
-        rng.integers(0, n_nodes, n_graphs),
-        nodes[:, :2],
-    )
+    edges = rng.integers(0, n_nodes, (n_graphs, n_edges, 2))
+    roots = rng.integers(0, n_nodes, n_graphs)
+    return _Drawn(edges, roots, nodes[:, :2])
 
 
-def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """A path from node 0 through as many nodes as there are edges for, and edges from a later to an earlier node."""
+def _line(start: int, length: int, n_graphs: int) -> NDArray[np.int64]:
+    """Return a path of so many edges from one node on, ``[graph, edge, 2]``, the same in every graph."""
+    sources = np.arange(start, start + length)
+    path = np.stack([sources, sources + 1], -1)
+    return np.broadcast_to(path, (n_graphs, length, 2))
+
+
+def _draw_path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+    """Draw a path from node 0 through as many nodes as there are edges for, and edges back to earlier nodes."""
     length = min(n_nodes - 1, n_edges)
-    forward = np.stack([np.arange(length), np.arange(1, length + 1)], -1)
     later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
-    back = np.stack([later, (rng.random(later.shape) * later).astype(np.int64)], -1)
-    edges = np.concatenate([np.broadcast_to(forward, (n_graphs, *forward.shape)), back], 1)
-    return _Drawn(
-        edges,
-        np.zeros(n_graphs, np.int64),
-        1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2],
-    )
+    earlier = (rng.random(later.shape) * later).astype(np.int64)
+    back = np.stack([later, earlier], -1)
+    edges = np.concatenate([_line(0, length, n_graphs), back], 1)
+    others = rng.random((n_graphs, n_nodes - 1)).argsort(-1) + 1
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), others[:, :2])
 
 
 def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
-    """Acyclic graphs Int[graph, edge, 2] that grow from the roots 0 and 1: each later node has 1 to 3 earlier parents.
+    """Draw acyclic graphs ``[graph, edge, 2]`` that grow from nodes 0 and 1; later nodes have 1 to 3 earlier parents.
 
     A node grows below the first root, with a few parents from the other side, or below the second one alone. A graph
     has half as many nodes as there are names, or more, and as many edges as fit; the rest repeats edges.
     """
-    most = min(n_nodes, n_edges + 2)
-    sizes = rng.integers(min(most, max(4, -(-n_nodes // 2))), most + 1, n_graphs)
-    child = np.arange(n_nodes)
-    below_first = (rng.random((n_graphs, n_nodes)) < _BELOW_FIRST) & (child != 1) | (child == 0)
-    crossing = np.where(below_first[:, None, :], np.log(_CROSSING), -np.inf)
-    recent = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
-    appeal = np.where(below_first[:, :, None] == below_first[:, None, :], 0.0, crossing) + recent
-    appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(
-        size=(n_graphs, n_nodes, n_nodes)
-    )
+    largest = min(n_nodes, n_edges + 2)
+    smallest = min(largest, max(4, (n_nodes + 1) // 2))
+    sizes = rng.integers(smallest, largest + 1, n_graphs)
+    appeal = _appeal(rng, n_graphs, n_nodes)
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
-    possible = np.isfinite(appeal).sum(1)
-    number = np.minimum(
-        1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1), possible
-    )
-    kept = ((child >= 2) & (child < sizes[:, None]))[..., None] & (np.arange(3) < number[..., None])
-    # First parents always stay; further ones as far as there are edges for them.
-    priority = np.where(kept, rng.random(kept.shape) + np.array([0, 1, 1]), 3.0).reshape(
-        n_graphs, -1
-    )
+    wanted = 1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1)
+    number = np.minimum(wanted, np.isfinite(appeal).sum(1))
+    child = np.arange(n_nodes)
+    has_parents = (child >= 2) & (child < sizes[:, None])
+    is_edge = has_parents[..., None] & (np.arange(3) < number[..., None])
+    chosen = _choose_edges(rng, is_edge, n_edges)
+    sources = np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1)
+    return np.stack([sources, chosen // 3], -1)
+
+
+def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]:
+    """Return how likely each node becomes a parent of each later one, noise included, ``[graph, parent, child]``."""
+    child = np.arange(n_nodes)
+    is_below_first = rng.random((n_graphs, n_nodes)) < _BELOW_FIRST
+    is_below_first[:, 0], is_below_first[:, 1] = True, False
+    crossing = np.where(is_below_first[:, None, :], np.log(_CROSSING), -np.inf)
+    per_step = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1))
+    is_same_side = is_below_first[:, :, None] == is_below_first[:, None, :]
+    appeal = np.where(is_same_side, 0.0, crossing) + per_step * child[:, None]
+    noise = rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
+    return np.where(child[:, None] < child, appeal, -np.inf) + noise
+
+
+def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
+    """Choose so many edges of each graph: first parents always stay, further ones as far as there is room for them.
+
+    Args:
+        rng: the generator.
+        is_edge: Bool[graph, child, parent], parents in the order of their appeal.
+        n_edges: length of the list, which repeats edges where a graph has fewer.
+
+    Returns:
+        The place of each edge among all children's parents, ``[graph, edge]``.
+    """
+    n_graphs = len(is_edge)
+    urgency = rng.random(is_edge.shape) + np.array([0, 1, 1])
+    priority = np.where(is_edge, urgency, 3.0).reshape(n_graphs, -1)
     order = np.argsort(priority, -1)[:, :n_edges]
-    count = np.minimum(kept.sum((1, 2)), n_edges)
+    count = np.minimum(is_edge.sum((1, 2)), n_edges)[:, None]
+    again = (rng.random((n_graphs, n_edges)) * count).astype(np.int64)
     slot = np.arange(n_edges)
-    spare = (rng.random((n_graphs, n_edges)) * count[:, None]).astype(np.int64)
-    chosen = np.take_along_axis(order, np.where(slot < count[:, None], slot, spare), -1)
-    return np.stack(
-        [np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1), chosen // 3], -1
-    )
+    return np.take_along_axis(order, np.where(slot < count, slot, again), -1)
 
 
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
+    """Return Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
-    return ((steps > 0) & (steps < n_nodes))[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[
-        :, None, :
-    ]
+    is_target = (steps > 0) & (steps < n_nodes)
+    is_negative = matrix.any(-2) & (steps == n_nodes)
+    return is_target[:, :, None] & is_negative[:, None, :]
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """The pairs of ProsQA: both candidates are sinks, one is reached."""
+    """Return the pairs of ProsQA: both candidates are sinks, one is reached."""
     sinks = matrix.sum(-1) == 0
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
-def _alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """The matched pairs: equal in-degree, equal out-degree (so both are sinks or none is), equally many ancestors."""
+def _matched(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """Return the matched pairs: equal in-degree, out-degree (so both are sinks or none is) and number of ancestors."""
     allowed = _separated(matrix, steps)
-    for number in (matrix.sum(-2), matrix.sum(-1), graphs.closure(matrix).sum(-2)):
+    ancestors = graphs.closure(matrix).sum(-2)
+    for number in (matrix.sum(-2), matrix.sum(-1), ancestors):
         allowed &= number[:, :, None] == number[:, None, :]
     return allowed
 
 
-def _repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """A part of the edges of an acyclic graph, a sixth to all, fill the list; any candidates but the root."""
-    edges = _grow(rng, n_graphs, n_nodes, n_edges)
-    different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
-    again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * different).astype(np.int64)
+def _draw_repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+    """Fill the list with a part of the edges of an acyclic graph, a sixth to all; any candidates but the root."""
+    grown = _grow(rng, n_graphs, n_nodes, n_edges)
+    n_different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
+    again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * n_different).astype(np.int64)
     slot = np.arange(n_edges)
-    edges = np.take_along_axis(edges, np.where(slot < different, slot, again)[..., None], 1)
-    without = graphs.adjacency(edges, n_nodes).sum(-1) == 0
-    stays = (rng.random(n_graphs) > _WITHOUT) | ~without.any(1)
-    roots = np.where(stays, edges[:, 0, 0], (without * rng.random((n_graphs, n_nodes))).argmax(1))
+    chosen = np.where(slot < n_different, slot, again)
+    edges = np.take_along_axis(grown, chosen[..., None], 1)
+    is_sink = graphs.adjacency(edges, n_nodes).sum(-1) == 0
+    keeps_root = rng.random(n_graphs) > _WITHOUT
+    has_edges = keeps_root | ~is_sink.any(1)
+    sinks = (is_sink * rng.random((n_graphs, n_nodes))).argmax(1)
+    roots = np.where(has_edges, edges[:, 0, 0], sinks)
     order = rng.random((n_graphs, n_nodes))
     order[np.arange(n_graphs), roots] = 2.0
     return _Drawn(edges, roots, order.argsort(-1)[:, :2])
 
 
-def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
-    """Node 0 is the root and 1 a candidate, both without edges; the other candidate ends a chain from node 2 on."""
+def _draw_stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> _Drawn:
+    """Draw graphs whose root 0 and candidate 1 have no edges; the other candidate ends a chain from node 2 on."""
     length = min(4, n_nodes - 3, n_edges)
-    chain = np.stack([np.arange(2, 2 + length), np.arange(3, 3 + length)], -1)
-    others = rng.integers(2, n_nodes, (n_graphs, max(n_edges // _REPEATED - length, 0), 2))
-    edges = np.concatenate([np.broadcast_to(chain, (n_graphs, length, 2)), others], 1)
-    spare = rng.integers(0, edges.shape[1], (n_graphs, n_edges - edges.shape[1], 1))
-    edges = np.concatenate([edges, np.take_along_axis(edges, spare, 1)], 1)
-    return _Drawn(
-        edges,
-        np.zeros(n_graphs, np.int64),
-        np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2)),
-    )
+    n_others = max(n_edges // _REPEATED - length, 0)
+    others = rng.integers(2, n_nodes, (n_graphs, n_others, 2))
+    edges = np.concatenate([_line(2, length, n_graphs), others], 1)
+    n_different = edges.shape[1]
+    again = rng.integers(0, n_different, (n_graphs, n_edges - n_different, 1))
+    edges = np.concatenate([edges, np.take_along_axis(edges, again, 1)], 1)
+    candidates = np.broadcast_to([2 + length, 1], (n_graphs, 2))
+    return _Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
 
 
-REGIMES = {
-    regime.key: regime
-    for regime in (
-        _Regime(
-            "matched",
-            "acyclic graphs whose candidates look alike, depth 1 to 4",
-            (1, 2, 3, 4),
-            pairs=_alike,
-        ),
-        _Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
-        _Regime("uniform", "any edges, any candidates", draw=_uniform),
-        _Regime(
-            "repeated",
-            "acyclic graphs whose edges are repeated, some roots without edges",
-            draw=_repeated,
-        ),
-        _Regime("path", "a path with edges back", draw=_path),
-        _Regime("stranded", "a root without edges, few edges, repeated", draw=_stranded),
-    )
-}
+_ALL_REGIMES = (
+    _Regime(
+        "matched",
+        "acyclic graphs whose candidates look alike, depth 1 to 4",
+        (1, 2, 3, 4),
+        pairs=_matched,
+    ),
+    _Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
+    _Regime("uniform", "any edges, any candidates", draw=_draw_uniform),
+    _Regime(
+        "repeated",
+        "acyclic graphs whose edges are repeated, some roots without edges",
+        draw=_draw_repeated,
+    ),
+    _Regime("path", "a path with edges back", draw=_draw_path),
+    _Regime("stranded", "a root without edges, few edges, repeated", draw=_draw_stranded),
+)
+REGIMES = {regime.key: regime for regime in _ALL_REGIMES}
 
 
 @checked
@@ -230,8 +249,12 @@ def sample(
     ((6, 18, 2), [1, 2, 3])
 
     Args:
+        n_episodes: how many.
+        n_rounds: of each, thoughts and one.
         n_nodes: number of names; graphs of the regimes with depths use half of them or more.
         n_edges: length of the list of edges, filled up by repeating edges.
+        regime: a key of :data:`REGIMES`.
+        seed: of all draws.
         depths: depths of the target, each as often as the others; those of the regime that ``n_rounds`` rounds can
             answer (depth <= n_rounds - 1) when None. Where graphs of these sizes hardly ever have one of them, the
             others take its place.
@@ -239,119 +262,144 @@ def sample(
     Raises:
         InputError: depths where the regime has none, or no graph of these sizes that has any of the depths.
     """
-    sizes = {
-        "n_episodes": (n_episodes, 1),
-        "n_rounds": (n_rounds, 1),
-        "n_nodes": (n_nodes, 4),
-        "n_edges": (n_edges, 3),
-    }
-    for name, (size, smallest) in sizes.items():
-        integer(name, size, smallest)
-    refuse_beyond_machine(
-        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges",
-        8.0 * n_episodes * (n_nodes**2 + 4 * n_edges),
-    )
+    integer("n_episodes", n_episodes, 1)
+    integer("n_rounds", n_rounds, 1)
+    integer("n_nodes", n_nodes, 4)
+    integer("n_edges", n_edges, 3)
+    what = f"graphs with {n_nodes} nodes and {n_edges} edges"
+    refuse_beyond_machine(f"{n_episodes} {what}", 8.0 * n_episodes * (n_nodes**2 + 4 * n_edges))
     # 10**6 edges took 35 seconds: graphs are drawn 64 at a time, whatever the number of episodes.
-    refuse_slow(
-        f"graphs with {n_nodes} nodes and {n_edges} edges", 64 * 5e-7 * (n_nodes**2 + n_edges)
-    )
-    require(
-        depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out"
-    )
-    once = depths is None or len(set(depths)) == len(depths)
-    require(once, f"depths must differ, each is drawn as often as the others; got {depths}")
+    refuse_slow(what, 64 * 5e-7 * (n_nodes**2 + n_edges))
     require_known("regime", regime, REGIMES)
-    record, rng = REGIMES[regime], np.random.default_rng([seed, _GRAPHS])
+    record = REGIMES[regime]
+    rng = np.random.default_rng([seed, _GRAPHS])
     if record.draw is not None:
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
-        answered = tuple(depth for depth in record.depths if depth < n_rounds) or (
-            max(1, n_rounds - 1),
-        )
-        drawn = _of_depths(
-            record,
-            rng,
-            n_episodes,
-            (n_nodes, n_edges),
-            answered if depths is None else tuple(depths),
-        )
+        wanted = _answerable(record, n_rounds) if depths is None else _check_depths(depths)
+        drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), wanted)
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
     return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
 
 
+def _answerable(record: _Regime, n_rounds: int) -> tuple[int, ...]:
+    """Return the depths of a regime that so many rounds can answer."""
+    answered = tuple(depth for depth in record.depths if depth < n_rounds)
+    return answered or (max(1, n_rounds - 1),)
+
+
+def _check_depths(depths: Sequence[int]) -> tuple[int, ...]:
+    """Refuse an empty list of depths, and one that names a depth twice."""
+    require(len(depths) > 0, "depths is empty; give at least one, or leave it out")
+    require(
+        len(set(depths)) == len(depths),
+        f"depths must differ, each is drawn as often as the others; got {depths}",
+    )
+    return tuple(depths)
+
+
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Episodes on which searches answer differently: a batch of each regime that tells them apart, by its name."""
+    """Draw episodes on which searches answer differently: a batch of each regime that tells them apart, by its name."""
     return {
         regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY
     }
 
 
-def _of_depths(
+def _draw_depths(
     record: _Regime,
     rng: np.random.Generator,
     n_episodes: int,
     sizes: tuple[int, int],
     depths: tuple[int, ...],
 ) -> _Drawn:
-    """Graphs of a regime whose targets have each of the depths equally often, in random order."""
-    assert record.pairs is not None
-    wanted = {
-        depth: len(part)
-        for depth, part in zip(
-            depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True
-        )
-    }
-    parts: list[_Drawn] = []
+    """Draw graphs of a regime whose targets have each of the depths equally often, in random order.
+
+    Args:
+        record: the regime.
+        rng: the generator.
+        n_episodes: how many graphs.
+        sizes: nodes and edges.
+        depths: of the targets.
+    """
+    parts = np.array_split(np.arange(n_episodes), len(depths))
+    wanted = {depth: len(part) for depth, part in zip(depths, parts, strict=True)}
+    drawn: list[_Drawn] = []
     waited = 0
     while missing := sum(wanted.values()):
         edges = _grow(rng, min(_CHUNK, max(64, 3 * missing)), *sizes)
-        matrix = graphs.adjacency(edges, sizes[0])
-        steps = graphs.distances(matrix, np.zeros(len(edges), np.int64))
-        useful = np.isin(steps, [depth for depth in depths if wanted[depth]]).any(-1)
-        edges, matrix, steps = edges[useful], matrix[useful], steps[useful]
-        allowed = record.pairs(matrix, steps)
-        free, taken = np.ones(len(edges), dtype=bool), 0
-        for depth in sorted(depths, reverse=True):
-            pairs = allowed & (steps == depth)[:, :, None]
-            rows = np.flatnonzero(free & pairs.any((1, 2)))[: wanted[depth]]
-            if len(rows):
-                free[rows] = False
-                # One allowed pair of each graph, all of them equally likely.
-                scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0).reshape(
-                    len(rows), -1
-                )
-                candidates = np.stack(np.divmod(scores.argmax(-1), sizes[0]), -1)
-                parts.append(_Drawn(edges[rows], np.zeros(len(rows), np.int64), candidates))
-                wanted[depth] -= len(rows)
-                taken += len(rows)
-        waited = (
-            0 if 100 * taken > missing else waited + 1
-        )  # what comes one by one would take for ever
+        found = _take_depths(record, rng, edges, sizes[0], wanted)
+        drawn += found
+        n_taken = sum(len(part.roots) for part in found)
+        is_slow = 100 * n_taken <= missing  # what comes one by one would take for ever
+        waited = waited + 1 if is_slow else 0
         if waited == _PATIENCE:
-            depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
+            _give_up(wanted, bool(drawn), record, sizes)
+            waited = 0
     order = rng.permutation(n_episodes)
-    return _Drawn(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
+    edges, roots, candidates = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
+    return _Drawn(edges[order], roots[order], candidates[order])
+
+
+def _take_depths(
+    record: _Regime,
+    rng: np.random.Generator,
+    edges: NDArray[np.int64],
+    n_nodes: int,
+    wanted: dict[int, int],
+) -> list[_Drawn]:
+    """Take from some graphs those that have a target of a depth that is wanted, and count them off.
+
+    Args:
+        record: the regime, which says which pairs of candidates are allowed.
+        rng: draws one of the allowed pairs of each graph, all of them equally likely.
+        edges: of the graphs, ``[graph, edge, 2]``.
+        n_nodes: number of names.
+        wanted: depth -> how many graphs are wanted yet.
+    """
+    assert record.pairs is not None
+    matrix = graphs.adjacency(edges, n_nodes)
+    steps = graphs.distances(matrix, np.zeros(len(edges), np.int64))
+    open_depths = [depth for depth, number in wanted.items() if number]
+    useful = np.isin(steps, open_depths).any(-1)
+    edges, steps = edges[useful], steps[useful]
+    allowed = record.pairs(matrix[useful], steps)
+    is_free = np.ones(len(edges), dtype=bool)
+    drawn = []
+    for depth in sorted(wanted, reverse=True):
+        pairs = allowed & (steps == depth)[:, :, None]
+        rows = np.flatnonzero(is_free & pairs.any((1, 2)))[: wanted[depth]]
+        if not len(rows):
+            continue
+        is_free[rows] = False
+        scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0)
+        best = scores.reshape(len(rows), -1).argmax(-1)
+        candidates = np.stack(np.divmod(best, n_nodes), -1)
+        drawn.append(_Drawn(edges[rows], np.zeros(len(rows), np.int64), candidates))
+        wanted[depth] -= len(rows)
+    return drawn
 
 
 def _give_up(
-    wanted: dict[int, int],
-    depths: tuple[int, ...],
-    parts: list[_Drawn],
-    record: _Regime,
-    sizes: tuple[int, int],
-) -> tuple[int, ...]:
-    """Let depths that do not come be replaced by the largest one that does; gives those that are still asked for."""
-    came = [depth for depth in depths if wanted[depth] == 0]
+    wanted: dict[int, int], has_some: bool, record: _Regime, sizes: tuple[int, int]
+) -> None:
+    """Let the largest depth that comes take the place of those that do not.
+
+    Args:
+        wanted: depth -> how many graphs are wanted yet.
+        has_some: whether any graph was found.
+        record: the regime.
+        sizes: nodes and edges.
+    """
+    came = [depth for depth, number in wanted.items() if number == 0]
     require(
         bool(came),
-        f"{'too few' if parts else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a target "
-        f"of depth {' or '.join(map(str, depths))}; take more nodes and edges, or smaller depths",
+        f"{'too few' if has_some else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a "
+        f"target of depth {' or '.join(map(str, wanted))}; take more nodes and edges, or smaller depths",
     )
-    for depth in depths:
+    for depth in list(wanted):
         if depth not in came:
             wanted[max(came)] += wanted.pop(depth)
-    return tuple(came)

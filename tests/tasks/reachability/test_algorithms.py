@@ -139,7 +139,7 @@ def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
         steps = np.diff(reached.sum(-1), axis=1)
         assert (steps[:, 0] == 2).all() and ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
         assert (reached <= algorithms.breadth_first().run(episodes)["reached"]).all()
-    long = TASK.algorithm("depth_first").run(episodes.with_rounds(30))["reached"][:, -1]
+    long = TASK.algorithm("depth_first").run(replace(episodes, n_rounds=30))["reached"][:, -1]
     assert np.array_equal(long > 0, episodes.distances < 28), (
         "depth-first search finds everything in the end"
     )
