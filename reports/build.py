@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
 from interp.core.machine import Machine
+from interp.core.task import Task
 from interp.model.library import models
 from interp.results.measure import Measure, sentence
 from interp.support.checks import checked, fit, refuse_endless, unique
@@ -27,7 +29,7 @@ from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
 from interp.support.session import session
 from interp.support.workers import display, one_thread
-from reports.blocks import NotComputed, Prose, counts
+from reports.blocks import Figure, NotComputed, Prose, counts
 from reports.page import INDEX, Report, Section, write_listed
 
 if TYPE_CHECKING:
@@ -64,8 +66,9 @@ def write(
 
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
-        n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds, or
-            of as many as the task says anything new in; 100 rounds, 20 with ``quick``, or so many, when None.
+        n_episodes: how much is sampled; at least 5, since probes are split by episode.
+        n_rounds: of each episode; at least 10, or as many as the task says anything new in. When None 100, 20 with
+            ``quick``, or so many.
         seed: of everything random.
         parts: what the page holds, in its order; what the model's task says when None.
         quick: without slow parts, and with wider intervals in others.
@@ -79,162 +82,229 @@ def write(
     from reports.part import Context, Part
     from reports.tasks import parts_for
 
-    source, model = (subject, load(subject)) if isinstance(subject, str) else (source, subject)
-    task = tasks.of(model)
-    rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
-    n_rounds = min([task.at_most(20 if quick else 100), *rooms]) if n_rounds is None else n_rounds
-    least, most = task.at_most(10), min(rooms, default=n_rounds)
-    require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
-    refuse_endless("n_rounds", n_rounds, 1e-2)
-    require(
-        n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}"
-    )
+    if isinstance(subject, str):
+        source = subject
+        subject = load(subject)
+    task = tasks.of(subject)
+    chosen = parts_for(task) if parts is None else fit("parts", parts, Sequence[Part])
     context = Context(
-        model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick
+        subject,
+        source,
+        n_episodes,
+        _choose_rounds(subject, task, n_rounds, quick),
+        seed,
+        regime=regime,
+        given=sizes or {},
+        arguments=arguments or {},
+        quick=quick,
+        folder=writable(out),
     )
-    given = parts_for(context.task) if parts is None else fit("parts", parts, Sequence[Part])
-    wanted = unique(given, "part of a report").values()
-    context.folder = folder = writable(out)
+    chosen = list(unique(chosen, "part of a report").values())
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-    with theirs("what a part says of itself"):
-        applying = [
-            part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)
-        ]
-        lacking = {
-            part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str)
-            for part in applying
-        }
-    context.missing = {key: why for key, why in lacking.items() if why}
-    slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
-    context.parts = tuple(part for part in applying if part not in slow)
-    context.left_out = tuple(part.title for part in slow)
-    title, total = f"Report on {context.model.name}", len(context.parts)
-    with session(), one_thread(), display(title, total, completed=-1) as update:
-        for file in (_page_name(context), INDEX):
-            file_to_write(folder / file)
-        report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
-        index = None if context.keys == ("audit",) else folder / INDEX
-        path = write_listed(report, folder / _page_name(context), index)
-        update(completed=total)
-    failures = {
-        part.title: context.reason(part.key)
-        for part in context.parts
-        if part.key in context.failures
-    }
+    _choose_parts(context, chosen)
+    path = _write_page(context)
+    failures = {}
+    for part in context.parts:
+        if part.key in context.failures:
+            failures[part.title] = context.reason(part.key)
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
         warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
-    return _Written(
-        path, tuple(one for of_part in context.measures.values() for one in of_part), failures
+    measures = chain.from_iterable(context.measures.values())
+    return _Written(path, tuple(measures), failures)
+
+
+def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
+    """Return the rounds of an episode: the given number if the model and a report can take it, or the usual one."""
+    rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
+    if n_rounds is None:
+        return min([task.at_most(20 if quick else 100), *rooms])
+    least = task.at_most(10)
+    require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
+    refuse_endless("n_rounds", n_rounds, 1e-2)
+    most = min(rooms, default=n_rounds)
+    require(
+        n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}"
     )
+    return n_rounds
+
+
+def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
+    """Find the parts that apply, and what the machine lacks of them; a quick report leaves out the slow ones."""
+    parts = []
+    missing = {}
+    left_out = []
+    with theirs("what a part says of itself"):
+        for part in chosen:
+            if not fit(f"{part.key!r} applies", part.applies(context), bool):
+                continue
+            lacking = fit(f"what {part.key!r} lacks", part.lacking(context), str)
+            if lacking:
+                missing[part.key] = lacking
+            if context.quick and part.slow and not lacking:
+                left_out.append(part.title)
+            else:
+                parts.append(part)
+    context.parts = tuple(parts)
+    context.missing = missing
+    context.left_out = tuple(left_out)
+
+
+def _write_page(context: Context) -> Path:
+    """Compute the parts and write the page, and the list of reports; show which part is computed."""
+    assert context.folder is not None
+    path = context.folder / _name_page(context)
+    title = f"Report on {context.model.name}"
+    total = len(context.parts)
+    with session(), one_thread(), display(title, total, completed=-1) as update:
+        file_to_write(path)
+        file_to_write(context.folder / INDEX)
+        report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
+        listed = None if context.keys == ("audit",) else context.folder / INDEX
+        path = write_listed(report, path, listed)
+        update(completed=total)
+    return path
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
-    """Compute and draw every part; ``step`` is told the title of each as it begins, and how long the last one took."""
+    """Compute and draw every part; ``step`` shows the title of each as it begins, and how long the last one took."""
     took = ""
     for part in context.parts:
         step(part.title + took)
         began = perf_counter()
-        what = f"the summary of {part.key!r}"
-        use = partial(
-            lambda part, what, x, of: fit(what, part.summary(x, of), Sequence[Measure]), part, what
-        )
-        context.measures[part.key] = list(_attempt(context, part, use) or ())
+        context.measures[part.key] = _attempt(context, part, partial(_measure, part)) or []
         context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
-        with suppress(AttributeError, OSError, TypeError):  # a C library without it
-            ctypes.CDLL(None).malloc_trim(
-                0
-            )  # what a part needed beside its result goes back to the system
+        _free_memory()
+    step("drawing" + took)
+    hero: list[Figure] = []
+    for part in sorted(context.parts, key=lambda part: part.key == "attention"):
+        hero += _attempt(context, part, part.hero) or ()
+    # The summary stands first and is drawn last, when it is known which parts failed.
+    drawn = {part.key: _draw_sections(context, part) for part in reversed(context.parts)}
+    sections = list(chain.from_iterable(drawn[key] for key in context.keys))
     from reports.parts.overview import measures_of, sampled
 
-    step("drawing" + took)
-    attention_last = sorted(context.parts, key=lambda part: part.key == "attention")
-    opening = [_attempt(context, part, part.hero) for part in attention_last]
-    # The summary stands first and is drawn last, when it is known which parts failed.
-    drawn = [_sections(context, part) for part in reversed(context.parts)]
-    task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]
-    settings = {
+    measures = measures_of(context).measures
+    failed = [measure for measure in measures if measure.key in context.failures]
+    sentence = _write_sentence(context, failed)
+    title, lead = _write_heading(context)
+    description = {
+        "kind": _get_kind(context),
+        "task": context.task.name,
+        "run": sampled(context),
+        "words": counts(measures),
+        "sentence": sentence,
+    }
+    settings = provenance(**_get_settings(context))
+    return Report(title, lead, sections, settings, about=description, sentence=sentence, hero=hero)
+
+
+def _measure(part: Part, computed: Any, context: Context) -> list[Measure]:
+    """Return the measures of a part."""
+    measures = part.summary(computed, context)
+    return list(fit(f"the summary of {part.key!r}", measures, Sequence[Measure]))
+
+
+def _free_memory() -> None:
+    """Give back to the system what a part needed beside its result."""
+    with suppress(AttributeError, OSError, TypeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _get_settings(context: Context) -> dict[str, Any]:
+    """Return the settings that stand at the end of a page."""
+    episodes = context.episodes
+    return {
         "model": context.model.name,
         "digest": context.model.digest()[:16],
         "seed": context.seed,
-    }
-    episodes = context.episodes
-    settings |= {
         "regime": episodes.regime,
         "n_episodes": len(episodes),
         "n_rounds": episodes.n_rounds,
+        **context.sizes,
+        **context.task.data.sample_options(context.model),
     }
-    settings |= {**context.sizes, **task.data.sample_options(context.model)}
-    heading = next((part.heading for part in context.parts if part.heading), None)
-    usual = context.model.name, f"A model of {task.name}: {task.what}."
-    said = theirs("a heading")(heading)(context) if heading else usual
-    title, lead = fit("heading", said, tuple[str, str])
-    measures = measures_of(context).measures
-    first = _first(context, [one for one in measures if one.key in context.failures])
-    kind = (
-        "audit"
-        if context.keys == ("audit",)
-        else "handwired"
-        if context.model.is_handwired
-        else "learned"
-    )
-    about = {
-        "kind": kind,
-        "task": task.name,
-        "run": sampled(context),
-        "words": counts(measures),
-        "sentence": first,
-    }
-    hero = [block for blocks in opening for block in blocks or ()]
-    return Report(title, lead, sections, provenance(**settings), "", about, first, hero)
+
+
+def _write_heading(context: Context) -> tuple[str, str]:
+    """Return the title and the lead: those of the first part that has some, or the usual ones."""
+    for part in context.parts:
+        if part.heading:
+            heading = theirs("a heading")(part.heading)(context)
+            return fit("heading", heading, tuple[str, str])
+    task = context.task
+    return context.model.name, f"A model of {task.name}: {task.what}."
+
+
+def _get_kind(context: Context) -> str:
+    """Return what the list of reports groups the page by."""
+    if context.keys == ("audit",):
+        return "audit"
+    return "handwired" if context.model.is_handwired else "learned"
 
 
 _FIRST = ("interchange", "probes")
 """Parts whose measures a page's first sentence names before others: what the model does inside."""
 
 
-def _first(context: Context, missing: Sequence[Measure]) -> str:
-    """The first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
-    keys = sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared"))
-    kept, said = list[Measure](), list[tuple[str, str]]()
-    pairs = [(key, one) for key in keys for one in context.measures[key]] + [
-        ("", one) for one in missing
-    ]
-    held = next(
-        (
-            one.yes.rpartition(" read ")[2]
-            for key, one in pairs
-            if key == "probes" and one.verdict == "yes"
-        ),
-        "",
-    )
-    for of, one in pairs:
-        if held and (of, one.verdict) == ("interchange", "yes"):  # what is held is not named again
-            again = "them" if held.endswith("s") else "it"
-            for word in ("from", "by"):
-                one = replace(one, yes=one.yes.replace(f"{word} {held}", f"{word} {again}"))
-        crowded = (of, one.verdict) in said or sum(word == one.verdict for _, word in said) >= 2
-        kept.append(replace(one, yes="", no="") if crowded else one)
-        said += [(of, one.verdict)] * bool(kept[-1].phrase)
-    return sentence(context.model.name, kept, context.sentence) if kept else ""
+def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
+    """Write the first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
+    pairs = []
+    for key in sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared")):
+        pairs += [(key, measure) for measure in context.measures[key]]
+    pairs += [("", measure) for measure in failed]
+    if not pairs:
+        return ""
+    read = _find_read(context.measures.get("probes", ()))
+    measures: list[Measure] = []
+    phrased: list[tuple[str, str]] = []  # part and word of each phrase
+    for key, measure in pairs:
+        word = measure.verdict
+        if read and (key, word) == ("interchange", "yes"):
+            pronoun = "them" if read.endswith("s") else "it"
+            phrase = re.sub(rf"\b(from|by) {re.escape(read)}", rf"\1 {pronoun}", measure.yes)
+            measure = replace(measure, yes=phrase)
+        n_of_word = sum(other == word for _, other in phrased)
+        if (key, word) in phrased or n_of_word >= 2:
+            measure = replace(measure, yes="", no="")
+        if measure.phrase:
+            phrased.append((key, word))
+        measures.append(measure)
+    return sentence(context.model.name, measures, context.sentence)
 
 
-def _page_name(context: Context) -> str:
-    """The file of a report: the model's name and what else it was given, so that two reports share it only if alike.
+def _find_read(probed: Sequence[Measure]) -> str:
+    """Return what a probe reads, in the words of the first such measure."""
+    for measure in probed:
+        if measure.verdict == "yes":
+            return measure.yes.rpartition(" read ")[2]
+    return ""
 
-    A model of its own weights (a folder, an object, a circuit with arguments beside sizes) is told by its digest.
+
+def _name_page(context: Context) -> str:
+    """Name the file of a report by the model and what else it was given, so that two reports share it only if alike.
+
+    A model of its own weights (a folder, an object, a circuit with arguments beside sizes) is named by its digest, too.
     """
     sizes, arguments = context.asked
-    words = [f"{option}-{value}" for option, value in sizes.items()]
-    known = context.source in [record.name for record in models()] and not arguments
-    words += [context.regime, "" if known else context.model.digest()[:8], "quick" * context.quick]
-    whole = "-".join(filter(None, [Path(context.source or context.model.name).name, *words]))
-    return re.sub(r"[^\w.-]+", "-", whole) + ".html"
+    words = [Path(context.source or context.model.name).name]
+    words += [f"{option}-{value}" for option, value in sizes.items()]
+    words.append(context.regime)
+    is_shipped = context.source in [record.name for record in models()]
+    if arguments or not is_shipped:
+        words.append(context.model.digest()[:8])
+    if context.quick:
+        words.append("quick")
+    name = "-".join(filter(None, words))
+    return re.sub(r"[^\w.-]+", "-", name) + ".html"
 
 
 def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
-    """What ``use`` makes of the part's result; None when it fails, or has failed before, or the machine lacks it."""
+    """Call ``use`` on the result of a part.
+
+    Return None if it raises, if the part failed before, or if the machine lacks what it looks at.
+    """
     if part.key in context.failures or part.key in context.missing:
         return None
     try:
@@ -244,27 +314,24 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
         return None
 
 
-def _sections(context: Context, part: Part) -> list[Section]:
-    """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
-
-    def draw(computed: object, context: Context) -> list[Section]:
-        given = part.draw(computed, context)
-        blocks = (
-            [given]
-            if isinstance(given, Section)
-            else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
-        )
-        whole = bool(blocks) and all(isinstance(block, Section) for block in blocks)
-        return blocks if whole else [Section(part.title, blocks)]
-
-    why = context.missing.get(part.key)
-    said = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])] if why else None
-    sections = said or _attempt(context, part, draw)
+def _draw_sections(context: Context, part: Part) -> list[Section]:
+    """Draw a part as sections; where it failed, or the machine lacks what it looks at, one that says why."""
+    sections = _attempt(context, part, partial(_draw_blocks, part))
     if part.key in context.failures:
-        told = NotComputed(
-            context.reason(part.key),
-            "".join(traceback.format_exception(context.failures[part.key])),
-        )
-        sections = [Section(part.title, [told])]
+        trace = "".join(traceback.format_exception(context.failures[part.key]))
+        sections = [Section(part.title, [NotComputed(context.reason(part.key), trace)])]
+    elif part.key in context.missing:
+        why = context.missing[part.key]
+        sections = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])]
     context.sections[part.key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]
+
+
+def _draw_blocks(part: Part, computed: Any, context: Context) -> list[Section]:
+    """Draw a part; blocks become a section of its title."""
+    drawn = part.draw(computed, context)
+    if isinstance(drawn, Section):
+        return [drawn]
+    blocks = list(fit(f"what {part.key!r} draws", drawn, Sequence[Any]))
+    are_sections = bool(blocks) and all(isinstance(block, Section) for block in blocks)
+    return blocks if are_sections else [Section(part.title, blocks)]

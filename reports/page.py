@@ -12,7 +12,7 @@ import json
 import os
 import re
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
@@ -54,13 +54,28 @@ class _Cards:
     @property
     def rows(self) -> list[tuple[Mapping[str, str], str]]:
         """(what a page says, what else is known of it)."""
-        return [
-            (page, " · ".join(filter(None, map(page.get, ("words", "task", "run")))))
-            for page in self.pages
-        ]
+        rows = []
+        for page in self.pages:
+            known = [page.get(key) for key in ("words", "task", "run")]
+            rows.append((page, " · ".join(filter(None, known))))
+        return rows
 
 
 _SMALL = 260  # pixels: how wide the picture of a page is in the list
+
+
+_BLOCKS = (
+    Prose,
+    Summary,
+    Code,
+    Figure,
+    Table,
+    NotComputed,
+    Measures,
+    _Cards,
+    attention.AttentionView,
+)
+"""What a section is made of."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +91,10 @@ class Section:
     opened: bool = False
 
     def __post_init__(self) -> None:
-        kinds = (
-            Prose,
-            Summary,
-            Code,
-            Figure,
-            Table,
-            NotComputed,
-            Measures,
-            _Cards,
-            attention.AttentionView,
-        )
+        names = ", ".join(kind.__name__ for kind in _BLOCKS)
         for block in self.blocks:
-            require(
-                isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
-                f"a section is made of blocks ({', '.join(kind.__name__ for kind in kinds)}), got {shown(block)}",
-            )
+            is_block = isinstance(block, _BLOCKS)
+            require(is_block, f"a section is made of blocks ({names}), got {shown(block)}")
 
     @property
     def slug(self) -> str:
@@ -101,14 +104,13 @@ class Section:
     @property
     def takeaway(self) -> str:
         """What stands under the title of a folded section: the first sentence of its first caption, or text."""
-        said = [
+        texts = [
             getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)
         ]
-        said += [
-            block.text if isinstance(block, Prose) else getattr(block, "why", "")
-            for block in self.blocks
-        ]
-        return re.split(r"(?<=\w\w\.) (?=[A-Z])", next(filter(None, said), ""))[0]
+        for block in self.blocks:
+            texts.append(block.text if isinstance(block, Prose) else getattr(block, "why", ""))
+        text = next(filter(None, texts), "")
+        return re.split(r"(?<=\w\w\.) (?=[A-Z])", text)[0]
 
 
 @dataclass(frozen=True)
@@ -131,81 +133,104 @@ class Report:
     hero: Sequence[Figure] = ()
 
     def html(self) -> str:
-        """The whole page."""
-        slugs = [section.slug for section in self.sections]
-        twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
-        require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = list[Any](self.hero)
-        for block in (block for section in self.sections for block in section.blocks):
-            blocks += (
-                [block, block.table] if isinstance(block, Measures) and block.judged else [block]
-            )
+        """Return the whole page."""
+        for slug, n in Counter(section.slug for section in self.sections).items():
+            require(n == 1, f"two sections are both called {slug!r}; give each its own title")
+        blocks = list(self.hero) + list(self._list_blocks())
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
-        own = (TEMPLATES / "contents.js").read_text("utf-8").strip()
-        shown: dict[str, Any] = {"style": stylesheet(), "scripts": [own], "policy": policy([own])}
-        shown |= {"library": "", "notices": [], "drawn": {}, "words": {}, "numbers": {}}
-        shown |= attention.carried(own) if views else {}
-        told = [
-            zip(one.measures, one.sections, strict=False)
-            for one in blocks
-            if isinstance(one, Measures)
-        ]
-        seen = Counter(
-            (slug, one.verdict, colour(one)) for pairs in told for one, (slug, _) in pairs if slug
-        )
-        for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
-            shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))
-        if figures := [block for block in blocks if isinstance(block, Figure)]:
+        script = (TEMPLATES / "contents.js").read_text("utf-8").strip()
+        carried: dict[str, Any] = {"library": "", "notices": []}
+        carried |= {"scripts": [script], "policy": policy([script])}
+        if views:
+            carried = attention.carried(script)
+        figures = [block for block in blocks if isinstance(block, Figure)]
+        drawn = {}
+        for i, figure in enumerate(figures, 1):
             from interp.results.style import inline_svg  # matplotlib is heavy
 
-            shown["drawn"] = {
-                id(of): inline_svg(of.figure, of.title, f"f{i}") for i, of in enumerate(figures, 1)
-            }
-        shown |= {"ids": {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}}
-        for name, kinds in (
-            ("Figure", (Figure, Measures, attention.AttentionView)),
-            ("Table", (Table,)),
-        ):
-            of_kind = [block for block in blocks if isinstance(block, kinds)]
-            shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-        shown["tasks"] = sorted(
-            filter(None, {p.get("task") for b in blocks if isinstance(b, _Cards) for p in b.pages})
+            drawn[id(figure)] = inline_svg(figure.figure, figure.title, f"f{i}")
+        description = dict(self.about)
+        if figures and description:
+            description["picture"] = _shrink(figures[0].figure)
+        template = environment().get_template("page.html.j2")
+        text = template.render(
+            report=self,
+            style=stylesheet(),
+            drawn=drawn,
+            words=_count_words(blocks),
+            ids={id(view): f"attention-{i}" for i, view in enumerate(views, 1)},
+            numbers=_number_blocks(blocks),
+            tasks=_list_tasks(blocks),
+            about=json.dumps(description) if description else "",
+            provenance=list(_flatten(self.provenance)),
+            **carried,
         )
-        about = dict(self.about)
-        if (
-            figures and about
-        ):  # the first was drawn for the page, so that the names in its small picture are text
-            buffer, of = io.BytesIO(), figures[0].figure
-            with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
-                of.savefig(
-                    buffer,
-                    format="png",
-                    dpi=_SMALL / of.get_figwidth(),
-                    metadata={"Software": None},
-                )
-            about["picture"] = (
-                "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-            )
-        shown |= {
-            "about": json.dumps(about) if about else "",
-            "provenance": list(_flat(self.provenance)),
-        }
-        return str(environment().get_template("page.html.j2").render(report=self, **shown))
+        return str(text)
+
+    def _list_blocks(self) -> Iterator[Any]:
+        """Yield the blocks of all sections, and after measures with words their table."""
+        for section in self.sections:
+            for block in section.blocks:
+                yield block
+                if isinstance(block, Measures) and block.judged:
+                    yield block.table
 
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
 
 
-def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _count_words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
+    """Return the words of each section that measures point to, by its slug: how many, and their look."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for block in blocks:
+        if not isinstance(block, Measures):
+            continue
+        for measure, (slug, _) in zip(block.measures, block.sections, strict=False):
+            counts[slug, measure.verdict, colour(measure)] += 1
+    words: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for (slug, word, look), n in counts.items():
+        words[slug].append((f"{n} {word}" if n > 1 else word, look))
+    return words
+
+
+def _number_blocks(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
+    """Number the figures and the tables of a page, by the identity of the block."""
+    numbers: dict[int, tuple[str, int]] = {}
+    pictures = (Figure, Measures, attention.AttentionView)
+    for name, kinds in (("Figure", pictures), ("Table", Table)):
+        of_kind = [block for block in blocks if isinstance(block, kinds)]
+        numbers |= {id(block): (name, i) for i, block in enumerate(of_kind, 1)}
+    return numbers
+
+
+def _list_tasks(blocks: Sequence[Any]) -> list[str]:
+    """List the tasks of the pages in a list of reports."""
+    tasks = set()
+    for block in blocks:
+        if isinstance(block, _Cards):
+            tasks |= {page["task"] for page in block.pages if page.get("task")}
+    return sorted(tasks)
+
+
+def _shrink(figure: Any) -> str:
+    """Return a small picture of a figure that was drawn for the page, so that names in it are text."""
+    buffer = io.BytesIO()
+    dpi = _SMALL / figure.get_figwidth()
+    with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
+        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    encoded = base64.b64encode(buffer.getvalue())
+    return f"{_PNG};base64,{encoded.decode()}"
+
+
+def _flatten(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the names and values of nested records, a name after that of the record that holds it."""
     for name, value in record.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, "" if name == "versions" else f"{prefix}{name} ")
+            yield from _flatten(value, "" if name == "versions" else f"{prefix}{name} ")
         else:
-            yield (
-                f"{prefix}{name}".replace("_", " "),
-                str(cell(value) if not isinstance(value, float) else value),
-            )
+            text = value if isinstance(value, float) else cell(value)
+            yield f"{prefix}{name}".replace("_", " "), str(text)
 
 
 INDEX = "index.html"
@@ -218,61 +243,77 @@ _LEAD = "Every report in this folder. Each page stands by itself and opens offli
 
 def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html`` from the pages that lie there, and from those of other commands below it."""
-    pages = list(_pages(Path(file_path(folder, "the folder of reports"))))
-    titles = [about["title"] for about in pages]
-    for about in pages:  # two entries of one title are told apart by where they lie
-        where = (
-            f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
-        )
-        about["report"] = link(about["title"] + where, quote(os.fsencode(about["where"])))
-    groups = {
-        title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()
-    }
-    sections = [
-        Section(title, [_Cards(rows)], opened=True) for title, rows in groups.items() if rows
-    ]
-    nothing = Section("Nothing yet", [Prose("No report was written here.")])
-    return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
+    pages = list(_find_pages(Path(file_path(folder, "the folder of reports"))))
+    titles = Counter(page["title"] for page in pages)
+    for page in pages:
+        title, where = page["title"], page["where"]
+        shown = title if titles[title] == 1 else f"{title} ({where.removesuffix('.html')})"
+        page["report"] = link(shown, quote(os.fsencode(where)))
+    sections = []
+    for kind, title in _KINDS.items():
+        of_kind = [page for page in pages if page["kind"] == kind]
+        if of_kind:
+            sections.append(Section(title, [_Cards(of_kind)], opened=True))
+    if not sections:
+        sections = [Section("Nothing yet", [Prose("No report was written here.")])]
+    return Report("Reports", _LEAD, sections).write(Path(folder) / INDEX)
 
 
 def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
-    """Write a page, and again the list of reports that it belongs to: ``listed``, or one beside or above it, if any."""
+    """Write a page, and again the list of reports that it belongs to.
+
+    Args:
+        report: what is written.
+        path: of the page.
+        listed: the list; when None one beside the page or above it, or beside the folder of comparisons or audits.
+    """
     above = path.parent.parent
-    if above.name in (
-        COMPARISONS,
-        "audits",
-    ):  # the list is beside the folder of comparisons or audits
+    if above.name in (COMPARISONS, "audits"):
         listed = above.parent / INDEX
-    listed = listed or next(
-        (up / INDEX for up in (path.parent, above) if (up / INDEX).is_file()), None
-    )
+    for folder in (path.parent, above):
+        if listed is None and (folder / INDEX).is_file():
+            listed = folder / INDEX
     if listed is None:
         return report.write(path)
-    written = replace(report, index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(
-        path
-    )
+    index = Path(os.path.relpath(listed, path.parent)).as_posix()
+    written = replace(report, index=index).write(path)
     write_index(listed.parent)
     return written
 
 
-def _pages(folder: Path) -> Iterator[dict[str, str]]:
-    """What every report of a folder says about itself, with where it is; what is no page of ours is passed over."""
-    for path in sorted(path for pattern in _PAGES for path in folder.glob(pattern)):
+def _find_pages(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield what every report of a folder says about itself, and where it is; other files are passed over."""
+    paths: list[Path] = []
+    for pattern in _PAGES:
+        paths += folder.glob(pattern)
+    for path in sorted(paths):
         if not path.is_file():
             continue  # a folder, a pipe, a link to nothing
         try:
-            with path.open(encoding="utf-8", errors="replace") as page:
-                head = page.read(_HEAD)
-            title = re.search(r"<title>(.*?)</title>", head)
-            about = re.search(r'<meta name="report" content="(.*?)">', head)
-            said: Any = loaded(unescape(about[1])) if about else None
+            record = _read_about(path)
         except (OSError, ValueError, RecursionError):
             continue
-        texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
-        drawn = texts and said.get("picture", "data:image/png").startswith("data:image/png")
-        if title and drawn and said.get("kind") in _KINDS and "report" not in said:
-            yield {
-                **said,
-                "title": unescape(title[1]),
-                "where": path.relative_to(folder).as_posix(),
-            }
+        if record is not None:
+            yield record | {"where": path.relative_to(folder).as_posix()}
+
+
+def _read_about(path: Path) -> dict[str, str] | None:
+    """Read what a page says about itself; None where it is no page of ours."""
+    with path.open(encoding="utf-8", errors="replace") as page:
+        head = page.read(_HEAD)
+    title = re.search(r"<title>(.*?)</title>", head)
+    description = re.search(r'<meta name="report" content="(.*?)">', head)
+    if title is None or description is None:
+        return None
+    record = loaded(unescape(description[1]))
+    if not isinstance(record, dict):
+        return None
+    if not all(isinstance(value, str) for value in record.values()):
+        return None
+    is_drawn = record.get("picture", _PNG).startswith(_PNG)
+    if not is_drawn or "report" in record or record.get("kind") not in _KINDS:
+        return None
+    return record | {"title": unescape(title[1])}
+
+
+_PNG = "data:image/png"

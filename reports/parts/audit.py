@@ -25,6 +25,9 @@ def part(result: AuditResult | None = None) -> Part:
             return result
         return audit(context.model, effort=QUICK if context.quick else FULL)
 
+    def head(context: Context) -> tuple[str, str]:
+        return f"Audit of {context.model.name}", "Is what it carries used, and for what?"
+
     return Part(
         "audit",
         "Robustness checks",
@@ -32,10 +35,7 @@ def part(result: AuditResult | None = None) -> Part:
         _draw,
         summary=lambda found, context: found.measures,
         hero=lambda found, context: _draw_decay(found),
-        heading=lambda context: (
-            f"Audit of {context.model.name}",
-            "Is what it carries used, and for what?",
-        ),
+        heading=head,
         slow=result is None,
     )
 

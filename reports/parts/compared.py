@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,67 +24,81 @@ _Saved = tuple[Path, str, str, Sequence[Measure]]
 """A saved comparison: its folder, what was compared, what was found, and its measures."""
 
 
-def _saved(context: Context) -> list[_Saved]:
-    """Each saved comparison in which the model takes part, by its own weights."""
+def _find_saved(context: Context) -> list[_Saved]:
+    """Find each saved comparison in which the model takes part, by its own weights."""
     assert context.folder is not None
-    digest, saved = context.model.digest(), list[_Saved]()
+    digest = context.model.digest()
+    saved = []
     for path in sorted((context.folder / COMPARISONS).glob(f"*/{_SAVED}")):
-        about = read_json(path, "model", "reference", "measures", "algorithm", "settings")
-        if digest in about["settings"].get("digests", ()):
-            model, reference = about["model"], about["reference"]
-            measures = [Measure.from_dict(record) for record in about["measures"]]
-            other = reference or about["algorithm"]["name"]
-            measures = [
-                replace(
-                    one,
-                    yes=f"{one.yes.removesuffix(' likewise')} as {other}",
-                    no=f"{one.no} than {other}",
-                )
-                for one in measures
-            ]
-            if (
-                model != context.model.name
-            ):  # the page is about the reference, and its sentence about itself
-                measures = [
-                    replace(one, claim=one.claim.replace(reference, model), yes="", no="")
-                    for one in measures
-                ]
-            name = f"{model} against {reference or 'algorithms'}"
-            saved.append((path.parent, name, about.get("sentence", ""), measures))
+        record = read_json(path, "model", "reference", "measures", "algorithm", "settings")
+        if digest in record["settings"].get("digests", ()):
+            saved.append(_read_saved(record, path.parent, context.model.name))
     return saved
 
 
+def _read_saved(record: Mapping[str, Any], folder: Path, name: str) -> _Saved:
+    """Read a saved comparison for the page of the model of that name, which may be the reference."""
+    model, reference = record["model"], record["reference"]
+    rival = reference or record["algorithm"]["name"]
+    measures = []
+    for values in record["measures"]:
+        measure = Measure.from_dict(values)
+        if model == name:
+            yes = f"{measure.yes.removesuffix(' likewise')} as {rival}"
+            measure = replace(measure, yes=yes, no=f"{measure.no} than {rival}")
+        else:  # the page is about the reference, and its sentence about itself
+            claim = measure.claim.replace(reference, model)
+            measure = replace(measure, claim=claim, yes="", no="")
+        measures.append(measure)
+    title = f"{model} against {reference or 'algorithms'}"
+    return folder, title, record.get("sentence", ""), measures
+
+
 def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
+    """Show the measures of every saved comparison; where there is none, how to make one."""
     assert context.folder is not None
-    if not computed and context.source:
-        elsewhere = (
-            [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
-        )
-        return [
-            Prose(_NONE),
-            Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere])),
-        ]
     if not computed:
-        named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
-        text = TEXTS["compared"]["python"].format(
-            reference=named, folder=f"{COMPARISONS}/{context.model.name}"
-        )
-        return [Prose(_NONE), Code(text, "In this page's folder")]
+        return [Prose(_NONE), _write_command(context, context.folder)]
     blocks: list[Any] = [Prose(_TEXT)]
-    for folder, name, sentence, measures in computed:
-        blocks += [Prose(f"**{name}.**"), Measures(measures, sentence)]
-        if (page := folder / PAGE).is_file():
-            target = quote(os.fsencode(Path(os.path.relpath(page, context.folder)).as_posix()))
+    for folder, title, sentence, measures in computed:
+        blocks += [Prose(f"**{title}.**"), Measures(measures, sentence)]
+        page = folder / PAGE
+        if page.is_file():
+            path = Path(os.path.relpath(page, context.folder)).as_posix()
+            target = quote(os.fsencode(path))
             blocks.append(Prose(link("The whole comparison", target)))
     return blocks
+
+
+def _write_command(context: Context, folder: Path) -> Code:
+    """Write the command, or the Python, that saves a comparison beside the page."""
+    if context.source:
+        words = ["interp", "compare", context.source, "--report"]
+        if folder != Path("output"):
+            words += ["--out", str(folder / COMPARISONS)]
+        return Code(shlex.join(words))
+    references = [f'"{name}"' for name in handwired_models(context.task.key)]
+    text = TEXTS["compared"]["python"].format(
+        reference=references[0] if references else "None",
+        folder=f"{COMPARISONS}/{context.model.name}",
+    )
+    return Code(text, "In this page's folder")
+
+
+def _list_measures(computed: Sequence[_Saved], context: Context) -> list[Measure]:
+    """List the measures of all saved comparisons."""
+    measures: list[Measure] = []
+    for saved in computed:
+        measures += saved[-1]
+    return measures
 
 
 COMPARED = Part(
     "compared",
     "Compared with other machines",
-    _saved,
+    _find_saved,
     _draw,
     applies=lambda context: bool(context.algorithms and context.folder is not None),
-    summary=lambda computed, context: [one for *_, measures in computed for one in measures],
+    summary=_list_measures,
 )
 """The saved comparisons of the model; the command that makes one where there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,16 @@ from interp.model.rollout import rollout
 from interp.results import figures
 from interp.results.style import WIDTH
 from reports import arrows, panels
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, heads_of, show, spread, worded
+from reports.attention import (
+    N_EPISODES,
+    N_ROUNDS,
+    AttentionView,
+    Heads,
+    heads_of,
+    show,
+    spread,
+    worded,
+)
 from reports.blocks import TEXTS, Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
@@ -27,224 +36,271 @@ _SAYS = TEXTS["heads"]
 
 
 def attention(paper: str = "") -> Part:
-    """Attention of every head, drawn for paper and interactive; ``paper`` is its figure there, as "figure 1, right"."""
+    """Make the part of the attention of every head, as a figure and as an interactive view.
+
+    Args:
+        paper: the matching figure of the paper, as "figure 1, right".
+    """
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        _, layer, head, query, key = _ranked(view)[0]
-        at, read, size = (
-            view.labels[query],
-            view.labels[key],
-            abs(view.patterns[layer][view.first][head, query, key]),
+        read = _rank_heads(view)[0]
+        caption = _SAYS["attended"].format(
+            round=context.looked_at,
+            shown=context.shown,
+            head=view.heads[read.layer][read.head],
+            read=view.labels[read.key],
+            at=view.labels[read.query],
+            size=read.weight,
         )
-        named = [
-            [f"{address} {text}" for address, text in of.items() if text]
-            for of in heads_of(context.model)
-        ]
-        called = " ".join(
-            f"Layer {layer}: {', '.join(of)}." for layer, of in enumerate(named) if of
-        )
-        most = {"head": view.heads[layer][head], "read": read, "at": at, "size": size}
-        caption = _SAYS["attended"].format(round=context.looked_at, shown=context.shown, **most)
-        caption += " " + (called or "A head is called by its layer and its place in it.")
-        caption += f" (Paper, {paper}.)" if paper else ""
+        caption += f" {_describe_heads(heads_of(context.model))}"
+        if paper:
+            caption += f" (Paper, {paper}.)"
         return [Prose(_SAYS["attention"]), replace(view, caption=caption)]
 
-    def hero(view: AttentionView, context: Context) -> list[Figure]:
-        best = [one[1:3] for one in _ranked(view)[:4]]
-        shown = np.array([view.patterns[layer][view.first][head] for layer, head in best])
-        picture = panels.attention(
-            [shown], view.labels, [[view.heads[at][i] for at, i in best]], columns=2, width=3.5
-        )
-        caption = f"Attention in round {context.looked_at}: the {len(best)} heads that read most."
-        return [Figure(picture, f"Attention in round {context.looked_at}", caption)]
+    def draw_hero(view: AttentionView, context: Context) -> list[Figure]:
+        best = _rank_heads(view)[:4]
+        patterns = [view.patterns[read.layer][view.first][read.head] for read in best]
+        names = [view.heads[read.layer][read.head] for read in best]
+        picture = panels.attention([np.array(patterns)], view.labels, [names], columns=2, width=3.5)
+        title = f"Attention in round {context.looked_at}"
+        return [Figure(picture, title, f"{title}: the {len(best)} heads that read most.")]
 
     return Part(
-        "attention", "Attention", _attend, draw, hero=hero, opened=True, lacking=needing("pattern")
+        "attention",
+        "Attention",
+        _attend,
+        draw,
+        hero=draw_hero,
+        opened=True,
+        lacking=needing("pattern"),
     )
+
+
+def _describe_heads(heads: Heads) -> str:
+    """Say what the heads are called, layer by layer."""
+    sentences = []
+    for layer, of_layer in enumerate(heads):
+        names = [f"{address} {text}" for address, text in of_layer.items() if text]
+        if names:
+            sentences.append(f"Layer {layer}: {', '.join(names)}.")
+    return " ".join(sentences) or "A head is called by its layer and its place in it."
 
 
 def _attend(context: Context) -> AttentionView:
-    """The patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, the round looked at among them."""
-    episodes = [context.shown, *[i for i in range(len(context.episodes)) if i != context.shown]][
-        :N_EPISODES
-    ]
+    """View the patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, the round looked at among them."""
+    others = [i for i in range(len(context.episodes)) if i != context.shown]
+    episodes = [context.shown, *others][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
     kind = context.model.points["pattern"]
-    names = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
-    run = rollout(
-        context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds
-    )
+    hooks = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
+    chosen = context.episodes.select(episodes)
+    run = rollout(context.model, chosen, names_filter=hooks, rounds=rounds)
+    view = show(run, heads_of(context.model))
     first = (0, rounds.index(context.looked_at))
-    return replace(
-        show(run, heads_of(context.model)), episodes=tuple(episodes), first=first, opened=False
-    )
+    return replace(view, episodes=tuple(episodes), first=first, opened=False)
 
 
-def _ranked(view: AttentionView) -> list[tuple[float, int, int, int, int]]:
-    """Every head with its strongest read of another position than the first, where heads rest, and than its own.
+class _Read(NamedTuple):
+    """The strongest read of a head: indices, and the weight."""
 
-    Each is (minus the weight, layer, head, query, key); the strongest comes first.
+    weight: float
+    layer: int
+    head: int
+    query: int
+    key: int
+
+
+def _rank_heads(view: AttentionView) -> list[_Read]:
+    """List every head's strongest read, the strongest first; no read of its own position or of the first counts.
+
+    Heads rest on the first position.
     """
-    n, found = len(view.labels), []
-    for layer, pattern in enumerate(view.patterns):
-        for head, of_head in enumerate(
-            np.abs(pattern[view.first])[..., 1:] * (1 - np.eye(n, n - 1, k=-1))
-        ):
-            query, key = map(int, np.unravel_index(int(of_head.argmax()), of_head.shape))
-            found.append((-float(of_head[query, key]), layer, head, query, key + 1))
-    return sorted(found)
+    n = len(view.labels)
+    is_own = np.eye(n, dtype=bool)
+    reads = []
+    for layer, patterns in enumerate(view.patterns):
+        weights = np.where(is_own, 0.0, np.abs(patterns[view.first]))
+        for head, of_head in enumerate(weights[..., 1:]):
+            query, key = divmod(int(of_head.argmax()), n - 1)
+            reads.append(_Read(float(of_head[query, key]), layer, head, query, key + 1))
+    return sorted(reads, key=lambda read: -read.weight)
 
 
 _WIRED, _LEARNED = "The circuit", "What the heads do"
 _SHOWN = 12  # reads of a learned model that are drawn
 _THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a share of its largest
+_WIDEST = (
+    7  # inches: a wider picture has so many positions that arrows between them cannot be told apart
+)
 
 
-def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
+def _draw_hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
+    """Draw a handwired circuit in one round, or as it is wired where it has many positions."""
     if not context.model.is_handwired:
         return []
     caption = (
         f"Round {context.looked_at}: an arrow is a head, from what it reads to where it writes."
     )
-    picture: Any = Figure(_flow(reads, context, width=4.5), "The circuit in one round", caption)
-    if (
-        picture.figure.get_figwidth() > 7
-    ):  # so many positions that arrows between them cannot be told apart
-        caption = "An arrow is a head that reads what another wrote."
-        picture = _picture(context.circuit, "The circuit", caption, width=4.5)
+    drawn = _draw_flow(reads, context, width=4.5)
+    if drawn.get_figwidth() <= _WIDEST:
+        return [Figure(drawn, "The circuit in one round", caption)]
+    caption = "An arrow is a head that reads what another wrote."
+    picture = _draw_wiring(context.circuit, "The circuit", caption, width=4.5)
     return [picture] if isinstance(picture, Figure) else []
 
 
-def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
-    """The reads of a circuit wired by hand, a colour a head; of a learned model, a colour for what each matters to."""
-    labels, n_layers = context.run.layout.labels, len(heads_of(context.model))
+def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
+    """Draw the reads of a handwired circuit, a colour a head; of a learned model, a colour for what each matters to."""
+    heads = heads_of(context.model)
+    labels = context.run.layout.labels
     if context.model.is_handwired:
-        legend = {
-            name: f"{name}  {text}".strip()
-            for of in heads_of(context.model)
-            for name, text in of.items()
-        }
-        return arrows.flow(
-            reads.rename(columns={"head": "of"}), labels, n_layers, legend, width=width
-        )
-    named = [
-        f"{head} {effect:.2f}" for head, effect in zip(reads["head"], reads["effect"], strict=True)
-    ]
-    drawn = reads.assign(
-        of=reads["exit"], label=named, weight=reads["effect"] / reads["effect"].max()
-    )
+        legend = {}
+        for of_layer in heads:
+            for address, text in of_layer.items():
+                legend[address] = f"{address}  {text}".strip()
+        drawn = reads.rename(columns={"head": "of"})
+        return arrows.flow(drawn, labels, len(heads), legend, width=width)
+    effects = reads["effect"].map("{:.2f}".format)
+    weights = reads["effect"] / reads["effect"].max()
+    drawn = reads.assign(of=reads["exit"], label=reads["head"] + " " + effects, weight=weights)
     legend = {name: f"matters most to the {name}" for name in ("prediction", "update")}
-    return arrows.flow(drawn, labels, n_layers, legend, width=width)
+    return arrows.flow(drawn, labels, len(heads), legend, width=width)
 
 
-def _read(context: Context) -> pd.DataFrame:
-    """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
+def _find_reads(context: Context) -> pd.DataFrame:
+    """Find the reads of one round: all that wrote something, of a handwired circuit; else the strongest."""
     if context.model.is_handwired:
-        return _written(context)
+        return _find_writes(context)
     run = rollout(context.model, context.pairs[0])
     reads = strongest_reads(context.model, run, context.looked_at, k=_SHOWN, seed=context.seed)
-    heads = [list(names) for names in heads_of(context.model)]
-    return reads.assign(
-        head=[heads[at][i] for at, i in reads[["layer", "head"]].to_numpy().tolist()]
-    )
+    addresses = [list(of_layer) for of_layer in heads_of(context.model)]
+    places = zip(reads["layer"], reads["head"], strict=True)
+    return reads.assign(head=[addresses[layer][head] for layer, head in places])
 
 
-def _written(context: Context) -> pd.DataFrame:
-    """The reads of one round that wrote something, as :func:`reports.arrows.written` gives them."""
-    run, patterns, writes = context.run, [], []
+def _find_writes(context: Context) -> pd.DataFrame:
+    """Find the reads of one round that wrote something, as :func:`reports.arrows.find_writes` gives them."""
+    run = context.run
     model: Any = context.model
-
-    at = (context.shown, run.cached_rounds.index(context.looked_at))
-    heads = [list(names) for names in heads_of(context.model)]
-    for layer, names in enumerate(heads):
-        pattern = run.cache[f"blocks.{layer}.attn.hook_pattern"][at].numpy(force=True)[: len(names)]
-        w_o = model.blocks[layer].attn.W_O.detach().numpy(force=True)
-        values = run.cache[f"blocks.{layer}.attn.hook_v"][at].numpy(force=True)
-        moved = einsum(values, w_o, "key head d, head d model -> head key model")
-        patterns.append(pattern)
-        writes.append(pattern * np.linalg.norm(moved, axis=-1)[: len(names), None, :])
-    return arrows.written(patterns, writes, run.layout.labels, heads, threshold=_THRESHOLD)
+    patterns = []
+    writes = []
+    here = (context.shown, run.cached_rounds.index(context.looked_at))
+    addresses = [list(of_layer) for of_layer in heads_of(model)]
+    for layer, names in enumerate(addresses):
+        attention_hooks = f"blocks.{layer}.attn"
+        pattern = run.cache[f"{attention_hooks}.hook_pattern"][here].numpy(force=True)
+        values = run.cache[f"{attention_hooks}.hook_v"][here].numpy(force=True)
+        w_o = model.blocks[layer].attn.W_O.numpy(force=True)
+        moves = einsum(values, w_o, "key head d, head d model -> head key model")
+        sizes = np.linalg.norm(moves, axis=-1)[:, None, :]
+        patterns.append(pattern[: len(names)])
+        writes.append((pattern * sizes)[: len(names)])
+    labels = run.layout.labels
+    return arrows.find_writes(patterns, writes, labels, addresses, threshold=_THRESHOLD)
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
-    t, drawn = context.looked_at, _flow(reads, context, WIDTH)
+    """Draw the reads of a round, and the circuit that was wired by hand."""
+    t = context.looked_at
+    drawn = _draw_flow(reads, context, WIDTH)
     if context.model.is_handwired:
-        about = {"heads": reads["head"].nunique(), "t": t, "shown": context.shown, "n": len(reads)}
-        caption = _SAYS["wired"].format(**about, least=_THRESHOLD)
-        picture = Figure(drawn, f"Which position reads which, by which head, in round {t}", caption)
-        return Section(_WIRED, [picture, *_wiring(context.circuit)])
-    matters = (
-        _SAYS["most"].format(**reads.iloc[reads["effect"].argmax()])
-        if len(reads)
-        else "No read matters."
+        n_heads = reads["head"].nunique()
+        caption = _SAYS["wired"].format(
+            heads=n_heads, t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
+        )
+        title = f"Which position reads which, by which head, in round {t}"
+        return Section(_WIRED, [Figure(drawn, title, caption), *_show_wiring(context.circuit)])
+    strongest = "No read matters."
+    if len(reads):
+        strongest = _SAYS["most"].format(**reads.iloc[reads["effect"].argmax()])
+    n_episodes = len(context.pairs[0])
+    caption = (
+        f"{strongest} Round {t}, means over {n_episodes} episodes. On an arrow: head and effect."
     )
-    caption = f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect."
-    picture = Figure(drawn, f"The reads whose cut changes most in round {t}", caption)
-    beside: list[object] = []
-    if names := handwired_models(context.task.key):
-        wired = build(names[0], **context.sizes)
-        said = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-        whole = _picture(wired, "The circuit that was wired by hand", said)
-        beside = [
-            Prose(_SAYS["beside"]),
-            whole,
-            Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True),
-        ]
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
-    caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
-    return Section(
-        _LEARNED,
-        [Prose(_SAYS["reads"].format(n=len(reads))), picture, Table(table, caption), *beside],
-    )
-
-
-def _wiring(wired: Circuit) -> list[object]:
-    """What was wired: heads, which reads which, and where each causal variable lives."""
-    caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
-    blocks: list[object] = [
-        Table(
-            _named(wired)[0], f"The heads, in the order of computation. {_FORMULAS}", collapsed=True
-        ),
-        _picture(wired, "Which head reads which", caption),
+    numbers = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
+    blocks = [
+        Prose(_SAYS["reads"].format(n=len(reads))),
+        Figure(drawn, f"The reads whose cut changes most in round {t}", caption),
+        Table(table, numbers),
+        *_show_handwired(context),
     ]
-    if wired.edges:
-        edges = _named(wired)[1].assign(positions=lambda frame: frame["positions"].map(", ".join))
+    return Section(_LEARNED, blocks)
+
+
+def _show_handwired(context: Context) -> list[object]:
+    """Show the circuit that was wired by hand for the task, if there is one."""
+    names = handwired_models(context.task.key)
+    if not names:
+        return []
+    circuit = build(names[0], **context.sizes)
+    caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
+    return [
+        Prose(_SAYS["beside"]),
+        _draw_wiring(circuit, "The circuit that was wired by hand", caption),
+        Table(_list_heads(circuit), f"Its heads. {_FORMULAS}", collapsed=True),
+    ]
+
+
+def _show_wiring(circuit: Circuit) -> list[object]:
+    """Show what was wired: heads, which reads which, and where each causal variable lives."""
+    caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
+    heads = f"The heads, in the order of computation. {_FORMULAS}"
+    blocks: list[object] = [
+        Table(_list_heads(circuit), heads, collapsed=True),
+        _draw_wiring(circuit, "Which head reads which", caption),
+    ]
+    if circuit.edges:
+        edges = _list_edges(circuit)
+        edges["positions"] = edges["positions"].map(", ".join)
         blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
-    if wired.sites:
-        return [
-            *blocks,
-            Table(wired.ground_truth(), "Where each causal variable lives", collapsed=True),
-        ]
-    return [*blocks, Prose(_NO_SITES.format(name=wired.name))]
+    if circuit.sites:
+        places = circuit.ground_truth()
+        blocks.append(Table(places, "Where each causal variable lives", collapsed=True))
+    else:
+        blocks.append(Prose(_NO_SITES.format(name=circuit.name)))
+    return blocks
 
 
-def _named(wired: Circuit) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The circuit's heads and edges, called as the model's are: head "1.4 tag" is "L0H3 tag (step 1.4)"."""
-    called = {
-        n.name: f"L{n.layer} MLP {worded(re.sub(r'^[0-9]+ ', '', n.name))}" for n in wired.neurons
-    }
-    called |= {
-        head.name: f"L{layer}H{i} {worded(head.name)}"
-        for layer in range(wired.n_layers)
-        for i, head in enumerate(wired.layer(layer))
-    }
-    table, edges = wired.to_frame(), pd.DataFrame([asdict(edge) for edge in wired.edges])
-    formulas = "`" + table["writes"] + "`"
-    table = table.assign(
-        head=table["head"].replace(called), layer=table["layer"] - 1, writes=formulas
+def _call_heads(circuit: Circuit) -> dict[str, str]:
+    """Call the circuit's heads as the model's are: head "1.4 tag" is "L0H3 tag (step 1.4)"."""
+    names = {}
+    for neuron in circuit.neurons:
+        words = worded(re.sub(r"^[0-9]+ ", "", neuron.name))
+        names[neuron.name] = f"L{neuron.layer} MLP {words}"
+    for layer in range(circuit.n_layers):
+        for i, head in enumerate(circuit.layer(layer)):
+            names[head.name] = f"L{layer}H{i} {worded(head.name)}"
+    return names
+
+
+def _list_heads(circuit: Circuit) -> pd.DataFrame:
+    """Tabulate the circuit's heads."""
+    table = circuit.to_frame()
+    return table.assign(
+        head=table["head"].replace(_call_heads(circuit)),
+        layer=table["layer"] - 1,
+        writes="`" + table["writes"] + "`",
     )
-    return table, edges.replace({"source": called, "target": called}) if len(edges) else edges
 
 
-def _picture(wired: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
-    table, edges = _named(wired)
-    if not len(edges):
-        return Prose(_NO_EDGES.format(name=wired.name))
-    layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
-    return Figure(
-        figures.wiring(layers, edges[edges["source"].isin(table["head"])], **size), title, caption
-    )
+def _list_edges(circuit: Circuit) -> pd.DataFrame:
+    """Tabulate which head reads what which other one, or an embedding, wrote."""
+    names = _call_heads(circuit)
+    edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
+    return edges.replace({"source": names, "target": names})
+
+
+def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
+    """Draw which head reads what another wrote; say why not where the circuit lists no edges."""
+    if not circuit.edges:
+        return Prose(_NO_EDGES.format(name=circuit.name))
+    heads = _list_heads(circuit)
+    edges = _list_edges(circuit)
+    layers = [list(of_layer) for _, of_layer in heads.groupby("layer")["head"]]
+    between_heads = edges[edges["source"].isin(heads["head"])]
+    return Figure(figures.wiring(layers, between_heads, **size), title, caption)
 
 
 _FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."
@@ -254,5 +310,7 @@ _NO_EDGES = (
 _NO_SITES = "The circuit {name} lists no sites, so it does not say where its variables live."
 
 
-CIRCUIT = Part("circuit", _WIRED, _read, _draw_reads, hero=_hero, lacking=needing("pattern"))
+CIRCUIT = Part(
+    "circuit", _WIRED, _find_reads, _draw_reads, hero=_draw_hero, lacking=needing("pattern")
+)
 """Which position read which, by which head, in the round looked at."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -34,184 +34,196 @@ _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
 
 
 def _compute(context: Context) -> _Tables:
-    """The places are those that a handwired model's circuit names; of a learned model, those that its task claims."""
-    model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
+    """Interchange at the places that a handwired model's circuit names; of a learned model, those its task claims."""
+    model = context.model
+    bases, sources = context.pairs
+    t, seed = context.looked_at, context.seed
     claims = wired(context.circuit) if context.compiled else None
     carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims)
-    carried["noun"] = [
-        context.task.explains(model).variable(key).noun for key in carried["variable"]
-    ]
-    if context.model.is_handwired or context.quick or not context.task.analysis.aligned(model):
+    algorithm = context.task.explains(model)
+    carried["noun"] = [algorithm.variable(key).noun for key in carried["variable"]]
+    if model.is_handwired or context.quick or not context.task.analysis.aligned(model):
         return carried, None
     return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
 
 def _nowhere(context: Context) -> str:
-    """What a circuit lacks that does not say which places carry its variables."""
+    """Return what a circuit lacks that does not say which places carry its variables."""
     try:
         claimed = not context.compiled or bool(context.circuit.carried)
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    says = f"the circuit of {context.model.name} says of no variable which places carry it"
-    return "" if claimed else f"not applicable: {says}"
+    if claimed:
+        return ""
+    name = context.model.name
+    return f"not applicable: the circuit of {name} says of no variable which places carry it"
 
 
 def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
-    """A measure for each outcome and each word that variables which should show in it have; the weakest decides."""
+    """Return a measure for each outcome and word that variables which should show in it have; the weakest decides."""
     carried = computed[0]
-    is_claim = ~carried["control"].astype(bool)
-    claimed = carried.merge(carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
-    best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
-    ways = [(word, outcome) for word in VERDICTS for outcome in _SHOWS]
-    alike = [[one for one in best if (one.verdict, one.key) == way] for way in ways]
-    return [_together(measures) for measures in alike if measures]
+    claimed = carried.loc[~carried["control"].astype(bool), ["variable", "outcome"]]
+    claimed = carried.merge(claimed.drop_duplicates())
+    groups: dict[tuple[str, str], list[Measure]] = {}
+    for _, rows in claimed.groupby(["variable", "outcome"], sort=False):
+        measure = _find_best(rows)
+        groups.setdefault((measure.verdict, measure.key), []).append(measure)
+    ways = product(VERDICTS, _SHOWS)
+    return [_merge(groups[way]) for way in ways if way in groups]
 
 
-def _together(alike: Sequence[Measure]) -> Measure:
-    """One measure of variables that have one word: the weakest, with the names of all."""
-    weakest = min(alike, key=lambda one: one.number.estimate)
-    names = list(dict.fromkeys(one.claim for one in alike))
-    causes = [name for name in names if name != f"the {weakest.key}" or len(names) == 1][:_NAMED]
-    verb = {"prediction": "predict from", "state": "update its state by"}[weakest.key]
+def _merge(measures: Sequence[Measure]) -> Measure:
+    """Merge the measures of variables that have one word: the weakest, with the names of all."""
+    weakest = min(measures, key=lambda measure: measure.number.estimate)
+    outcome = weakest.key
+    names = list(dict.fromkeys(measure.claim for measure in measures))
+    causes = names
+    if len(names) > 1:
+        causes = [name for name in names if name != f"the {outcome}"]
+    listed_causes = listed(causes[:_NAMED])
+    claim = f"Swapping in another episode's values changes {_SHOWS[outcome]} as the algorithm says"
+    verb, rest = ("predict", "from") if outcome == "prediction" else ("update", "its state by")
     return replace(
         weakest,
-        key=f"interchange {weakest.key}",
-        claim=f"Swapping in another episode's values changes {_SHOWS[weakest.key]} as the algorithm says: "
-        f"{', '.join(names)}",
-        about=f"the weakest: {weakest.claim}" if len(alike) > 1 else "",
-        yes=f"{verb.replace(' ', 's ', 1)} {listed(causes)}",
-        no=f"does not {verb} {listed(causes)}",
+        key=f"interchange {outcome}",
+        claim=f"{claim}: {', '.join(names)}",
+        about=f"the weakest: {weakest.claim}" if len(measures) > 1 else "",
+        yes=f"{verb}s {rest} {listed_causes}",
+        no=f"does not {verb} {rest} {listed_causes}",
     )
 
 
-def _best(rows: pd.DataFrame) -> Measure:
-    """The best place of one variable (the claim) under one outcome (the key), beside its best control."""
+def _find_best(rows: pd.DataFrame) -> Measure:
+    """Measure the best place of one variable (the claim) under one outcome (the key), beside its best control."""
     is_control = rows["control"].astype(bool)
-    first: dict[Any, Any] = (
-        rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
-    )
-    known = [
-        value
-        for value in [first["random_score"], *rows.loc[is_control, "score"]]
-        if not math.isnan(value)
-    ]
-    beside = {"a random direction or another place": Control(max(known))} if known else _NOTHING
-    score = Interval(*(first[key] for key in ("score", "score_low", "score_high")))
-    rests, about = (
-        ("interchange accuracy by variable and place",),
-        (first["outcome"], first["noun"]),
-    )
+    best = rows[~is_control].sort_values("score", ascending=False).iloc[0]
+    scores = pd.Series([best["random_score"], *rows.loc[is_control, "score"]], dtype=float).dropna()
+    controls = _NOTHING
+    if len(scores):
+        controls = {"a random direction or another place": Control(float(scores.max()))}
     return Measure(
-        *about, score, _MOST, unit="share of the effect", controls=beside, rests_on=rests
+        best["outcome"],
+        best["noun"],
+        _score(best),
+        _MOST,
+        unit="share of the effect",
+        controls=controls,
+        rests_on=("interchange accuracy by variable and place",),
     )
+
+
+def _score(row: Any) -> Interval:
+    """Return the score of a place, with its interval."""
+    return Interval(row["score"], row["score_low"], row["score_high"])
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
+    """Show the score of every place, the numbers behind it, and learned subspaces."""
     carried, aligned = computed
-    places = [
-        _where(at) + " (control)" * bool(control)
-        for at, control in zip(carried["places"], carried["control"], strict=True)
+    is_control = carried["control"].astype(bool)
+    names = carried["places"].map(_write_places)
+    carried = carried.assign(place=names.where(~is_control, names + " (control)"))
+    measures = []
+    for row in carried[carried["score"].notna()].to_dict("records"):
+        name = f"{row['noun']}, read in {_SHOWS[row['outcome']]}: {row['place']}"
+        measures.append(plain(name, _score(row), {"a random direction": row["random_score"]}))
+    best = carried[~is_control].groupby("variable")["score"].max()
+    n_carried = int((best > _MOST).sum())
+    setting = _SAYS["wired" if context.compiled else "whole"]
+    blocks: list[object] = [
+        Prose(f"{_SAYS['text']}\n\n{setting}"),
+        Measures(measures, _SAYS["carried"].format(held=n_carried, all_of=len(best))),
+        _tabulate(carried),
     ]
-    bounds, named = (
-        {bound: f"iia_informative_{bound}" for bound in ("low", "high")},
-        carried["noun"].str[4:],
-    )
-    shown = joined(carried.rename(columns=bounds))[list(_COLUMNS)].assign(
-        variable=named, places=places, outcome=carried["outcome"].map(_SHOWS)
-    )
-    if "no_random" in carried:
+    if aligned is not None:
+        blocks += _draw_learned(aligned)
+    return blocks
+
+
+def _tabulate(carried: pd.DataFrame) -> Table:
+    """Tabulate what every place carries, and what chance gives."""
+    bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
+    shown = joined(carried.rename(columns=bounds))
+    shown["variable"] = shown["noun"].str.removeprefix("the ")
+    shown["places"] = shown["place"]
+    shown["outcome"] = shown["outcome"].map(_SHOWS)
+    if "no_random" in shown:
         for column in ("random", "random_score"):
-            shown[column] = (
-                shown[column]
-                .astype(object)
-                .where(carried["no_random"].isna(), carried["no_random"])
-            )
-    formats = {
-        _COLUMNS[key]: ".3f"
-        for key in ("chance_informative", "random", "random_score", "iia", "chance")
-    }
+            reasons = shown["no_random"]
+            shown[column] = shown[column].astype(object).where(reasons.isna(), reasons)
+    formats = {_COLUMNS[key]: ".3f" for key in _THREE_DIGITS}
+    shown = shown[list(_COLUMNS)].rename(columns=_COLUMNS)
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
-    text = Prose(f"{_SAYS['text']}\n\n{_SAYS['wired' if context.compiled else 'whole']}")
-    table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
-    rows = []
-    for row, place in zip(carried.to_dict("records"), places, strict=True):
-        score = Interval(row["score"], row["score_low"], row["score_high"])
-        name = f"{row['noun']}, read in {_SHOWS[row['outcome']]}: {place}"
-        rows += (
-            []
-            if math.isnan(score.estimate)
-            else [plain(name, score, {"a random direction": row["random_score"]})]
-        )
-    best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
-    drawn = Measures(
-        rows, _SAYS["carried"].format(held=int((best > _MOST).sum()), all_of=len(best))
-    )
-    return [text, drawn, table, *([] if aligned is None else _learned(aligned))]
+    return Table(shown, caption, formats, collapsed=True)
 
 
-def _learned(aligned: pd.DataFrame) -> list[object]:
+_THREE_DIGITS = ("chance_informative", "random", "random_score", "iia", "chance")
+
+
+def _draw_learned(aligned: pd.DataFrame) -> list[object]:
+    """Show the accuracy of learned subspaces beside their controls, and which were not learned."""
     bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
-    aligned = aligned.rename(columns=bounds).assign(site=aligned["site"].map(_called))
+    aligned = aligned.rename(columns=bounds)
+    aligned["site"] = aligned["site"].map(_name_site)
     aligned["variable"] = aligned["variable"].str.replace("_", " ")
-    at = aligned["variable"] + ", " + aligned["site"]
-    refused = aligned["refused"].notna()
-    reasons = zip(at[refused], aligned["refused"][refused], strict=True)
-    why = "\n\n".join(f"**{where}** was not learned: {text}" for where, text in reasons)
-    if refused.all():
-        return [Prose(f"{_ALIGNED}\n\n{why}")]
-    at, aligned = at[~refused], aligned[~refused].drop(columns="refused")
-    learned = aligned["condition"] == "learned"
-    names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(
-        learned, aligned["condition"]
-    )
-    drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
-    best = drawn[learned].iloc[int(drawn[learned]["estimate"].argmax())]
+    places = aligned["variable"] + ", " + aligned["site"]
+    is_refused = aligned["refused"].notna()
+    paragraphs = [_ALIGNED]
+    for place, why in zip(places[is_refused], aligned["refused"][is_refused], strict=True):
+        paragraphs.append(f"**{place}** was not learned: {why}")
+    text = Prose("\n\n".join(paragraphs))
+    if is_refused.all():
+        return [text]
+    aligned = aligned[~is_refused].drop(columns="refused")
+    is_learned = aligned["condition"] == "learned"
+    ranks = aligned["rank"].astype("Int64").astype(str)
+    names = places[~is_refused] + ", rank " + ranks
+    names = names.where(is_learned, aligned["condition"])
+    drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~is_learned)
+    best = drawn[is_learned].sort_values("estimate", ascending=False, kind="stable").iloc[0]
     caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
+    picture = figures.intervals(drawn, xlabel="accuracy")
+    numbers = "The same numbers, with those on informative pairs and on training pairs"
     return [
-        Prose(f"{_ALIGNED}\n\n{why}".strip()),
-        Figure(
-            figures.intervals(drawn, xlabel="accuracy"),
-            "Learned subspaces beside their controls",
-            caption,
-        ),
-        Table(
-            aligned,
-            "The same numbers, with those on informative pairs and on training pairs",
-            collapsed=True,
-        ),
+        text,
+        Figure(picture, "Learned subspaces beside their controls", caption),
+        Table(aligned, numbers, collapsed=True),
     ]
 
 
-def _called(text: str) -> str:
-    """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
+def _name_site(text: str) -> str:
+    """Name a site without its address: ``resid_post[0]@p?`` is "residual stream after layer 0 at p?".
 
-    >>> _called("resid_post[0]@p? (rank 2)"), _called("L2H0@w?")
+    >>> _name_site("resid_post[0]@p? (rank 2)"), _name_site("L2H0@w?")
     ('residual stream after layer 0 at p? (rank 2)', 'head L2H0 at w?')
     """
 
-    def said(site: re.Match[str]) -> str:
-        component, layer, head = site[1], int(site[2]), site[3]
+    def name_match(site: re.Match[str]) -> str:
+        component, layer, head = site.groups()
         if head is not None:
             return f"{component} of head L{layer}H{head}"
         return str(_SAYS["sites"].get(component, component + " of layer {}")).format(layer)
 
-    named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text)
+    named = re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", name_match, text)
     return re.sub(r"(?<!head )\bL\d+H\d+", r"head \g<0>", named).replace("@", " at ")
 
 
-def _where(text: str) -> str:
-    """``embed@p_1 (rank 2) + embed@p_2 (rank 2)`` as ``embed at p_1, p_2 (rank 2)``."""
-    grouped: dict[tuple[str, str], list[str]] = {}
+def _write_places(text: str) -> str:
+    """Write places of one component together.
+
+    >>> _write_places("embed@p_1 (rank 2) + embed@p_2 (rank 2)")
+    'embed at p_1, p_2 (rank 2)'
+    """
+    labels: dict[tuple[str, str], list[str]] = {}
     for place in text.split(" + "):
-        matched = re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", place)
-        assert matched is not None
-        grouped.setdefault((matched[1], matched[3] or ""), []).append(matched[2] or "")
-    sites = grouped.items()
-    places = [
-        site + ("@" if any(labels) else "") + ", ".join(labels) + rank
-        for (site, rank), labels in sites
-    ]
-    return _called(" + ".join(places))
+        where, space, rank = place.partition(" (rank")
+        site, _, label = where.partition("@")
+        labels.setdefault((site, space + rank), []).append(label)
+    places = []
+    for (site, rank), of_site in labels.items():
+        listed_labels = ", ".join(of_site)
+        places.append(f"{site}@{listed_labels}{rank}" if any(of_site) else f"{site}{rank}")
+    return _name_site(" + ".join(places))
 
 
 _EXACT = "the one latent change that the circuit's readout sees"
@@ -221,70 +233,70 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 
 
 def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
-    """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
+    """Measure whether doses that move the algorithm move the model equally, and random directions less: the worst."""
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
-    moving = frame[((frame["algorithm"] - rest).abs() >= _SMALLEST) & frame["score"].notna()]
+    moves = (frame["algorithm"] - rest).abs() >= _SMALLEST
+    moving = frame[moves & frame["score"].notna()]
     if moving.empty:
-        none = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
-        return [claim("steering", unless={"undecided": none})]
+        why = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
+        return [claim("steering", unless={"undecided": why})]
     worst = moving.loc[moving["score"].idxmin()]
-    number_of, beside = (
-        Interval(*worst[["score", "score_low", "score_high"]]),
-        float(worst["random_score"]),
-    )
-    about = f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
-    return [
-        claim("steering", number_of, controls={"a random direction": Control(beside)}, about=about)
-    ]
+    dose = f"dose {number(worst['dose'])}"
+    if len(moving) > 1:
+        dose += f", the worst of {len(moving)}"
+    controls = {"a random direction": Control(float(worst["random_score"]))}
+    return [claim("steering", _score(worst), controls=controls, about=dose)]
+
+
+def _name_curves(frame: pd.DataFrame, keys: Mapping[str, str]) -> pd.DataFrame:
+    """Return columns of a frame, with their bounds, as curves of the algorithms that they are of."""
+    frames = []
+    for column, key in keys.items():
+        columns = {column: "mean", f"{column}_low": "low", f"{column}_high": "high"}
+        curve = frame[["dose", *columns]].rename(columns=columns)
+        frames.append(curve.assign(algorithm=key, name=_NAMES[key]))
+    return pd.concat(frames)
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
+    """Draw how doses of a state change move the model, the algorithm, and the model in random directions."""
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
-
-    def curves(of: Mapping[str, str]) -> pd.DataFrame:
-        """The columns of a frame, with their bounds, as curves of the algorithms that they are of."""
-        found = [
-            frame[["dose", column, f"{column}_low", f"{column}_high"]]
-            .set_axis(["dose", "mean", "low", "high"], axis="columns")
-            .assign(algorithm=key, name=_NAMES[key])
-            for column, key in of.items()
-        ]
-        return pd.concat(found)
-
-    apart = curves({"difference": "model", "random_difference": "random"})
-    drawn = panels.beside(
-        curves({key: key for key in _NAMES}), apart, x=f"dose: {record.what}", ylabel=record.shows
-    )
-    columns = {
-        "dose": "dose",
-        **_NAMES,
-        "difference": "model minus algorithm",
-        "score": "share of the move",
-    }
-    columns |= {"mean_error": "mean distance from the algorithm", "max_error": "largest"}
-    columns["random_mean_error"] = "of random directions, mean"
-    table = (
-        joined(frame)
-        .assign(**frame[["mean_error", "random_mean_error"]])[list(columns)]
-        .rename(columns=columns)
-    )
+    own = _name_curves(frame, {key: key for key in _NAMES})
+    differences = _name_curves(frame, {"difference": "model", "random_difference": "random"})
+    axis = f"dose: {record.what}"
+    drawn = panels.beside(own, differences, x=axis, ylabel=record.shows)
     moved = frame[frame["dose"] != 0]
-    about = {
-        "distance": moved["mean_error"].mean(),
-        "random": moved["random_mean_error"].mean(),
-        "shows": record.shows,
-    }
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
-    about |= {"dose": number(widest["dose"]), "apart": cell(widest["difference"], "+.2f")}
-    caption = _SAYS["steered"].format(**about)
+    caption = _SAYS["steered"].format(
+        distance=moved["mean_error"].mean(),
+        random=moved["random_mean_error"].mean(),
+        shows=record.shows,
+        dose=number(widest["dose"]),
+        apart=cell(widest["difference"], "+.2f"),
+    )
+    table = joined(frame)
+    table[["mean_error", "random_mean_error"]] = frame[["mean_error", "random_mean_error"]]
+    table = table[list(_STEERED)].rename(columns=_STEERED)
+    how = _EXACT if context.compiled else _FITTED
+    title = "Dose-response beside the algorithm's and random directions'"
     return [
-        Prose(_SAYS["steering_text"].format(how=_EXACT if context.compiled else _FITTED)),
-        Figure(
-            drawn, "Dose-response beside the algorithm's and random directions'", caption, frame
-        ),
+        Prose(_SAYS["steering_text"].format(how=how)),
+        Figure(drawn, title, caption, frame),
         Table(table, "The same numbers", collapsed=True),
     ]
+
+
+_STEERED = {
+    "dose": "dose",
+    **_NAMES,
+    "difference": "model minus algorithm",
+    "score": "share of the move",
+    "mean_error": "mean distance from the algorithm",
+    "max_error": "largest",
+    "random_mean_error": "of random directions, mean",
+}
+"""Column of the table of steering -> its header."""
 
 
 INTERCHANGE = Part(

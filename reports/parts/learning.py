@@ -16,40 +16,50 @@ _NOT = " This is NOT evidence of what a setting would reach with more steps or a
 
 
 def part(title: str = _TITLE, text: str = _TEXT) -> Part:
-    """The learning curves that ship beside a model; ``title`` and ``text`` say what the runs were compared for.
+    """Make the part of the learning curves that ship beside a model.
 
     A machine that is no transformer ships none, and its page says so; that of a transformer leaves the part out.
+
+    Args:
+        title: of the section.
+        text: what the runs were compared for.
     """
-    lacks = "not applicable: no learning curves ship with {}"
-    return Part(
-        "learning",
-        title,
-        _shipped,
-        lambda losses, context: learning(losses, goal_of(context.task).floor, title, text),
-        lambda context: _shipped(context) is not None or "resid_post" not in context.model.points,
-        lacking=lambda context: (
-            "" if _shipped(context) is not None else lacks.format(context.model.name)
-        ),
-    )
+
+    def draw_shipped(losses: pd.DataFrame, context: Context) -> Section:
+        return learning(losses, goal_of(context.task).floor, title, text)
+
+    def applies(context: Context) -> bool:
+        return not lacks_curves(context) or "resid_post" not in context.model.points
+
+    def lacks_curves(context: Context) -> str:
+        if _find_curves(context) is not None:
+            return ""
+        return f"not applicable: no learning curves ship with {context.model.name}"
+
+    return Part("learning", title, _find_curves, draw_shipped, applies, lacking=lacks_curves)
 
 
-def _shipped(context: Context) -> pd.DataFrame | None:
+def _find_curves(context: Context) -> pd.DataFrame | None:
+    """Return the curves that ship with a model, if there are any."""
     return shipped_curves(context.source) if context.source else None
 
 
 def draw(losses: pd.DataFrame, floor: str) -> Figure:
-    """Excess loss over steps, a curve per setting: the mean of its seeds, and a band from the lowest to the highest."""
-    return curves(
-        TEXTS["learning"]["curves"],
-        over_seeds(losses).rename(columns={"setting": "algorithm"}),
-        floor=floor,
-    )
+    """Draw the excess loss over steps, a curve a setting: the mean of its seeds, and a band from lowest to highest."""
+    mean = over_seeds(losses).rename(columns={"setting": "algorithm"})
+    return curves(TEXTS["learning"]["curves"], mean, floor=floor)
 
 
 def learning(losses: pd.DataFrame, floor: str, title: str = _TITLE, text: str = _TEXT) -> Section:
-    """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
-    last = losses.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
-    table = Table(
-        last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True
-    )
+    """Make the section of learning curves, and of the last evaluation of each run.
+
+    Args:
+        losses: what :func:`interp.training.runs.learning_curves` gives.
+        floor: what the loss is called that is subtracted.
+        title: of the section.
+        text: what the runs were compared for.
+    """
+    last = losses.sort_values("step").groupby(["setting", "seed"]).tail(1)
+    last = last.sort_values(["setting", "seed"])
+    table = Table(last, "The last evaluation of each run", collapsed=True)
     return Section(title, [Prose(text + _NOT), draw(losses, floor), table])

@@ -26,16 +26,24 @@ _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
 
 def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
-    """The measures of all parts; title and lead of a page on a ``handwired`` model, and lead on a ``learned`` one."""
+    """Make the part of the measures of all parts.
+
+    Args:
+        title: of a page on a handwired model.
+        handwired: the lead of such a page.
+        learned: the lead of a page on a learned transformer.
+    """
 
     def heading(context: Context) -> tuple[str, str]:
         task = context.task
-        what = f"A model of {task.name}: {task.what}."
+        usual = f"A model of {task.name}: {task.what}."
+        if title and context.compiled:
+            return title, handwired
         if context.model.is_handwired:
-            by_hand = f"{context.model.name}: {task.name}, wired by hand", what
-            return (title, handwired) if title and context.compiled else by_hand
-        said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
-        return f"{context.model.name}: a learned model of {task.name}", said or what
+            return f"{context.model.name}: {task.name}, wired by hand", usual
+        is_transformer = not lacks(context.model, "pattern")
+        lead = learned if learned and is_transformer else usual
+        return f"{context.model.name}: a learned model of {task.name}", lead
 
     return Part("summary", "What was found", lambda context: None, _draw, heading=heading)
 
@@ -61,11 +69,16 @@ def _find_limits(context: Context) -> str:
     for folder in (SHIPPED / context.source, Path(context.source)):
         card = folder / "README.md"
         if card.is_file():
-            limits = re.search(
-                r"^## Limits\n+(.*?)(?=^## |\Z)", card.read_text("utf-8"), re.M | re.S
-            )
-            return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
+            return _read_limits(card.read_text("utf-8"))
     return _ONE_RUN
+
+
+def _read_limits(card: str) -> str:
+    """Return the items of a card's section "Limits"."""
+    limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", card, re.M | re.S)
+    if limits is None:
+        return _ONE_RUN
+    return " ".join(re.findall(r"^- (.*)$", limits[1], re.M))
 
 
 def measures_of(context: Context) -> Measures:
@@ -139,7 +152,7 @@ _TEXT = TEXTS["overview"]["paper"]
 
 
 def shown_on(page: str) -> dict[str, tuple[str, str]]:
-    """Number of a figure that a page shows -> the part or section that shows it, and what differs there.
+    """Return what a page shows: number of a figure -> the part or section that shows it, and what differs there.
 
     >>> shown_on("llm")["3"]
     ('Prompts', 'the prompts as they were sent, as text')
@@ -148,98 +161,117 @@ def shown_on(page: str) -> dict[str, tuple[str, str]]:
 
 
 def paper(here: Mapping[str, tuple[str, str]]) -> Part:
-    """The list, at the end of a page; ``here`` is number -> key of the part that shows it, and what differs there."""
+    """Make the list of the paper's figures at the end of a page.
+
+    Args:
+        here: number of a figure -> key of the part that shows it, and what differs there.
+    """
 
     def draw(computed: None, context: Context) -> list[object]:
-        titles, rows = {part.key: part.title for part in context.parts}, []
+        rows = []
         for figure, (shows, report) in PRINTED.items():
-            where = (
-                f"the page of `{report}`"
-                if report.startswith("interp ")
-                else f"the report on {report}"
-            )
-            key, differs = here.get(figure, ("", ""))
-            if key in context.failures or key in context.missing:
-                where, differs = (
-                    "nowhere",
-                    context.missing.get(key) or f"not computed here: {context.reason(key)}",
-                )
-            elif key in titles:
-                where = f"here: {titles[key]}"
-            else:
-                where, differs = (
-                    f"the full report on {report}" if key and context.quick else where,
-                    "",
-                )
+            where, differs = _locate(context, report, *here.get(figure, ("", "")))
             rows.append(
                 {"figure": figure, "what it shows": shows, "where": where, "what differs": differs}
             )
-        return [
-            Prose(_TEXT),
-            Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced"),
-        ]
+        caption = "Where each figure of the paper is reproduced"
+        return [Prose(_TEXT), Table(pd.DataFrame(rows), caption)]
 
     return Part("paper", PAPER, lambda context: None, draw)
+
+
+def _locate(context: Context, report: str, key: str, differs: str) -> tuple[str, str]:
+    """Return where a figure is, and what differs there.
+
+    Args:
+        report: the report, or the command, that has it.
+        key: of the part that shows it on this page; empty where none does.
+        differs: what differs in that part.
+    """
+    if key in context.missing:
+        return "nowhere", context.missing[key]
+    if key in context.failures:
+        return "nowhere", f"not computed here: {context.reason(key)}"
+    for part in context.parts:
+        if part.key == key:
+            return f"here: {part.title}", differs
+    if key and context.quick:
+        return f"the full report on {report}", ""
+    if report.startswith("interp "):
+        return f"the page of `{report}`", ""
+    return f"the report on {report}", ""
 
 
 _REPRODUCE = "How to reproduce"
 
 
 def _draw_commands(computed: None, context: Context) -> Section:
-    n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
+    """Show the command and the Python that give the same numbers."""
+    shell = _write_command(context) if context.source else ""
+    return commands(shell, _write_python(context))
+
+
+def _write_command(context: Context) -> str:
+    """Write the shell command of this report."""
     sizes, arguments = context.asked
-    words = [
-        f"interp report {context.source}",
-        *(f"--{option} {value}" for option, value in sizes.items()),
-    ]
+    words = [f"interp report {context.source}"]
+    words += [f"--{option} {value}" for option, value in sizes.items()]
     if arguments:
-        words.append(
-            "--set "
-            + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items())
-        )
-    words += [f"--regime {context.regime}"] * bool(context.regime) + ["--quick"] * context.quick
-    words.append(f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}")
-    used, task = context.task.recorded, "tasks.of(model)"
-    if "episodes" in used:
+        words.append("--set")
+        words += [f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()]
+    if context.regime:
+        words.append(f"--regime {context.regime}")
+    if context.quick:
+        words.append("--quick")
+    words.append(f"--episodes {context.n_episodes} --rounds {context.n_rounds}")
+    words.append(f"--seed {context.seed}")
+    recorded = context.task.recorded
+    if "episodes" in recorded:
         words.append("--recorded FILE")
-        task += ".of_recorded(people)"
-    if "algorithm" in used:
-        values = "".join(
-            f" {name}={value:.4g}" for name, value in context.algorithm.parameters.items()
-        )
-        words.append(f"--hypothesis {context.algorithm.key}{values}")
-        task += ".held_against(algorithm)"
+    if "algorithm" in recorded:
+        words.append(f"--hypothesis {context.algorithm.key}")
+        parameters = context.algorithm.parameters
+        words += [f"{name}={value:.4g}" for name, value in parameters.items()]
     if context.folder not in (None, Path("output")):
         words.append(f"--out {shlex.quote(str(context.folder))}")
-    axes = (
-        "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
-    )
-    built = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
-    loaded = f"interp.load({context.source!r}{built})"
-    model = loaded if context.source else "...  # the model that the report was given"
+    return " ".join(words)
+
+
+def _write_python(context: Context) -> str:
+    """Write Python that runs the model on the same episodes, and probes it again."""
+    model = "...  # the model that the report was given"
+    if context.source:
+        model = f"interp.load({context.source!r}{_write_arguments(context.arguments)})"
+    task = "tasks.of(model)"
+    if "episodes" in context.task.recorded:
+        task += ".of_recorded(people)"
+    if "algorithm" in context.task.recorded:
+        task += ".held_against(algorithm)"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
-    drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
-    given = {
-        "model": model,
-        "n_episodes": n_episodes,
-        "n_rounds": n_rounds,
-        "seed": seed,
-        "axes": axes,
-        "task": task,
-    }
-    python = TEXTS["overview"]["python"].format(**given, drawn=drawn_text)
-    if (
-        probing.KEY in context.keys
-        and probing.KEY not in context.failures
-        and (found := context.result(probing.KEY))
-    ):
-        decoded, place = (
-            [one.target.key for one in found],
-            f", sites={found[0].site!r}" * (found[0].site != "latents"),
-        )
-        python = python.replace("\n", "\nimport probes\n", 1)
-        python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed}{place})"
-    return commands(" ".join(words) if context.source else "", python)
+    has_outcomes = bool(context.model.layout.prediction_axes)
+    python = TEXTS["overview"]["python"].format(
+        model=model,
+        n_episodes=context.n_episodes,
+        n_rounds=context.n_rounds,
+        seed=context.seed,
+        axes="[episode, round, outcome]" if has_outcomes else "[episode, round]",
+        task=task,
+        drawn=_write_arguments({name: value for name, value in drawn.items() if value}),
+    )
+    has_probes = probing.KEY in context.keys and probing.KEY not in context.failures
+    results = context.result(probing.KEY) if has_probes else []
+    if not results:
+        return python
+    keys = [result.target.key for result in results]
+    site = results[0].site
+    place = "" if site == "latents" else f", sites={site!r}"
+    probed = f"probes.probe(model, episodes, {keys}, seed={context.seed}{place})"
+    return python.replace("\n", "\nimport probes\n", 1) + f"\n{probed}"
+
+
+def _write_arguments(arguments: Mapping[str, Any]) -> str:
+    """Write named arguments of a call, each after a comma."""
+    return "".join(f", {name}={value!r}" for name, value in arguments.items())
 
 
 REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
@@ -247,7 +279,7 @@ REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
 
 
 def commands(shell: str, python: str) -> Section:
-    """The section, from a shell command (empty where there is none) and lines of Python."""
+    """Make the section of a shell command (empty where there is none) and lines of Python."""
     text = "The same command with the same versions gives the same numbers. Seeds, versions and digests are below."
     blocks = [Code(shell, "From a shell, in a checkout")] if shell else []
     return Section(_REPRODUCE, [Prose(text), *blocks, Code(python, "From Python")])

@@ -52,26 +52,24 @@ def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32)
         for what, key, metric in chosen[:1] if context.quick else chosen:
             corruption = context.task.corruption(key)
             clean, corrupted = corruption.build(some, t)
+            places = sites(context.model, layout.fit(clean), components)
+            read_round = t if metric == "state" else t + corruption.delay
             result = sweep(
                 context.model,
                 clean,
                 corrupted,
                 t,
-                read_round=t if metric == "state" else t + corruption.delay,
-                sites=sites(context.model, layout.fit(clean), components),
+                read_round=read_round,
+                sites=places,
                 metric=metric or usual,
             )
             patched.append((what, result))
         return patched
 
-    return Part(
-        "patching",
-        "Patching",
-        compute,
-        _draw,
-        lambda context: bool(context.task.analysis.corruptions()),
-        opened=True,
-    )
+    def applies(context: Context) -> bool:
+        return bool(context.task.analysis.corruptions())
+
+    return Part("patching", "Patching", compute, _draw, applies, opened=True)
 
 
 def _list_corruptions(context: Context) -> list[tuple[str, str, str]]:
@@ -113,17 +111,13 @@ def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
     frame = result.to_frame().drop(columns=dropped)
     names: list[str | None] = []
     for layer, head in zip(frame["layer"], frame["head"], strict=True):
-        names.append(None if pd.isna(head) else _find_name(heads[int(layer)], int(head)))
+        addresses = [] if pd.isna(head) else list(heads[int(layer)])
+        is_head = bool(addresses) and head < len(addresses)
+        names.append(addresses[int(head)] if is_head else None)
     frame = frame.assign(head=pd.Series(names, index=frame.index, dtype=object))
     shown = frame[frame["fraction"].abs() >= _LISTED]
     title = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
     return Table(shown, title, collapsed=True)
-
-
-def _find_name(of_layer: Mapping[str, str], head: int) -> str | None:
-    """Return the address of a head of a layer; None for one that pads it."""
-    addresses = list(of_layer)
-    return addresses[head] if head < len(addresses) else None
 
 
 def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
@@ -135,23 +129,24 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
     grids: dict[str, pd.DataFrame] = {}
     shown: dict[str, pd.DataFrame] = {}
     n_idle = 0
-    for component, by in _SAYING.items():
+    for component, title in _SAYING.items():
         grid = result.grid(component)
-        grid = grid.loc[[row for row in names if row in grid.index]].rename(index=names)
+        rows = [row for row in names if row in grid.index]
+        grid = grid.loc[rows].rename(index=names)
         is_lit = grid.abs().max(axis=1) >= _LISTED
         lit = grid[is_lit] if is_lit.any() else grid.head(1)
         n_idle += len(grid) - len(lit)
-        grids[by] = grid
-        shown[f"restored {by}"] = lit
+        grids[title] = grid
+        shown[f"restored {title}"] = lit
     drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
     idle = ""
     if n_idle:
         idle = f" {n_idle} rows that restore less than {_LISTED:.0%} everywhere are left out."
     of_heads = grids[_SAYING["z"]].stack()
     head, position = of_heads.abs().idxmax()  # type: ignore[misc]
-    most = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
+    strongest = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
-    text = f"**{what}.** {most} {caption} by each activation.{idle}"
+    text = f"**{what}.** {strongest} {caption} by each activation.{idle}"
     return Figure(drawn, f"{what}: patching", text, data)
 
 
@@ -164,8 +159,9 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
         shown[rank <= _MOST_POINTS], xlabel="share restored", reference={"the clean run": 1.0}
     )
     title = f"{what}: patching what is carried and the machine's points"
-    most = shown.iloc[int(shown["estimate"].abs().argmax())]
-    text = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}."
+    strongest = shown[rank == 1].iloc[0]
+    share = f"{strongest['estimate']:.0%}"
+    text = f"**{what}.** {strongest['site']} restores most ({share}). {caption}."
     numbers = ["site", "effect", "effect_low", "effect_high"]
     numbers += ["fraction", "fraction_low", "fraction_high", "p_value"]
     return [Figure(drawn, title, text), Table(frame[numbers], title, collapsed=True)]
@@ -183,18 +179,18 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     circuit = tables["circuit"].iloc[0]
     random = float(circuit["random_max"])
     share = circuit["size"] / circuit["of"]
-    kept = claim(
+    is_faithful = claim(
         "faithful",
         _faithfulness(circuit),
         threshold=min(random, 1.0),  # chance edges can overshoot
         controls={"the best of as many at random": Control(random)},
     )
-    few, whole = claim("few", Interval(share, share, share)), claim("edges")
-    about = f"{circuit['size']} of {circuit['of']} edges"
+    is_small = claim("few", Interval(share, share, share))
+    whole = claim("edges")
+    sizes = f"{circuit['size']} of {circuit['of']} edges"
+    parts = [is_faithful, is_small]
     return [
-        decisive(
-            [kept, few], key="edges", claim=whole.claim, about=about, yes=whole.yes, no=whole.no
-        )
+        decisive(parts, key="edges", claim=whole.claim, about=sizes, yes=whole.yes, no=whole.no)
     ]
 
 
@@ -208,8 +204,9 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     first = curve.iloc[0]
     faithfulness = _faithfulness(circuit)
+    n_edges, n_all = circuit["size"], circuit["of"]
     measured = [
-        ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
+        ("edges", f"{n_edges} of {n_all}", "as many"),
         ("faithfulness", faithfulness, circuit["random_mean"]),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
         ("incompleteness (0 is complete)", circuit["incompleteness"], None),
@@ -217,29 +214,28 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         ("CMD, over all sizes", first["cmd"], first["random_cmd"]),
     ]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
+    numbers = pd.DataFrame(measured, columns=columns, dtype=object)
     sizes = curve[curve["size"] >= 1].drop_duplicates("size")
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
-    title = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
+    picture = curves(
+        _SAYS["curve"],
+        pd.concat([best, random]),
+        data=curve,
+        kept=cell(faithfulness),
+        n=n_edges,
+        of_all=n_all,
+        random=circuit["random_mean"],
+    )
     soft = _SOFT if context.model.is_handwired else ""
+    edges = _list_edges(tables["edges"], heads)
+    nodes = _list_nodes(tables["ablation"], heads)
     return [
         Prose(_SAYS["edges_text"] + soft),
-        Table(pd.DataFrame(measured, columns=columns, dtype=object), title),
-        curves(
-            _SAYS["curve"],
-            pd.concat([best, random]),
-            data=curve,
-            kept=cell(faithfulness),
-            n=circuit["size"],
-            of_all=circuit["of"],
-            random=circuit["random_mean"],
-        ),
-        Table(
-            _list_edges(tables["edges"], heads),
-            "The best-scored edges (std is over episodes)",
-            collapsed=True,
-        ),
-        Table(_list_nodes(tables["ablation"], heads), _SAYS["nodes"], collapsed=True),
+        Table(numbers, "The fewest best-scored edges whose faithfulness is within 0.1 of 1"),
+        picture,
+        Table(edges, "The best-scored edges (std is over episodes)", collapsed=True),
+        Table(nodes, _SAYS["nodes"], collapsed=True),
     ]
 
 
@@ -277,12 +273,17 @@ def _name_node(name: str, heads: Heads) -> str:
     return f"{text}, {_PORTS[port]}" if port else text
 
 
+def _find_circuit(context: Context) -> dict[str, pd.DataFrame]:
+    """Find the circuit of edges under the task's default corruption."""
+    model, episodes = context.smooth, context.pairs[0]
+    t, seed = context.looked_at, context.seed
+    return causal_tables.circuit_tables(model, episodes, t, seed, minimality=False)
+
+
 EDGES = Part(
     "edges",
     "Circuits of edges",
-    lambda of: causal_tables.circuit_tables(
-        of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False
-    ),
+    _find_circuit,
     _draw_edges,
     lambda context: bool(context.task.analysis.default_corruption),
     _edges_suffice,

@@ -89,12 +89,11 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     def summarise(results: list[ProbeResult], context: Context) -> list[Measure]:
         claimed = choose_targets(context)[:n_claimed]
-        return [
-            _say_roughly(measure)
-            for result in results
-            for measure in result
-            if result.target.key in claimed
-        ]
+        measures: list[Measure] = []
+        for result in results:
+            if result.target.key in claimed:
+                measures += map(_say_roughly, result)
+        return measures
 
     def applies(context: Context) -> bool:
         return bool(targets or context.task.analysis.probed)
@@ -219,48 +218,52 @@ def state(
     return Part("state", title, compute, draw, applies, hero=draw_hero, opened=True)
 
 
+def _flatten(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values with a row a step."""
+    return values.reshape(len(values), -1)
+
+
 def _read_memory(context: Context) -> Trajectory:
     """Read the memory of a handwired model's latents, before the first round and after every one."""
     key = context.algorithm.memory
-    episode = context.shown
-    state = context.model.read_state(context.run.latents)[episode].numpy(force=True)
-    values = context.algorithm.run(context.episodes)
-    reference = np.concatenate([values[key][episode, :1], values[NEXT + key][episode]])
-    shapes = (
-        f"a state of shape {state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
-    )
-    require(state[0].size == reference[0].size, f"{context.model.name} reads {shapes}")
     variable = context.algorithm.variable(key)
-    return Trajectory(
-        noun=variable.noun,
-        state=state.reshape(len(state), -1),
-        reference=reference.reshape(len(reference), -1),
-        labels=variable.labels(values[key]),
+    states = context.model.read_state(context.run.latents)
+    state = states[context.shown].numpy(force=True)
+    values = context.algorithm.run(context.episodes)
+    start = values[key][context.shown, :1]
+    reference = np.concatenate([start, values[NEXT + key][context.shown]])
+    require(
+        state[0].size == reference[0].size,
+        f"{context.model.name} reads a state of shape {state.shape[1:]}, {context.algorithm.name} keeps "
+        f"{reference.shape[1:]}",
     )
+    labels = variable.labels(values[key])
+    return Trajectory(variable.noun, _flatten(state), _flatten(reference), labels)
 
 
 def _decode_memory(context: Context, key: str) -> Trajectory:
     """Decode a variable from the latents after every round of one episode."""
-    results = context.result(KEY)
+    results = {result.target.key: result for result in context.result(KEY)}
     wanted = key or context.algorithm.memory
-    result = next((result for result in results if result.target.key == wanted), results[0])
+    result = results.get(wanted, next(iter(results.values())))
     target = result.target
     decoded = result.predictions
-    r2 = result.score.estimate
-    if target.kind == "real" and r2 < ROUGH and not context.task.recorded:
-        decoded = _decode_by_more_episodes(context, result)
-        residual = ((decoded - target.values) ** 2).sum()
-        total = ((target.values - target.values.mean((0, 1))) ** 2).sum()
-        r2 = float(1 - residual / total)
-    state = np.asarray(decoded[context.shown])
-    reference = np.asarray(target.values[context.shown])
-    return Trajectory(
-        noun=target.noun,
-        state=state.reshape(len(state), -1),
-        reference=reference.reshape(len(reference), -1),
-        labels=tuple(target.outputs),
-        r2=r2 if target.kind == "real" else None,
-    )
+    r2 = None
+    if target.kind == "real":
+        r2 = result.score.estimate
+        if r2 < ROUGH and not context.task.recorded:
+            decoded = _decode_by_more_episodes(context, result)
+            r2 = _score(target.values, decoded)
+    state = _flatten(np.asarray(decoded[context.shown]))
+    reference = _flatten(np.asarray(target.values[context.shown]))
+    return Trajectory(target.noun, state, reference, tuple(target.outputs), r2)
+
+
+def _score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
+    """Return R2 over all numbers of a variable, ``[episode, round, ...]``, from the mean of each."""
+    residual = ((decoded - truth) ** 2).sum()
+    deviation = truth - truth.mean((0, 1))
+    return float(1 - residual / (deviation**2).sum())
 
 
 def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[np.float64]:
@@ -270,10 +273,10 @@ def _decode_by_more_episodes(context: Context, result: ProbeResult) -> NDArray[n
     (known,) = compute_targets([result.target.key], others, model)
     (place,) = places(model, others, [result.site or "latents"])
     features = read_activations(rollout(model, others), place, known.when)
-    own_features = read_activations(context.run, place, known.when)
+    shown = read_activations(context.run, place, known.when)
     width = int(np.prod(features.shape[2:]))
     x = torch.as_tensor(features).reshape(-1, width)
     y = torch.as_tensor(known.values).reshape(len(x), -1)
     decode = Affine.fit(x, y)
-    decoded = decode(torch.as_tensor(own_features).reshape(-1, width))
-    return decoded.reshape(result.target.values.shape).numpy()
+    decoded = decode(torch.as_tensor(shown).reshape(-1, width)).numpy()
+    return decoded.reshape(result.target.values.shape)

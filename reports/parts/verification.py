@@ -16,7 +16,7 @@ from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.results.measure import Measure
 from interp.support.errors import InputError
-from reports.blocks import TEXTS, Figure, Prose, Table, curves, number
+from reports.blocks import TEXTS, Figure, Prose, Table, curves, number, pivoted
 from reports.part import Context, Part, uncompiled, wired
 
 _SAYS = TEXTS["verification"]
@@ -27,40 +27,45 @@ _SMALLEST = 1e-17  # what an error of 0 is drawn as, on a logarithmic axis
 
 
 def _unlisted(context: Context) -> str:
-    """What a machine lacks whose circuit, if it has one, does not say where it holds what it predicts."""
+    """Return what a machine lacks whose circuit, if it has one, does not say where it holds what it predicts."""
+    if not context.compiled:
+        return uncompiled(context)
     try:
-        sites = context.circuit.sites if context.compiled else {}
+        circuit = context.circuit
     except InputError:
         return ""  # a circuit that was edited: the part says so
-    if not context.compiled or handwired(context.circuit.name).plan.output in sites:
-        return uncompiled(context)
+    if handwired(circuit.name).plan.output in circuit.sites:
+        return ""
     return f"not applicable: the circuit of {context.model.name} lists no site of what it predicts"
 
 
 def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
-    """The largest error of every variable of a handwired model, at several sizes, as :func:`circuits.verify` takes
-    them.
+    """Make the part of the largest error of every variable of a handwired model.
 
-    The page opens with the measures of the variables ``shown``; the tables hold all.
+    Args:
+        sizes: at which it is verified, as :func:`circuits.verify` takes them.
+        n_episodes: of each size, at most.
+        shown: the variables whose measures the page opens with; the tables hold all.
     """
 
     def compute(context: Context) -> VerificationResult:
-        few, several = (
-            min(n_episodes, context.n_episodes),
-            [tuple(n) if isinstance(n, list) else n for n in sizes],
-        )
+        most = min(n_episodes, context.n_episodes)
         if _unlisted(context):
-            ran = {"n_rounds": context.n_rounds, "n_episodes": few, "seed": context.seed}
-            return verify_machine(context.model, context.algorithm, **ran)
-        return verify(
-            context.circuit.name, several, max(context.n_rounds, _ROUNDS), few, seed=context.seed
-        )
+            return verify_machine(
+                context.model,
+                context.algorithm,
+                n_rounds=context.n_rounds,
+                n_episodes=most,
+                seed=context.seed,
+            )
+        listed = [tuple(size) if isinstance(size, list) else size for size in sizes]
+        n_rounds = max(context.n_rounds, _ROUNDS)
+        return verify(context.circuit.name, listed, n_rounds, most, seed=context.seed)
 
-    def summary(result: VerificationResult, context: Context) -> list[Measure]:
+    def summarise(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
-        return [
-            replace(one, claim=one.claim.replace("_", " ")) for one in result if one.key in keys
-        ]
+        measures = [measure for measure in result if measure.key in keys]
+        return [replace(measure, claim=measure.claim.replace("_", " ")) for measure in measures]
 
     return Part(
         "verification",
@@ -68,98 +73,112 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         compute,
         _draw,
         wired,
-        summary,
+        summarise,
         lambda result, context: result.sentence if result.passed else "",
     )
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
+    """Show the largest errors, and every check."""
     checks = result.table()
-    checks = checks.assign(
-        size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]]
-    )
-    sizes = list(dict.fromkeys(checks["size"]))
-    ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    relative = (
-        "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    )
-    rows = []  # a row a variable: how far off it ever was, in either precision, by the measure that it is judged by
-    for variable in dict.fromkeys(check.variable for check in result.checks):
-        of_variable = [check for check in result.checks if check.variable == variable]
-        row: dict[str, Any] = {
-            "variable": variable.replace("_", " "),
-            "sites": len({c.where for c in of_variable}),
-        }
-        row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
-        for dtype in dict.fromkeys(check.dtype for check in of_variable):
-            judged = [check for check in of_variable if check.dtype == dtype]
-            row[f"{dtype}, largest error"] = max(check.judged for check in judged)
-            row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
-        rows.append(row | {"passed": all(check.passed for check in of_variable)})
+    checks["size"] = checks["size"].map(_write_size)
+    sizes = ", ".join(checks["size"].unique())
+    text = _SAYS["exits_text" if _unlisted(context) else "text"]
+    caption = f"Largest errors over {_describe_run(result)} at sizes {sizes}. {_RELATIVE}"
     return [
-        Prose(
-            _SAYS["exits_text" if _unlisted(context) else "text"].format(
-                algorithm=context.algorithm.name
-            )
-        ),
-        Table(pd.DataFrame(rows), f"Largest errors over {ran}. {relative}"),
+        Prose(text.format(algorithm=context.algorithm.name)),
+        Table(_find_largest(result), caption),
         Table(checks, "Every variable at every location, size and precision", collapsed=True),
     ]
+
+
+_RELATIVE = "Relative errors are to the value, or to the machine's unit where the value is smaller."
+
+
+def _describe_run(result: VerificationResult) -> str:
+    return f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds"
+
+
+def _write_size(size: Any) -> str:
+    return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+def _find_largest(result: VerificationResult) -> pd.DataFrame:
+    """Make a row for each variable: how far off it ever was in either precision, by the measure that judges it."""
+    checks = pd.DataFrame([vars(check) for check in result.checks])
+    checks["judged"] = [check.judged for check in result.checks]
+    checks["passed"] = [check.passed for check in result.checks]
+    rows = []
+    for variable, of_variable in checks.groupby("variable", sort=False):
+        row: dict[str, Any] = {"variable": str(variable).replace("_", " ")}
+        row["sites"] = of_variable["where"].nunique()
+        row["judged by"] = " and ".join(sorted({_MEASURES[by] for by in of_variable["by"]}))
+        for dtype, judged in of_variable.groupby("dtype", sort=False):
+            row[f"{dtype}, largest error"] = judged["judged"].max()
+            row[f"{dtype}, bound"] = judged["tolerance"].min()
+        row["passed"] = bool(of_variable["passed"].all())
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 _ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 _SOFT_ROUNDS = 40  # rounds that the softened models run for at most
-_OUTPUTS = (
-    "output",
-    "latents",
-)  # where a check is of what the model gives, not of an intermediate variable
+_OUTPUTS = ("output", "latents")
+"""Where a check is of what the model gives, not of an intermediate variable."""
 
 
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
-    """The softmax-only variant of a handwired model at several inverse temperatures, verified like the exact one.
+    """Make the part of the softmax-only variant at several inverse temperatures, verified like the exact one.
 
-    ``outputs`` is variable -> what to call it, of which the first is drawn; ``arguments`` are those of the variant.
+    Args:
+        outputs: variable -> what to call it; the first is drawn.
+        n_episodes: that it runs over, at most.
+        arguments: of the variant.
     """
 
     def compute(context: Context) -> dict[int, VerificationResult]:
-        few, rounds = min(n_episodes, context.n_episodes), min(_SOFT_ROUNDS, context.n_rounds)
-        size = tuple(context.sizes.values())
-        name, options = context.circuit.name, {"seed": context.seed, **arguments}
-        return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in _ETAS}
+        most = min(n_episodes, context.n_episodes)
+        n_rounds = min(_SOFT_ROUNDS, context.n_rounds)
+        sizes = (tuple(context.sizes.values()),)
+        name = context.circuit.name
+        results = {}
+        for eta in _ETAS:
+            results[eta] = verify(
+                name, sizes, n_rounds, most, seed=context.seed, eta=float(eta), **arguments
+            )
+        return results
 
-    drawn = partial(_draw_softened, outputs)
-    return Part("softening", "Softmax only", compute, drawn, wired, slow=True, lacking=_unlisted)
+    draw = partial(_draw_softened, outputs)
+    return Part("softening", "Softmax only", compute, draw, wired, slow=True, lacking=_unlisted)
 
 
 def _draw_softened(
     outputs: Mapping[str, str], results: Mapping[int, VerificationResult], context: Context
 ) -> list[object]:
-    measured = [
-        (eta, check.dtype, check.variable, check.error)
-        for eta, result in results.items()
-        for check in result.checks
-        if check.variable in outputs and check.where in _OUTPUTS
-    ]
-    errors = pd.DataFrame(measured, columns=["eta", "dtype", "variable", "error"])
-    first, called = next(iter(outputs.items()))
-    drawn = errors[errors["variable"] == first].rename(
-        columns={"error": "mean", "dtype": "algorithm"}
+    """Draw the error of what the model gives over the inverse temperature."""
+    rows = []
+    for eta, result in results.items():
+        for check in result.checks:
+            if check.variable in outputs and check.where in _OUTPUTS:
+                rows.append({"eta": eta, **vars(check)})
+    errors = pd.DataFrame(rows)
+    first, name = next(iter(outputs.items()))
+    drawn = errors[errors["variable"] == first].rename(columns={"dtype": "algorithm"})
+    drawn["mean"] = drawn["error"].clip(lower=_SMALLEST)
+    smallest = drawn.iloc[int(drawn["mean"].argmin())]
+    picture = curves(
+        _SAYS["softened"],
+        drawn[["eta", "algorithm", "variable", "mean"]],
+        called=name,
+        least=number(smallest["mean"]),
+        eta=smallest["eta"],
+        ran=_describe_run(next(iter(results.values()))),
     )
-    drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
-    rows = errors.assign(what=errors["variable"].map(outputs) + ", " + errors["dtype"])
-    table = rows.pivot(index="what", columns="eta", values="error").rename(
-        columns=lambda eta: f"η = {eta}"
-    )
-    settings = next(iter(results.values())).settings
-    ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
-    least = drawn.iloc[int(drawn["mean"].argmin())]
-    about = {"called": called, "least": number(least["mean"]), "eta": least["eta"], "ran": ran}
-    return [
-        Prose(_SAYS["soft_text"]),
-        curves(_SAYS["softened"], drawn, **about),
-        Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
-    ]
+    errors["largest error"] = errors["variable"].map(outputs) + ", " + errors["dtype"]
+    errors["eta"] = errors["eta"].map("η = {}".format)
+    table = pivoted(errors, "largest error", "eta", "error").sort_values("largest error")
+    return [Prose(_SAYS["soft_text"]), picture, Table(table, "The same numbers")]
 
 
 _N_EPISODES, _N_ROUNDS = 4, 12  # of every check
@@ -167,10 +186,13 @@ _N_EPISODES, _N_ROUNDS = 4, 12  # of every check
 
 @dataclass(frozen=True)
 class Sweep:
-    """One setting of a circuit, moved over its values for every variant, or for some ``variants``, beside ``fixed``
-    ones.
+    """One setting of a circuit, moved over its values.
 
-    ``called`` is what the axis says; the error of the output is drawn, or else that of the carried state.
+    Attributes:
+        called: what the axis says.
+        output: whether the error of the output is drawn, or that of the carried state.
+        fixed: other settings.
+        variants: those that it is moved for; every one when empty.
     """
 
     setting: str
@@ -185,67 +207,86 @@ class Sweep:
 def variants(
     names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]
 ) -> Part:
-    """How exact every variant (``names``) is over every sweep, and how large the exact circuit is at some sizes."""
+    """Make the part that says how exact every variant is, and how large the exact circuit is.
+
+    Args:
+        names: of the variants.
+        sweeps: the settings that are moved.
+        sizes: of the exact circuit.
+    """
 
     def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-        name, size, tables = context.circuit.name, tuple(context.sizes.values()), []
-        for sweep in sweeps:  # the largest error of the swept variable, for every variant and value
-            key, where = (
-                (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
-            )
-            rows = []
-            for variant, value in product(sweep.variants or names, sweep.values):
-                settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
-                result = verify(
-                    name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings
-                )
-                error = next(
-                    check.error
-                    for check in result.checks
-                    if (check.variable, check.where) == (key, where)
-                )
-                rows.append({"value": value, "variant": variant, "error": error})
-            tables.append(pd.DataFrame(rows))
-        by_size = []
-        for size in sizes:
-            given: dict[str, Any] = {
-                of.name: value for of, value in zip(context.task.sizes, size, strict=True)
-            }
-            model = circuits.load(name, **given)
-            config, weights = model.config, list(model.parameters())
-            heads = sum(name != "-" for names in config.head_names for name in names)
-            shape = (model.layout.n_positions, config.n_layers, heads, config.d_model)
-            not_zero = sum(int((weight != 0).sum()) for weight in weights)
-            by_size.append((*size, *shape, sum(weight.numel() for weight in weights), not_zero))
-        options = [of.option for of in context.task.sizes]
-        columns = [*options, "positions", "layers", "heads", "d_model", "weights", "not zero"]
-        return tables, pd.DataFrame(by_size, columns=columns)
+        errors = [_measure_sweep(context, sweep, names) for sweep in sweeps]
+        rows = [_measure_size(context, size) for size in sizes]
+        return errors, pd.DataFrame(rows)
 
     def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
-        drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured[0], sweeps, strict=True)]
+        errors, by_size = measured
         text = _SAYS["variants_text"].format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
-        return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
+        blocks: list[object] = [Prose(text)]
+        blocks += map(_draw_sweep, errors, sweeps)
+        blocks.append(Table(by_size, "The exact circuit by size"))
+        return blocks
 
     return Part(
         "variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted
     )
 
 
-def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
-    what = "what it predicts" if sweep.output else "the state that it carries"
-    frame = errors.rename(columns={"value": sweep.setting}).assign(
-        algorithm=errors["variant"],
-        name="variant " + errors["variant"],
-        mean=errors["error"].clip(lower=_SMALLEST),
-    )
+def _measure_sweep(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
+    """Measure the largest error of what is swept, for every variant and value."""
+    name = context.circuit.name
+    sizes = (tuple(context.sizes.values()),)
+    place = (CARRIED, "latents")
+    if sweep.output:
+        place = (handwired(name).plan.output, "output")
+    rows = []
+    for variant, value in product(sweep.variants or names, sweep.values):
+        settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
+        seed = context.seed
+        result = verify(name, sizes, _N_ROUNDS, _N_EPISODES, "float64", seed, **settings)
+        errors = {(check.variable, check.where): check.error for check in result.checks}
+        rows.append({"value": value, "variant": variant, "error": errors[place]})
+    return pd.DataFrame(rows)
+
+
+def _measure_size(context: Context, size: tuple[int, ...]) -> dict[str, int]:
+    """Count the positions, layers, heads and weights of the exact circuit at a size."""
+    names = [size.name for size in context.task.sizes]
+    options = [size.option for size in context.task.sizes]
+    arguments: dict[str, Any] = dict(zip(names, size, strict=True))
+    model = circuits.load(context.circuit.name, **arguments)
+    config = model.config
+    heads = [name for of_layer in config.head_names for name in of_layer if name != "-"]
+    weights = list(model.parameters())
+    row = dict(zip(options, size, strict=True))
+    row["positions"] = model.layout.n_positions
+    row["layers"] = config.n_layers
+    row["heads"] = len(heads)
+    row["d_model"] = config.d_model
+    row["weights"] = sum(weight.numel() for weight in weights)
+    row["not zero"] = sum(int((weight != 0).sum()) for weight in weights)
+    return row
+
+
+def _draw_sweep(errors: pd.DataFrame, sweep: Sweep) -> Figure:
+    """Draw the error over the values of a setting, a curve for each variant."""
+    frame = errors.rename(columns={"value": sweep.setting, "variant": "algorithm"})
+    frame["name"] = "variant " + errors["variant"]
+    frame["mean"] = errors["error"].clip(lower=_SMALLEST)
     which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
-    fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
-    least = frame.iloc[int(frame["mean"].argmin())]
-    about = {
-        "at": least[sweep.setting],
-        "least": number(least["mean"]),
-        "name": least["name"],
-        "what": what,
-    }
-    about |= {"setting": sweep.setting, "called": sweep.called, "which": which + fixed}
-    return curves({**_SAYS["swept"], "log_x": sweep.log}, frame, data=errors, **about)
+    for name, value in sweep.fixed.items():
+        which += f", at {name} = {value:g}"
+    smallest = frame.iloc[int(frame["mean"].argmin())]
+    return curves(
+        {**_SAYS["swept"], "log_x": sweep.log},
+        frame,
+        data=errors,
+        at=smallest[sweep.setting],
+        least=number(smallest["mean"]),
+        name=smallest["name"],
+        what="what it predicts" if sweep.output else "the state that it carries",
+        setting=sweep.setting,
+        called=sweep.called,
+        which=which,
+    )

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
 from interp.results.figures import wiring
-from reports.arrows import flow, written
+from reports.arrows import find_writes, flow
 from tests.refusals import refuses
 
 LABELS = ["<w>", "e_1", "p?"]
@@ -21,7 +21,7 @@ LABELS = ["<w>", "e_1", "p?"]
 def test_edges_are_reads_that_write() -> None:
     """Attention to the sink, where nothing is written, is no edge; half attention on each of two keys is two."""
     pattern = np.array([[[1, 0, 0], [1, 0, 0], [0, 0.5, 0.5]]])
-    found = written([pattern], [pattern * [0, 1, 1]], LABELS, [["1.1"]])
+    found = find_writes([pattern], [pattern * [0, 1, 1]], LABELS, [["1.1"]])
     assert found[["layer", "head", "source", "target", "weight"]].to_numpy().tolist() == [
         [0, "1.1", "e_1", "p?", 0.5],
         [0, "1.1", "p?", "p?", 0.5],
@@ -30,7 +30,7 @@ def test_edges_are_reads_that_write() -> None:
 
 def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
     """A head without an arrow is in the legend all the same: silence is information."""
-    frame = written([np.eye(3)[None]], [np.diag([0.0, 0, 1])[None]], LABELS, [["1.1"]])
+    frame = find_writes([np.eye(3)[None]], [np.diag([0.0, 0, 1])[None]], LABELS, [["1.1"]])
     named = {"1.1": "1.1 copies", "2.1": "2.1 is silent"}
     figure = flow(frame.rename(columns={"head": "of"}), LABELS, 2, named)
     assert len([p for p in figure.axes[0].patches if isinstance(p, FancyArrowPatch)]) == 1
@@ -45,7 +45,12 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
     refuses(
-        "layer 0: pattern", written, [np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]]
+        "layer 0: pattern",
+        find_writes,
+        [np.eye(3)[None]],
+        [np.eye(3)[None]],
+        LABELS,
+        [["1.1", "1.2"]],
     )
 
 
@@ -62,7 +67,7 @@ def test_no_label_covers_another() -> None:
     reads = [(i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
     frame = pd.DataFrame(reads, columns=["layer", "label", "source", "target", "of", "weight"])
     pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
-    crowd = written([pattern], [pattern], labels, [names]).rename(columns={"head": "of"})
+    crowd = find_writes([pattern], [pattern], labels, [names]).rename(columns={"head": "of"})
     crowds = (
         flow(frame, labels, 2, {"update": "matters to the update"}),
         flow(crowd, labels, 1, dict.fromkeys(names, "")),
