@@ -21,7 +21,7 @@ def scope() -> dict[str, Any]:
 def test_a_recipe_is_at_most_six_lines() -> None:
     """Beside the imports, and the first block, which all recipes share."""
     _, *recipes = RUN.findall(PAGE.read_text(encoding="utf-8"))
-    assert len(recipes) == 8
+    assert len(recipes) == 9
     for recipe in recipes:
         lines = [
             line for line in recipe.splitlines() if line and not line.startswith(("from", "import"))
@@ -121,3 +121,17 @@ def test_without_its_latent_the_handwired_machine_is_a_majority_vote(scope: Any)
     whole, blind = scope["regrets"]
     assert blind == pytest.approx((mistakes - best).mean())
     assert whole < blind - 1
+
+
+def test_a_memory_handed_to_an_algorithm_is_counts_of_hits(scope: Any) -> None:
+    """The decoded counts lie near the hits before round 10, and the algorithm votes by them in that round."""
+    handed = scope["to_algorithm"]
+    hits = GAIN * count_hits(scope["episodes"])
+    differs = scope["differs"].sort_values(["episode", "element"])
+    decoded = differs["first"].to_numpy().reshape(32, 4)
+    exact = differs["second"].to_numpy().reshape(32, 4)
+    assert exact == pytest.approx(hits[:, 10], abs=1e-4)
+    assert np.corrcoef(decoded.ravel(), exact.ravel())[0, 1] > 0.95
+    expected = vote(scope["episodes"], hits[:, :-1])[:, 10]
+    assert abs(handed.handed_over[:, 0, 1] - expected).mean() < 0.02
+    assert scope["handed"].share.low > 0.9

@@ -4,7 +4,8 @@
 * ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
 * ``patching``: sweeps over sites, and round x round; ``mediation``: by which way;
 * against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded variable alone),
-  ``steering``; circuits: ``edge_graph``, ``ablation``; what ``interp patch`` writes: ``causal_tables``.
+  ``steering``, ``hand_over`` (one machine's memory in another); circuits: ``edge_graph``, ``ablation``;
+  what ``interp patch`` writes: ``causal_tables``.
 
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching

@@ -1,0 +1,357 @@
+"""Hand the memory of one machine to another in the middle of an episode, and compare what two machines hold.
+
+The state that a machine carries into one round is decoded into the variables of an algorithm and written into another
+machine, or given to the algorithm itself, which plays on. A receiver that computes from the same variables predicts as
+if it had seen the whole episode. Both maps are affine and fitted at that round on other episodes: a memory in a curved
+code is handed over badly, which is no evidence that it is absent.
+
+    >>> import interp
+    >>> gru, receiver = interp.load("wma-gru"), interp.load("wma-handwired", n_experts=4)
+    >>> episodes = interp.tasks.experts.sample(n_episodes=32, n_rounds=20, n_experts=4, seed=1)
+    >>> result = hand_over(interp.rollout(gru, episodes), 10, to=receiver)
+    >>> result.read, result.share.estimate > 0.9
+    (('counts',), True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.core import catalog
+from interp.core.algorithm import Algorithm, Episodes, Values, participants_of
+from interp.core.machine import Machine
+from interp.interventions.experiment import Tabulated, over, run_on
+from interp.interventions.sites import carried_mask
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from interp.stats.decoder import RIDGE, Affine, Decoder
+from interp.stats.intervals import Interval, bootstrap_mean, ratio_interval
+from interp.support.checks import checked, integer
+from interp.support.errors import InputError, require
+from interp.support.provenance import provenance
+
+_KNOWN_SEED = 7_001
+"""Their seed: one that no default and no example draws."""
+_READ = 0.5
+"""Share of its variance, on held-out episodes, from which on a variable is said to be read."""
+
+_Distributions = Float[np.ndarray, "episode round outcome"]
+_State = dict[str, NDArray[np.float64]]
+_Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HandOver(Tabulated):
+    """What a receiver predicts from the round of the hand-over on. Predictions are ``[episode, round, outcome]``.
+
+    Attributes:
+        round: the first round that the receiver plays.
+        read: the variables that were handed over.
+        not_read: variables that the algorithm carries and the giver's state does not show; a machine receives what is
+            usual at that round, an algorithm what it starts with.
+        handed_over: predictions with the memory of the same episode.
+        saw_everything: predictions of the receiver after it played the whole episode.
+        starts_anew: predictions with the receiver's initial memory.
+        another_episode: predictions with the memory of another episode.
+        share: how much closer to ``saw_everything`` the hand-over is than ``starts_anew``; 1 is all the way.
+    """
+
+    round: int
+    read: tuple[str, ...]
+    not_read: tuple[str, ...]
+    handed_over: _Distributions
+    saw_everything: _Distributions
+    starts_anew: _Distributions
+    another_episode: _Distributions
+    share: Interval
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Decodes some variables of an algorithm from what a machine carries into one round."""
+
+    shapes: dict[str, tuple[int, ...]]
+    not_read: tuple[str, ...]
+    decoder: Decoder
+
+    def __call__(self, latents: Float[Tensor, "episode row width"]) -> _State:
+        """Return the decoded variables, each ``[episode, ...]``."""
+        decoded = self.decoder(latents).numpy(force=True)
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        columns = np.split(decoded, ends[:-1], axis=1)
+        variables = zip(self.shapes.items(), columns, strict=True)
+        return {key: part.reshape(-1, *shape) for (key, shape), part in variables}
+
+
+@checked
+def hand_over(
+    run: Rollout,
+    round: int,
+    to: Machine | Algorithm,
+    *,
+    via: Algorithm | None = None,
+    n_known: int = 256,
+) -> HandOver:
+    """Write the state that a machine carries into one round into another machine, which plays the episodes on.
+
+    Args:
+        run: a rollout of the machine that gives its memory.
+        round: the first round that the receiver plays, at least 1.
+        to: the receiver: a machine of the same task and sizes, or an algorithm, which is given its own variables.
+        via: the algorithm whose variables are decoded; by default the receiver, if it is an algorithm, or else the one
+            that explains the giver.
+        n_known: episodes that the maps are fitted on; a state of thousands of numbers (a cache) needs a thousand.
+
+    Raises:
+        InputError: if the round is not one of the run's, if none of the variables is read, or if the receiver cannot
+            play the episodes.
+    """
+    _require_round(round, run.n_rounds)
+    integer("n_known", n_known, 8)
+    task = catalog.get(run.layout.task)
+    is_algorithm = isinstance(to, Algorithm)
+    algorithm = via or (to if is_algorithm else task.explains(run.model))
+    known = _sample_known(run, round, n_known)
+    reader = _fit_reader(run.model, known, algorithm, round)
+    state = reader(run.latents[:, round])
+    shifted = {key: np.roll(values, 1, axis=0) for key, values in state.items()}
+    if is_algorithm:
+        predictions = _play_algorithm(to, run.episodes, round, [state, shifted])
+    else:
+        values = algorithm.run(known)
+        known_state = {key: values[key][:, round] for key in reader.shapes}
+        predictions = _play_machine(to, run.episodes, round, known, known_state, [state, shifted])
+    handed_over, another_episode, saw_everything, starts_anew = predictions
+    return _summarize(
+        run,
+        round,
+        to,
+        algorithm,
+        n_known,
+        read=tuple(reader.shapes),
+        not_read=reader.not_read,
+        handed_over=handed_over,
+        another_episode=another_episode,
+        saw_everything=saw_everything,
+        starts_anew=starts_anew,
+    )
+
+
+@checked
+def state_difference(
+    first: Rollout,
+    second: Rollout,
+    round: int,
+    *,
+    via: Algorithm | None = None,
+    n_known: int = 256,
+) -> pd.DataFrame:
+    """Return how the states that two runs carry into one round differ, in the variables of an algorithm.
+
+    Args:
+        first: a rollout.
+        second: another machine on the same episodes, or the same machine on as many others.
+        round: the round that reads the states, at least 1.
+        via: the algorithm; by default what explains the first machine.
+        n_known: episodes that the maps are fitted on, as in :func:`hand_over`.
+
+    Returns:
+        One row an episode and element of a variable that both states show: ``first``, ``second`` and ``difference``,
+        which is second minus first; the largest difference stands first.
+    """
+    _require_round(round, min(first.n_rounds, second.n_rounds))
+    integer("n_known", n_known, 8)
+    require(
+        first.n_episodes == second.n_episodes,
+        f"the runs have {first.n_episodes} and {second.n_episodes} episodes; give two runs of as many episodes",
+    )
+    algorithm = via or catalog.get(first.layout.task).explains(first.model)
+    states = []
+    for run in (first, second):
+        reader = _fit_reader(run.model, _sample_known(run, round, n_known), algorithm, round)
+        states.append(reader(run.latents[:, round]))
+    shared = [key for key in states[0] if key in states[1]]
+    require(
+        bool(shared),
+        f"{first.model.name!r} and {second.model.name!r} show no variable of {algorithm.name} in common at round "
+        f"{round}; give via= another algorithm",
+    )
+    values = algorithm.run(first.episodes)
+    frames = []
+    for key in shared:
+        labels = algorithm.variable(key).labels(values[key])
+        pairs = [state[key].reshape(first.n_episodes, -1) for state in states]
+        for i, label in enumerate(labels):
+            columns = {"first": pairs[0][:, i], "second": pairs[1][:, i]}
+            frame = pd.DataFrame({"episode": range(first.n_episodes), "variable": key, **columns})
+            frame.insert(2, "element", label)
+            frames.append(frame)
+    table = pd.concat(frames)
+    table["difference"] = table["second"] - table["first"]
+    return table.sort_values("difference", key=np.abs, ascending=False, ignore_index=True)
+
+
+def _require_round(round: int, n_rounds: int) -> None:
+    """Raise unless something comes before the round, and the round is one of the run's."""
+    require(
+        1 <= round < n_rounds,
+        f"round must be from 1, the first that has a memory, to {n_rounds - 1}, the last of the run, got {round}",
+    )
+
+
+def _sample_known(run: Rollout, round: int, n_known: int) -> Episodes:
+    """Sample the episodes that maps are fitted on, of the sizes of a run's episodes."""
+    task = catalog.get(run.layout.task)
+    sizes = task.sizes_of(run.episodes)
+    return task.sample_for(run.model, n_known, round + 1, seed=_KNOWN_SEED, sizes=sizes)
+
+
+def _fit_reader(machine: Machine, known: Episodes, algorithm: Algorithm, round: int) -> _Reader:
+    """Fit a decoder of those carried variables that an affine map reads before a round.
+
+    A variable that is the same in all episodes at this round says nothing, and is neither read nor missed.
+    """
+    latents = rollout(machine, known).latents[:, round].double()
+    latents = latents * carried_mask(machine)[: latents.shape[1]].to(latents)
+    values = algorithm.run(known)
+    ridge = 0.0 if machine.is_handwired else RIDGE
+    half = len(known) // 2
+    shapes, not_read, columns = {}, [], []
+    for key in algorithm.state:
+        target = values[key][:, round]
+        numbers = np.asarray(target, dtype=np.float64).reshape(len(known), -1)
+        spread = numbers[half:] - numbers[half:].mean(0)
+        if not spread.any():
+            continue
+        decoder = Decoder.fit(latents[:half], numbers[:half], ridge=ridge)
+        missed = decoder(latents[half:]).numpy(force=True) - numbers[half:]
+        if np.square(missed).sum() > (1 - _READ) * np.square(spread).sum():
+            not_read.append(key)
+            continue
+        shapes[key] = target.shape[1:]
+        columns.append(numbers)
+    if not columns:
+        raise InputError(
+            f"no affine map reads a variable that {algorithm.name} carries ({', '.join(algorithm.state) or 'none'}) "
+            f"from {machine.name!r} before round {round}; raise n_known=, give another "
+            "algorithm as via=, or hand over in a later round"
+        )
+    decoder = Decoder.fit(latents, np.concatenate(columns, axis=1), ridge=ridge)
+    return _Reader(shapes, tuple(not_read), decoder)
+
+
+def _play_machine(
+    receiver: Machine,
+    episodes: Episodes,
+    round: int,
+    known: Episodes,
+    known_state: Values,
+    states: list[_State],
+) -> list[_Distributions]:
+    """Return a machine's predictions with each of the states, after the whole episode, and from its initial memory.
+
+    Each state is written as what the receiver usually carries into this round where the variables are these.
+    """
+    run = rollout(receiver, episodes)
+    usual = rollout(receiver, known).latents[:, round]
+    columns = torch.from_numpy(_flatten(known_state))
+    writer = Affine.fit(columns, usual.flatten(1).double().cpu())
+    mask = carried_mask(receiver)[: usual.shape[1]].to(usual.device)
+    memories = []
+    for state in states:
+        written = writer(torch.from_numpy(_flatten(state))).reshape(-1, *usual.shape[1:])
+        memories.append(torch.where(mask, written.to(usual), run.latents[:, round]))
+    memories.append(run.latents[:, round])
+    memories.append(torch.where(mask, run.latents[:, 0], run.latents[:, round]))
+    predictions = []
+    for memory in memories:
+        outputs = run_on(receiver, run, [round], run.n_rounds - round, memory.unsqueeze(1))
+        distributions = run.layout.distribution(outputs.predictions[0][:, 0].double())
+        predictions.append(distributions.numpy(force=True))
+    return predictions
+
+
+def _play_algorithm(
+    receiver: Algorithm, episodes: Episodes, round: int, states: list[_State]
+) -> list[_Distributions]:
+    """Return an algorithm's predictions with each of the states, after the whole episode, and from its start."""
+    values = receiver.run(episodes)
+    inputs = {key: values[key] for key in receiver.read(episodes)}
+    start = receiver.start(episodes)
+    whole = {key: values[key][:, round] for key in receiver.state}
+    predictions = []
+    for state in [*states, whole, start]:
+        now = {**start, **state}
+        by_round = []
+        for t in range(round, episodes.n_rounds):
+            now, computed = receiver.step(now, {key: value[:, t] for key, value in inputs.items()})
+            by_round.append(receiver.distribution(computed))
+        predictions.append(np.stack(by_round, axis=1))
+    return predictions
+
+
+def _flatten(state: Values) -> _Numbers:
+    """Return the variables' elements side by side, ``[episode, element]``."""
+    parts = [
+        np.asarray(values, dtype=np.float64).reshape(len(values), -1) for values in state.values()
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def _summarize(
+    run: Rollout,
+    round: int,
+    to: Machine | Algorithm,
+    algorithm: Algorithm,
+    n_known: int,
+    **fields: Any,
+) -> HandOver:
+    """Measure how far each memory's predictions are from those of the receiver that saw the whole episode."""
+    participants = participants_of(run.episodes)
+    memories = {
+        "handed over": fields["handed_over"],
+        "another episode's": fields["another_episode"],
+        "starts anew": fields["starts_anew"],
+    }
+    distances = {}
+    rows = []
+    for name, predictions in memories.items():
+        missed = np.abs(predictions - fields["saw_everything"]).sum(-1) / 2
+        distances[name] = missed
+        mean, low, high = bootstrap_mean(missed.mean(1), participants=participants)
+        rows.append(
+            {"memory": name, "distance": float(mean), "low": float(low), "high": float(high)}
+        )
+    share = ratio_interval(
+        distances["handed over"].sum(1), distances["starts anew"].sum(1), participants=participants
+    ).complement
+    rounds = {"round": range(round, run.n_rounds)}
+    lines = over(rounds, {name: missed.mean(0) for name, missed in distances.items()})
+    missing = f"; not read: {', '.join(fields['not_read'])}" if fields["not_read"] else ""
+    return HandOver(
+        sentence=f"{to.name} plays on from round {round} with the memory of {run.model.name} and makes up {share} of "
+        f"what it misses when it starts anew{missing}.",
+        table=pd.DataFrame(rows),
+        picture=lambda figures: figures.curves(
+            lines, x="round", ylabel="distance from the receiver that saw everything"
+        ),
+        settings=provenance(
+            run.model,
+            to=to.name,
+            via=algorithm.key,
+            round=round,
+            known_seed=_KNOWN_SEED,
+            n_known=n_known,
+        ),
+        round=round,
+        share=share,
+        **fields,
+    )
