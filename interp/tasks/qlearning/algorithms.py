@@ -12,6 +12,7 @@ choice (``hardness``). ``greedy_action`` is by the table after the update, as th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,35 +32,98 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 _Array = NDArray[Any]
 
 
-def _read(episodes: MDPEpisodes, noise: bool) -> dict[str, _Array]:
-    """State, action, reward and next state of every round, and its draw where there is ``noise``."""
-    if noise and episodes.noise is None:
+_INPUTS = {
+    "state": "states",
+    "action": "actions",
+    "reward": "rewards",
+    "next_state": "next_states",
+    "noise": "noise",
+}
+"""Input -> the array of the episodes that holds it."""
+
+
+def _read(episodes: MDPEpisodes, inputs: Sequence[str]) -> dict[str, _Array]:
+    """Return the inputs of every round."""
+    if "noise" in inputs and episodes.noise is None:
         raise InputError(
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
             "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
         )
-    read: dict[str, Any] = {
-        "state": episodes.states,
-        "action": episodes.actions,
-        "reward": episodes.rewards,
-    }
-    return (
-        read | {"next_state": episodes.next_states} | ({"noise": episodes.noise} if noise else {})
-    )
+    return {key: getattr(episodes, _INPUTS[key]) for key in inputs}
 
 
 def pair(v: Values) -> _Array:
-    """One where the round's state and action meet, ``[..., S, A]``."""
+    """Return one where the round's state and action meet, ``[..., S, A]``, else zero."""
     n_states, n_actions = v["table"].shape[-2:]
-    return np.eye(n_states)[v["state"]][..., :, None] * np.eye(n_actions)[v["action"]][..., None, :]
+    states = np.eye(n_states)[v["state"]]
+    actions = np.eye(n_actions)[v["action"]]
+    return states[..., :, None] * actions[..., None, :]
+
+
+def _count_actions(values: Values) -> int:
+    return int(values["table"].shape[-1])
 
 
 VARIABLES = variable_table(
     Path(__file__).with_name("variables.csv"),
     states=lambda v: int(v["table"].shape[-2]),
-    actions=lambda v: int(v["table"].shape[-1]),
-    draws=lambda v: int(v["table"].shape[-1]) + 1,
+    actions=_count_actions,
+    draws=lambda v: _count_actions(v) + 1,
 )
+
+
+def _write_column(v: Values) -> _Array:
+    """Return the table with the new column of the action taken."""
+    table = v["table"]
+    is_taken = np.eye(table.shape[-1], dtype=bool)[v["action"]]
+    return np.where(is_taken[..., None, :], v["next_column"][..., None], table)
+
+
+def _next_values_after(v: Values) -> _Array:
+    """Return the values at the next state by the table after the round."""
+    return rows_at(v["next_table"], v["next_state"])
+
+
+def _greedy_after(v: Values) -> _Array:
+    """Return the greedy action at the next state by the table after the round."""
+    return _next_values_after(v).argmax(-1)
+
+
+def _has_one_greedy(v: Values) -> _Array:
+    """Return whether one action alone is greedy at the next state by the table after the round."""
+    return bellman.greedy_sets(_next_values_after(v)).sum(-1) == 1
+
+
+def _error(v: Values) -> _Array:
+    """Return the TD error."""
+    return v["reward"] + v["bootstrapped_value"] - v["current_value"]
+
+
+_READ_TABLE: dict[str, Equation] = {
+    "table_visited": lambda v: v["table"],
+    "state_values": lambda v: v["table"].max(-1),
+    "column": lambda v: columns_at(v["table"], v["action"]),
+    "column_visited": lambda v: v["column"],
+}
+_READ_ROWS: dict[str, Equation] = {
+    "current_values": lambda v: rows_at(v["table"], v["state"]),
+    "current_value": lambda v: entries_at(v["column"], v["state"]),
+    "next_values": lambda v: rows_at(v["table"], v["next_state"]),
+}
+_WRITTEN: dict[str, Equation] = {
+    "next_column": lambda v: v["column"] + v["change"],
+    "next_table": _write_column,
+    "next_visits": lambda v: v["visits"] + pair(v),
+    "next_column_visited": lambda v: v["next_column"],
+    "greedy_action": _greedy_after,
+}
+_SCORED: dict[str, Equation] = {
+    "table_visited": lambda v: v["visits"] > 0,
+    "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
+    "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
+    "greedy_action": _has_one_greedy,
+}
+"""Variable -> the entries of it that a probe's score counts."""
 
 
 @checked
@@ -71,9 +135,11 @@ def q_learning(
     hardness: float | None = None,
     noise: bool = False,
 ) -> Algorithm:
-    """Tabular Q-learning; ``gamma=0`` is the table that never bootstraps.
+    """Return tabular Q-learning; ``gamma=0`` is the table that never bootstraps.
 
     Args:
+        alpha: learning rate in (0, 1].
+        gamma: discount in [0, 1).
         tie_slope: the choice is ``argmax_a Q(s', a) - tie_slope a``.
         beta: the policy is Boltzmann's at this inverse temperature, instead of the choice.
         hardness: the policy is a softmax of this inverse temperature of the sloped values.
@@ -87,59 +153,40 @@ def q_learning(
             f"{what} must be a finite number >= 0, or None, got {value}",
         )
 
-    def sloped(v: Values) -> _Array:
-        return v["next_values"] - tie_slope * np.arange(v["next_values"].shape[-1])
+    def slope_values(v: Values) -> _Array:
+        next_values = v["next_values"]
+        return next_values - tie_slope * np.arange(next_values.shape[-1])
 
-    def policy(v: Values) -> _Array:
-        n_actions, slope = v["next_values"].shape[-1], hardness if beta is None else beta
-        if slope is None:
-            chances = np.eye(n_actions)[v["choice"]]
-        else:
-            values = sloped(v) if beta is None else v["next_values"]
-            chances = special.softmax(slope * (values - values.max(-1, keepdims=True)), axis=-1)
-        return (
-            np.where(v["noise"][..., None] > 0, np.eye(n_actions)[v["noise"] - 1], chances)
-            if noise
-            else chances
-        )
+    def choose(v: Values) -> _Array:
+        if beta is not None:
+            return special.softmax(beta * v["next_values"], axis=-1)
+        if hardness is not None:
+            return special.softmax(hardness * slope_values(v), axis=-1)
+        return np.eye(_count_actions(v))[v["choice"]]
 
-    def next_table(v: Values) -> _Array:
-        taken = np.eye(v["table"].shape[-1], dtype=bool)[v["action"]][..., None, :]
-        return np.where(taken, v["next_column"][..., None], v["table"])
+    def explore(v: Values) -> _Array:
+        random_action = np.eye(_count_actions(v))[v["noise"] - 1]
+        return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
-    equations: dict[str, Equation | None] = {
-        **({"noise": None} if noise else {}),
-        **dict.fromkeys(("state", "action", "reward", "next_state", "table", "visits")),
-        "table_visited": lambda v: v["table"],
-        "state_values": lambda v: v["table"].max(-1),
-        "column": lambda v: columns_at(v["table"], v["action"]),
-        "column_visited": lambda v: v["column"],
-        "current_values": lambda v: rows_at(v["table"], v["state"]),
-        "current_value": lambda v: entries_at(v["column"], v["state"]),
-        "next_values": lambda v: rows_at(v["table"], v["next_state"]),
+    def change(v: Values) -> _Array:
+        written = np.eye(v["table"].shape[-2])[v["state"]]
+        return alpha * v["td_error"][..., None] * written
+
+    inputs = [key for key in _INPUTS if noise or key != "noise"]
+    equations: dict[str, Equation | None] = dict.fromkeys((*inputs, "table", "visits"))
+    equations |= _READ_TABLE | _READ_ROWS
+    equations |= {
         "maximum": lambda v: v["next_values"].max(-1),
         "bootstrapped_value": lambda v: gamma * v["maximum"],
-        "choice": lambda v: sloped(v).argmax(-1),
-        "policy": policy,
+        "choice": lambda v: slope_values(v).argmax(-1),
+        "policy": explore if noise else choose,
+    }
+    equations |= {
         "best_column": lambda v: columns_at(v["table"], v["choice"]),
-        "td_error": lambda v: v["reward"] + v["bootstrapped_value"] - v["current_value"],
-        "change": lambda v: (
-            alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]]
-        ),
-        "next_column": lambda v: v["column"] + v["change"],
-        "next_table": next_table,
-        "next_visits": lambda v: v["visits"] + pair(v),
-        "next_column_visited": lambda v: v["next_column"],
-        "greedy_action": lambda v: rows_at(v["next_table"], v["next_state"]).argmax(-1),
+        "td_error": _error,
+        "change": change,
     }
-    scored = {
-        "table_visited": lambda v: v["visits"] > 0,
-        "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
-        "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
-        "greedy_action": lambda v: (
-            bellman.greedy_sets(rows_at(v["next_table"], v["next_state"])).sum(-1) == 1
-        ),
-    }
+    equations |= _WRITTEN
     parameters = {
         "alpha": alpha,
         "gamma": gamma,
@@ -147,29 +194,37 @@ def q_learning(
         "beta": beta,
         "hardness": hardness,
     }
+    if noise:
+        parameters["noise"] = True
     return Algorithm(
         key="q_learning",
         name="tabular Q-learning",
         task="qlearning",
-        parameters=parameters | ({"noise": True} if noise else {}),
-        variables=VARIABLES("noisy" if noise else "q_learning", equations, scored),
-        inputs=partial(_read, noise=noise),
-        initial=lambda e: {"table": e.q_tables[:, 0], "visits": np.zeros(e.q_tables[:, 0].shape)},
+        parameters=parameters,
+        variables=VARIABLES("noisy" if noise else "q_learning", equations, _SCORED),
+        inputs=partial(_read, inputs=inputs),
+        initial=_start,
         distribution=lambda v: v["policy"],
         memory="table",
         written="next_column",
     )
 
 
+def _start(episodes: MDPEpisodes) -> dict[str, _Array]:
+    """Return the table before the first round, and no visits."""
+    table = episodes.q_tables[:, 0]
+    return {"table": table, "visits": np.zeros_like(table)}
+
+
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
-    """The table of discount 0: the mean reward of every pair, recent ones counting more."""
+    """Return the table of discount 0: the mean reward of every pair, recent ones counting more."""
     return replace(
         q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping"
     )
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """The algorithms of this task."""
+    """List the algorithms of this task."""
     plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(

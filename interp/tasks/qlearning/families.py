@@ -11,15 +11,15 @@ All of them with their updates: docs/method/families.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.core.algorithm import Algorithm, Family, Searched, Values, Variable
-from interp.support.checks import checked
+from interp.core.algorithm import NEXT, Algorithm, Equation, Family, Searched, Values, Variable
+from interp.support.checks import checked, number
 from interp.support.errors import require
 from interp.tasks.lapses import lapsed, late, stopped
 from interp.tasks.qlearning import bellman
@@ -29,7 +29,7 @@ _Array = NDArray[Any]
 
 
 def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Q-learning by its rates alone."""
+    """Return Q-learning by its rates alone."""
     return replace(
         q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma}
     )
@@ -57,15 +57,38 @@ _STEP_KEEP = Searched("keep", (0.9, 0.99, 1.0))
 _STEP_TRACE = Searched("trace", (0.0, 0.075, 0.15, 0.3, 0.6, 0.9))
 
 
-def _with_acts(learner: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """Give a learner every way to act by its table."""
+_ACTS = (_AFTER, _SHARED_TIES, _TEMPERATURE)
+_FEW_RATES = (Searched("alpha", (0.1, 0.3)), Searched("gamma", (0.5, 0.9)))
+_BEFORE = Searched("after", (0.0,), kind="choice", enters=("acting_values",))
+_FEW_TEMPERATURES = Searched(
+    "temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)
+)
+_OF_COUNTS = Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",))
+
+
+def _family(
+    key: str,
+    name: str,
+    learner: Callable[..., Algorithm],
+    searched: tuple[Searched, ...],
+    extends: str = "",
+) -> Family:
+    """Return a learner with every way to act by its table.
+
+    Args:
+        key: of the family.
+        name: of the family.
+        learner: parameters to the algorithm.
+        searched: where a fit looks for the parameters, those of acting among them.
+        extends: key of the family that it adds something to.
+    """
 
     def make(
         temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **parameters: Any
     ) -> Algorithm:
         return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
 
-    return make
+    return Family(key, name, make, searched, extends=extends, tempered=not extends)
 
 
 def families() -> tuple[Family, ...]:
@@ -74,82 +97,26 @@ def families() -> tuple[Family, ...]:
     Of an extension few temperatures are tried and none between them: it says that a table is late or stopped. Of a
     table after the round a lag of one is Q-learning that chooses before it, so that it is left out.
     """
+    late_by = (_LAG, *_FEW_RATES, _BEFORE, _SHARED_TIES, _FEW_TEMPERATURES)
+    stopped_at = (_LAST, *_FEW_RATES, _AFTER, _SHARED_TIES, _FEW_TEMPERATURES)
+    plain = (_ALPHA, _GAMMA, *_ACTS)
+    mean_name = "Q-learning with the mean in place of the maximum"
+    counted = (_SIGN, _AFTER, _SHARED_TIES, _OF_COUNTS)
     return (
-        Family(
-            "q_learning",
-            "tabular Q-learning",
-            _with_acts(q_learning),
-            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "late_q",
-            "Q-learning, some rounds late",
-            _with_acts(late_q),
-            searched=(
-                _LAG,
-                Searched("alpha", (0.1, 0.3)),
-                Searched("gamma", (0.5, 0.9)),
-                Searched("after", (0.0,), kind="choice", enters=("acting_values",)),
-                _SHARED_TIES,
-                Searched("temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)),
-            ),
-            extends="q_learning",
-        ),
-        Family(
+        _family("q_learning", "tabular Q-learning", q_learning, plain),
+        _family("late_q", "Q-learning, some rounds late", late_q, late_by, extends="q_learning"),
+        _family(
             "stopped_q",
             "Q-learning that stops learning",
-            _with_acts(stopped_q),
-            searched=(
-                _LAST,
-                Searched("alpha", (0.1, 0.3)),
-                Searched("gamma", (0.5, 0.9)),
-                _AFTER,
-                _SHARED_TIES,
-                Searched("temperature", (0.0, 0.03, 0.1, 0.3), kind="choice", enters=("policy",)),
-            ),
+            stopped_q,
+            stopped_at,
             extends="q_learning",
         ),
-        Family(
-            "no_bootstrap",
-            "Q-learning without bootstrapping",
-            _with_acts(no_bootstrap),
-            searched=(_ALPHA, _AFTER, _SHARED_TIES, _TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "mean_bootstrap",
-            "Q-learning with the mean in place of the maximum",
-            _with_acts(mean_bootstrap),
-            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "sarsa",
-            "SARSA, on-policy",
-            _with_acts(sarsa),
-            searched=(_ALPHA, _GAMMA, _AFTER, _SHARED_TIES, _TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "mean_reward",
-            "mean reward of every pair",
-            _with_acts(_mean_reward),
-            searched=(_AFTER, _SHARED_TIES, _TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "visit_counts",
-            "counts of visits",
-            _with_acts(visit_counts),
-            searched=(
-                _SIGN,
-                _AFTER,
-                _SHARED_TIES,
-                Searched("temperature", (0.0, 0.3, 1.0, 3.0, 10.0), enters=("policy",)),
-            ),
-            tempered=True,
-        ),
+        _family("no_bootstrap", "Q-learning without bootstrapping", no_bootstrap, (_ALPHA, *_ACTS)),
+        _family("mean_bootstrap", mean_name, mean_bootstrap, plain),
+        _family("sarsa", "SARSA, on-policy", sarsa, plain),
+        _family("mean_reward", "mean reward of every pair", _mean_reward, _ACTS),
+        _family("visit_counts", "counts of visits", visit_counts, counted),
     )
 
 
@@ -186,34 +153,39 @@ def updates() -> tuple[Family, ...]:
 def acting(
     algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True
 ) -> Algorithm:
-    """The same learner with another choice at the state reached.
+    """Return the same learner with another choice at the state reached.
 
     Args:
+        algorithm: the learner.
         temperature: of the softmax of the values, in their units; 0 is greedy.
         shared_ties: whether tied greedy actions share the probability, or the lowest index takes it.
         after: whether it chooses by the table after the round, or by the one before, as the construction does.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
-    read = "acting_values"
-    moment, table = ("acting_after", "next_table") if after else ("acting_before", "table")
+    moment = "acting_after" if after else "acting_before"
+    table = "next_table" if after else "table"
+
+    def acting_values(v: Values) -> _Array:
+        return bellman.rows_at(v[table], v["next_state"])
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
-            return np.asarray(special.softmax(v[read] / temperature, axis=-1))
-        tied = bellman.greedy_sets(v[read])
+            return np.asarray(special.softmax(v["acting_values"] / temperature, axis=-1))
+        tied = bellman.greedy_sets(v["acting_values"])
         if shared_ties:
             return np.asarray(tied / tied.sum(-1, keepdims=True))
         return np.eye(tied.shape[-1])[tied.argmax(-1)]
 
-    equations = {read: lambda v: bellman.rows_at(v[table], v["next_state"]), "policy": policy}
-    own = VARIABLES(moment, equations)
-    kept = {
-        k: v for k, v in algorithm.parameters.items() if k not in ("tie_slope", "beta", "hardness")
-    }
+    equations = {"acting_values": acting_values, "policy": policy}
+    variables = [variable for variable in algorithm.variables if variable.key not in equations]
+    parameters = {"temperature": temperature, "shared_ties": shared_ties, "after": after}
+    for name, value in algorithm.parameters.items():
+        if name not in ("tie_slope", "beta", "hardness"):
+            parameters.setdefault(name, value)
     return replace(
         algorithm,
-        parameters={**kept, "temperature": temperature, "shared_ties": shared_ties, "after": after},
-        variables=(*(v for v in algorithm.variables if v.key not in equations), *own),
+        parameters=parameters,
+        variables=(*variables, *VARIABLES(moment, equations)),
         distribution=lambda v: v["policy"],
     )
 
@@ -221,59 +193,62 @@ def acting(
 _Q = q_learning()  # whose inputs, table and visits the rivals share
 
 
-def _learner(
-    key: str,
-    name: str,
-    table: Callable[[Values], _Array],
-    *memories: tuple[str, str, Callable[[Values], _Array]],
-    **parameters: Any,
-) -> Algorithm:
-    """A learner that chooses greedily by its table, ``table`` being that after the round.
+@dataclass(frozen=True)
+class _Memory:
+    """A further table that a learner keeps, zero at first; ``after`` is its equation after a round."""
 
-    ``memories`` are further tables that it keeps, zero at first: (key, what it is, its value after the round).
+    key: str
+    meaning: str
+    after: Equation
+
+
+def _learner(
+    key: str, name: str, table: Equation, *memories: _Memory, **parameters: Any
+) -> Algorithm:
+    """Make a learner that chooses greedily by its table.
+
+    Args:
+        key: of the algorithm.
+        name: of the algorithm.
+        table: its equation after a round.
+        memories: further tables that it keeps.
+        parameters: that it was made with.
     """
-    labels = _Q.variable("table").outputs
-    inputs, states = (
-        tuple(v for v in _Q.variables if v.role == role) for role in ("input", "state")
-    )
-    states += tuple(
-        Variable(key, key, what, "reward", "state", outputs=labels) for key, what, _ in memories
-    )
-    known, round_ = tuple(v.key for v in (*inputs, *states)), []
-    following: dict[str, tuple[str, Callable[[Values], _Array]]] = {
-        "next_visits": ("visits, this round included", lambda v: v["visits"] + pair(v)),
-        **{
-            f"next_{key}": (f"{what}, after the round", equation)
-            for key, what, equation in memories
-        },
-        "next_table": ("every entry of the table after the round", table),
-    }
-    for what, (meaning, equation) in following.items():
-        round_.append(
-            Variable(
-                what, what, meaning, "reward", parents=known, equation=equation, outputs=labels
-            )
+    variables = [v for v in _Q.variables if v.role in ("input", "state")]
+    for memory in memories:
+        variables.append(_of_pairs(memory.key, memory.meaning, role="state"))
+    states = [variable.key for variable in variables if variable.role == "state"]
+    tables = [_Memory("visits", "visits, this round included", lambda v: v["visits"] + pair(v))]
+    for memory in memories:
+        tables.append(replace(memory, meaning=f"{memory.meaning}, after the round"))
+    tables.append(_Memory("table", "every entry of the table after the round", table))
+    for after in tables:
+        parents = tuple(variable.key for variable in variables)
+        variables.append(
+            _of_pairs(NEXT + after.key, after.meaning, parents=parents, equation=after.after)
         )
-        known = (*known, what)
-    column = VARIABLES(
-        "rival", {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
-    )
+    write = {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
     learner = replace(
         _Q,
         key=key,
         name=name,
         parameters=parameters,
-        variables=(*inputs, *states, *round_, *column),
-        initial=lambda episodes: {
-            variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states
-        },
+        variables=(*variables, *VARIABLES("rival", write)),
+        initial=lambda episodes: dict.fromkeys(states, np.zeros_like(episodes.q_tables[:, 0])),
     )
     return acting(learner)
 
 
-def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
-    """The table with the round's entry moved towards ``target`` ``[...]``."""
-    return v["table"] + rate * pair(v) * (target[..., None, None] - v["table"])
+def _of_pairs(key: str, meaning: str, **rest: Any) -> Variable:
+    """Return a variable with a number for every pair of state and action."""
+    outputs = _Q.variable("table").outputs
+    return Variable(key, key, meaning, "reward", outputs=outputs, **rest)
+
+
+def _move_towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
+    """Return the table with the round's entry moved towards ``target`` ``[...]``."""
+    gap = target[..., None, None] - v["table"]
+    return v["table"] + rate * pair(v) * gap
 
 
 def _bootstrapping(
@@ -284,59 +259,69 @@ def _bootstrapping(
     gamma: float,
     **parameters: Any,
 ) -> Algorithm:
-    """Q-learning with another value of the next ``[..., action]`` than their maximum; it fades by ``keep``."""
+    """Make Q-learning with another value of the next state than the maximum.
+
+    Args:
+        key: of the algorithm.
+        name: of the algorithm.
+        value: of the values of the next actions, ``[..., action]``.
+        alpha: learning rate.
+        gamma: discount.
+        parameters: further ones; ``keep`` is what is left of the table after each round.
+    """
     bellman.check_rates(alpha, gamma)
+    keep = parameters.get("keep", 1.0)
 
     def table(v: Values) -> _Array:
         reached = bellman.rows_at(v["table"], v["next_state"])
-        return parameters.get("keep", 1.0) * _towards(
-            v, alpha, v["reward"] + gamma * value(reached)
-        )
+        target = v["reward"] + gamma * value(reached)
+        return keep * _move_towards(v, alpha, target)
 
     return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
 
 
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
+    """Return Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
     name = "Q-learning with the mean in place of the maximum"
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
 def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
-    """Q-learning with a soft maximum: the next values weighed by their softmax.
+    """Return Q-learning with a soft maximum: the next values weighed by their softmax.
 
     Its ``temperature``, above 0, is in units of reward; near 0 it is the maximum, large the mean.
     """
+    require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
-    def soft(values: _Array) -> _Array:
-        return np.asarray((special.softmax(values / temperature, axis=-1) * values).sum(-1))
+    def soft_maximum(values: _Array) -> _Array:
+        weights = special.softmax(values / temperature, axis=-1)
+        return np.asarray((weights * values).sum(-1))
 
     name = "Q-learning with a soft maximum"
-    return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
-
-
-def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
-    """Q-learning whose table fades: every entry is multiplied by ``keep``, in [0, 1], at the end of each round."""
     return _bootstrapping(
-        "fading_q",
-        "Q-learning that forgets",
-        lambda values: values.max(-1),
-        alpha,
-        gamma,
-        keep=keep,
+        "soft_bootstrap", name, soft_maximum, alpha, gamma, temperature=temperature
     )
 
 
+def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
+    """Return Q-learning whose table fades: each entry is multiplied by ``keep``, in [0, 1], after a round."""
+    number("keep", keep, 0, 1)
+    name = "Q-learning that forgets"
+    return _bootstrapping("fading_q", name, lambda values: values.max(-1), alpha, gamma, keep=keep)
+
+
 def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
-    """Q-learning with traces of eligibility: earlier pairs learn, too, ``gamma trace`` times as much a round."""
+    """Return Q-learning with traces of eligibility: earlier pairs learn, too, ``gamma trace`` times as much a round."""
     bellman.check_rates(alpha, gamma)
+    number("trace", trace, 0, 1)
 
     def table(v: Values) -> _Array:
-        error = v["reward"] + gamma * bellman.rows_at(v["table"], v["next_state"]).max(-1)
-        error = error - (v["table"] * pair(v)).sum((-1, -2))
+        current = (v["table"] * pair(v)).sum((-1, -2))
+        following = bellman.rows_at(v["table"], v["next_state"]).max(-1)
+        error = v["reward"] + gamma * following - current
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 
-    eligible = (
+    eligible = _Memory(
         "eligible",
         "traces of the pairs before",
         lambda v: gamma * trace * v["eligible"] + pair(v),
@@ -345,31 +330,31 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """SARSA: bootstraps from the value of the action that is taken next, as soon as it is known."""
+    """Return SARSA: it bootstraps from the value of the action that is taken next, as soon as it is known."""
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
         here = pair(v)
-        known = (
-            v["table"]
-            + alpha * gamma * (v["table"] * here).sum((-1, -2), keepdims=True) * v["last_pair"]
-        )
-        return known + alpha * here * (v["reward"][..., None, None] - v["table"])
+        current = (v["table"] * here).sum((-1, -2), keepdims=True)
+        bootstrapped = v["table"] + alpha * gamma * current * v["last_pair"]
+        gap = v["reward"][..., None, None] - v["table"]
+        return bootstrapped + alpha * here * gap
 
-    last = "last_pair", "the pair of the round before", pair
+    last = _Memory("last_pair", "the pair of the round before", pair)
     return _learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
 
 
 def _mean_reward() -> Algorithm:
-    """The mean reward of every pair, 0 where it was never visited."""
-    name = "mean reward of every pair"
-    return _learner(
-        "mean_reward", name, lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
-    )
+    """Return the mean reward of every pair, 0 where it was never visited."""
+
+    def table(v: Values) -> _Array:
+        return _move_towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
+
+    return _learner("mean_reward", "mean reward of every pair", table)
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
-    """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
+    """Return how often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
     return _learner(
-        "visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign
+        "visit_counts", "counts of visits", lambda v: sign * v["next_visits"], sign=sign
     )
