@@ -22,42 +22,42 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
-    """``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round, ``[*batch, episode, round]``."""
-    tables = torch.from_numpy(episodes.q_tables[:, :-1][:, rounds]).to(predictions)
-    states = torch.from_numpy(episodes.next_states[:, rounds]).to(predictions.device)
-    values = tables.gather(
-        2, states[..., None, None].expand(*states.shape, 1, tables.shape[-1])
-    ).squeeze(2)
+    """Return ``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round.
+
+    Args:
+        predictions: pi, ``[*batch, episode, round, action]``.
+        episodes: whose tables they are scored by.
+        rounds: those that were predicted.
+
+    Returns:
+        The losses, ``[*batch, episode, round]``.
+    """
+    values = torch.from_numpy(episodes.next_values_before[:, rounds]).to(predictions)
     return values.amax(-1) - (predictions * values).sum(-1)
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """The algorithm that a model is held against."""
+    """Return the algorithm that a model is held against."""
     return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 
 def rates(model: Machine) -> dict[str, float]:
-    """The learning rate and discount of a handwired model, and those that the learned ones were trained on."""
+    """Return the learning rate and discount of a handwired model, or those that the learned ones were trained on."""
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
 
 
 def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
-    """States, action and reward of each round, then also the pair and its reward: what one round says by itself."""
+    """Return states, action and reward of each round, then also the pair and its reward: what one round says."""
     n_states, n_actions = episodes.n_states, episodes.n_actions
-    pair = np.eye(n_states * n_actions)[episodes.states * n_actions + episodes.actions]
-    rewards, states = episodes.rewards[..., None], np.eye(n_states)
-    tokens = (
-        states[episodes.states],
-        np.eye(n_actions)[episodes.actions],
-        states[episodes.next_states],
-    )
+    states, actions, next_states = episodes.states, episodes.actions, episodes.next_states
+    state_indicators, action_indicators = np.eye(n_states), np.eye(n_actions)
+    rewards = episodes.rewards[..., None]
+    tokens = [state_indicators[states], action_indicators[actions], state_indicators[next_states]]
     plain = np.concatenate([*tokens, rewards], axis=-1)
-    products = np.concatenate([plain, pair, pair * rewards], axis=-1)
-    return RoundInputs(
-        (plain, products),
-        np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1),
-    )
+    pairs = np.eye(n_states * n_actions)[states * n_actions + actions]
+    products = np.concatenate([plain, pairs, pairs * rewards], axis=-1)
+    return RoundInputs((plain, products), np.stack([states, actions, next_states], axis=-1))
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -129,14 +129,16 @@ def _change_reward(
 ) -> tuple[Any, Any]:
     """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
 
-    def edit(e: MDPEpisodes, t: int) -> Any:
-        return (e.rewards[:, t] + 0.5) % 1.0 if reward is None else reward
+    def edit(episodes: MDPEpisodes, t: int) -> Any:
+        if reward is not None:
+            return reward
+        return (episodes.rewards[:, t] + 0.5) % 1.0
 
     return in_one_round("rewards", edit, remade=_relearned)(episodes, round)
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """The corruptions of this task: a corrupted episode gets the Q-tables that its own transitions produce.
+    """List the corruptions of this task: a corrupted episode gets the Q-tables that its own transitions produce.
 
     A reward is read after the round's choice, so its corruption shows from the next round on.
     """

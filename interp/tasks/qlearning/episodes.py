@@ -21,7 +21,14 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.core.task import BaseEpisodes, episode_array, freeze, length_of, padded
-from interp.support.checks import array_of, check_fields, checked, integer
+from interp.support.checks import (
+    array_of,
+    check_fields,
+    checked,
+    fit,
+    integer,
+    refuse_beyond_machine,
+)
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
 from interp.tasks.qlearning import bellman
@@ -33,6 +40,17 @@ _TABLE_TOLERANCE = 1e-9
 
 _TRANSITIONS = ("states", "actions", "rewards", "next_states")
 """The arrays ``[episode, round]`` that say what happened."""
+_PASSED_ON = (
+    "alpha",
+    "gamma",
+    "epsilon",
+    "regime",
+    "seed",
+    "noise",
+    "missing",
+    "participants",
+)
+"""What episodes with other transitions keep."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,51 +93,50 @@ class MDPEpisodes(BaseEpisodes):
         check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
         tables = episode_array("q_tables", self.q_tables, "episode, round + 1, state, action")
-        n, n_states, n_actions = len(tables), tables.shape[2], tables.shape[3]
+        n_episodes, _, n_states, n_actions = tables.shape
         known = self.mdps
+        fits = known is None or known.rewards.shape == (n_episodes, n_states, n_actions)
         require(
-            known is None
-            or (len(known), known.n_states, known.n_actions) == (n, n_states, n_actions),
-            f"q_tables have {n} rows but there are {0 if known is None else len(known)} MDPs, or other states and "
-            f"actions than in q_tables {tables.shape}; give one MDP per episode",
+            fits,
+            f"q_tables have {n_episodes} rows but there are {0 if known is None else len(known)} MDPs, or other states "
+            f"and actions than in q_tables {tables.shape}; give one MDP per episode",
         )
-        names = (*_TRANSITIONS, "greedy", *(["noise"] * (self.noise is not None)))
-        arrays = _by_round({name: getattr(self, name) for name in names}, n, n_states, n_actions)
-        expected = (n, arrays["states"].shape[1] + 1, n_states, n_actions)
+        by_round = {name: getattr(self, name) for name in (*_TRANSITIONS, "greedy", "noise")}
+        if self.noise is None:
+            del by_round["noise"]
+        arrays = _check_rounds(by_round, n_episodes, n_states, n_actions)
+        n_rounds = arrays["states"].shape[1]
+        expected = (n_episodes, n_rounds + 1, n_states, n_actions)
         require(
             tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}"
         )
         epsilon = check_epsilon(self.epsilon)
         require(
-            epsilon.shape == (n,),
-            f"epsilon must have one entry per episode ({n}), got {epsilon.shape}",
+            epsilon.shape == (n_episodes,),
+            f"epsilon must have one entry per episode ({n_episodes}), got {epsilon.shape}",
         )
         freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
         super().__post_init__()
         self._check_tables()
 
     def _check_tables(self) -> None:
+        """Refuse tables that the transitions do not produce, and targets that are not greedy."""
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
-        at = (*np.indices(self.states.shape), self.states, self.actions)
+        visited = (*np.indices(self.states.shape), self.states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
-        change = self.alpha * (target - before[at]) * self.counted
-        residual = after - before
-        residual[at] -= change
-        scale = 1 + np.abs(self.q_tables).max(initial=0)
-        wrong = np.abs(residual).max(initial=0)
+        expected = before.copy()
+        expected[visited] += self.alpha * (target - before[visited]) * self.counted
+        wrong = np.abs(after - expected).max(initial=0)
+        tolerance = _TABLE_TOLERANCE * (1 + np.abs(self.q_tables).max(initial=0))
         require(
-            bool(wrong <= _TABLE_TOLERANCE * scale),
+            bool(wrong <= tolerance),
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
             f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
         values = self.next_values_after
-        chosen = bellman.entries_at(values, self.greedy)
+        short_of = values.max(-1) - bellman.entries_at(values, self.greedy)
         require(
-            bool(
-                (chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale)[
-                    self.counted
-                ].all()
-            ),
+            bool((short_of <= tolerance)[self.counted].all()),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -146,51 +163,56 @@ class MDPEpisodes(BaseEpisodes):
         missing: ArrayLike | None = None,
         participants: Any = None,
     ) -> MDPEpisodes:
-        """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None).
+        """Make episodes from transitions alone: the tables are learned from them.
 
         Args:
             mdps: the MDP of each episode; None for recorded data.
             states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
-            noise: as above, where it is known.
+            alpha, gamma, epsilon, regime, seed, noise: as above.
+            initial: the tables before the first round, ``[episode, state, action]``; zeros when None.
             n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
-            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round
-            leaves the table as it is.
+            missing, participants: as in :class:`interp.core.task.BaseEpisodes`; a missing round leaves the table as
+                it is.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
         """
         bellman.check_rates(alpha, gamma)
-        require(
-            mdps is None or n_states is n_actions is None,
-            "MDPs have their own sizes; leave out n_states, n_actions",
-        )
-        n_states = (
-            mdps.n_states
-            if mdps is not None
-            else _as_many("n_states", n_states, states, next_states)
-        )
-        n_actions = (
-            mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
-        )
-        n = len(array_of("states", states) if mdps is None else mdps)
-        given = dict(zip(_TRANSITIONS, (states, actions, rewards, next_states), strict=True))
-        made = _by_round(given, n, n_states, n_actions)
-        start = np.zeros((n, n_states, n_actions)) if initial is None else initial
-        gone = None if missing is None else array_of("missing", missing).astype(bool)
+        if mdps is None:
+            n_episodes = len(array_of("states", states))
+            n_states = _count_labels("n_states", n_states, states, next_states)
+            n_actions = _count_labels("n_actions", n_actions, actions)
+        else:
+            sizes_are_free = n_states is None and n_actions is None
+            require(sizes_are_free, "MDPs have their own sizes; leave out n_states, n_actions")
+            n_episodes, n_states, n_actions = mdps.rewards.shape
+        _refuse_large(n_episodes, np.shape(states), n_states, n_actions)
+        arrays = dict(zip(_TRANSITIONS, (states, actions, rewards, next_states), strict=True))
+        transitions = _check_rounds(arrays, n_episodes, n_states, n_actions)
+        start = np.zeros((n_episodes, n_states, n_actions)) if initial is None else initial
+        absent = None if missing is None else array_of("missing", missing).astype(bool)
         tables = bellman.replay_tables(
-            **made, initial=start, alpha=alpha, gamma=gamma, missing=gone
+            **transitions, initial=start, alpha=alpha, gamma=gamma, missing=absent
         )
-        greedy = bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)
-        learner, draws = (
-            (alpha, gamma, np.full(n, 1.0) * epsilon),
-            None if noise is None else np.asarray(noise),
+        next_values = bellman.rows_at(tables[:, 1:], transitions["next_states"])
+        return cls(
+            **transitions,
+            greedy=next_values.argmax(-1),
+            q_tables=tables,
+            mdps=mdps,
+            alpha=alpha,
+            gamma=gamma,
+            epsilon=np.broadcast_to(np.asarray(epsilon, float), (n_episodes,)).copy(),
+            regime=regime,
+            seed=seed,
+            noise=None if noise is None else np.asarray(noise),
+            missing=absent,
+            participants=participants,
         )
-        what: Any = (*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
-        return cls(*what, missing=gone, participants=participants)
 
     @classmethod
     def of(cls, **given: Any) -> MDPEpisodes:
-        """Episodes of unequal length, as of :class:`interp.core.task.BaseEpisodes`, by :meth:`from_transitions`."""
+        """Make episodes of unequal length by :meth:`from_transitions` (see :class:`interp.core.task.BaseEpisodes`)."""
         return cls.from_transitions(**{"mdps": None, **padded(_TRANSITIONS, given)})
 
     @checked
@@ -200,21 +222,25 @@ class MDPEpisodes(BaseEpisodes):
         gamma: float | None = None,
         transitions: Mapping[str, NDArray[Any]] | None = None,
     ) -> MDPEpisodes:
-        """The tables and targets of another learning rate or discount, or of other transitions.
+        """Return episodes with the tables and targets of other rates, or of other transitions.
 
-        ``transitions`` are arrays ``[episode, round]`` in place of these episodes', by a name of :data:`_TRANSITIONS`.
+        Args:
+            alpha: learning rate; that of these episodes when None.
+            gamma: discount; that of these episodes when None.
+            transitions: arrays ``[episode, round]`` in place of these episodes', by a name of :data:`_TRANSITIONS`.
         """
-        changed = transitions or {}
+        changed = {} if transitions is None else transitions
         for name in changed:
             require_known("array of transitions", name, (*_TRANSITIONS, "missing"))
-        kept = [*_TRANSITIONS, "epsilon", "regime", "seed", "noise", "missing", "participants"]
-        kept += ["n_states", "n_actions"] if self.mdps is None else []
-        given: dict[str, Any] = {**{name: getattr(self, name) for name in kept}, **changed}
-        given["alpha"], given["gamma"] = (
-            self.alpha if alpha is None else alpha,
-            self.gamma if gamma is None else gamma,
-        )
-        return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
+        names = [*_TRANSITIONS, *_PASSED_ON]
+        if self.mdps is None:
+            names += ["n_states", "n_actions"]
+        fields = {name: getattr(self, name) for name in names} | dict(changed)
+        if alpha is not None:
+            fields["alpha"] = alpha
+        if gamma is not None:
+            fields["gamma"] = gamma
+        return MDPEpisodes.from_transitions(self.mdps, **fields, initial=self.q_tables[:, 0])
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> MDPEpisodes:
         return replace(self, noise=None).relearned(transitions=arrays)
@@ -251,22 +277,30 @@ class MDPEpisodes(BaseEpisodes):
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
-        """The same episodes under new labels (see :meth:`MDPs.permuted`); target ties go to the lowest new label."""
+        """Return the same episodes under new labels (see :meth:`MDPs.permuted`).
+
+        Targets that tie go to the lowest new label.
+        """
         rows = np.arange(len(self))[:, None]
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
-        tables = self.q_tables[rows[..., None], :, old_states[:, :, None], old_actions[:, None, :]]
-        tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
-        following = states[rows, self.next_states]
-        draws = np.concatenate([np.zeros((len(self), 1), np.int64), actions + 1], 1)
-        moved: dict[str, Any] = {
-            "states": states[rows, self.states],
-            "actions": actions[rows, self.actions],
-        }
-        moved |= {"next_states": following, "q_tables": tables}
-        moved["greedy"] = bellman.rows_at(tables[:, 1:], following).argmax(-1)
-        moved["mdps"] = None if self.mdps is None else self.mdps.permuted(states, actions)
-        return replace(self, **moved, noise=None if self.noise is None else draws[rows, self.noise])
+        tables = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
+        tables = np.take_along_axis(tables, old_actions[:, None, None, :], 3)
+        next_states = states[rows, self.next_states]
+        noise = self.noise
+        if noise is not None:
+            greedy_or_action = np.pad(actions + 1, ((0, 0), (1, 0)))
+            noise = greedy_or_action[rows, noise]
+        return replace(
+            self,
+            states=states[rows, self.states],
+            actions=actions[rows, self.actions],
+            next_states=next_states,
+            q_tables=tables,
+            greedy=bellman.rows_at(tables[:, 1:], next_states).argmax(-1),
+            mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
+            noise=noise,
+        )
 
 
 @checked
@@ -288,6 +322,8 @@ def read(
         alpha, gamma: of the tables that the transitions make.
         columns: names of columns, and how the table is read.
     """
+    import pandas as pd
+
     from interp.tasks.trials import open_trials, split_options
 
     named, options = split_options(columns)
@@ -296,15 +332,18 @@ def read(
     places = [table.texts("state"), table.texts("next_state")]
     (state, next_state), states = table.code("state", places)
     (action,), actions = table.code("action", [table.texts("action")])
-    acted = state.iloc[:, 0].notna() & action.iloc[:, 0].notna() & next_state.iloc[:, 0].notna()
+    moves = pd.concat([state, action, next_state], axis=1)
+    acted = moves.notna().all(axis=1)
     rewards = table.rewards(acted)
     counted = acted & rewards.notna()
     scaled, scale = table.scaled(rewards.where(counted))
     sessions = table.played(table.sessions(), counted, "state, next_state, action and reward")
+    columns_of = {"states": state, "actions": action, "next_states": next_state}
+    labels = {
+        name: table.by_session(sessions, cells.iloc[:, 0]) for name, cells in columns_of.items()
+    }
     episodes = MDPEpisodes.of(
-        states=table.by_session(sessions, state.iloc[:, 0]),
-        actions=table.by_session(sessions, action.iloc[:, 0]),
-        next_states=table.by_session(sessions, next_state.iloc[:, 0]),
+        **labels,
         rewards=table.by_session(sessions, scaled),
         n_states=len(states),
         n_actions=len(actions),
@@ -316,38 +355,59 @@ def read(
     return replace(episodes, reading=table.said(sessions, counted, scale))
 
 
-def _by_round(
-    arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int
+def _check_rounds(
+    arrays: Mapping[str, Any], n_episodes: int, n_states: int, n_actions: int
 ) -> dict[str, NDArray[Any]]:
-    """Arrays ``[episode, round]`` of ``n`` episodes, states first: labels, the draws of ``noise``, and rewards."""
-    most = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
-    most |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
-    found: dict[str, NDArray[Any]] = {}
+    """Check arrays ``[episode, round]``: labels of states and actions, the draws of ``noise``, and rewards.
+
+    Args:
+        arrays: by their names, states first.
+        n_episodes: length of each.
+        n_states: bound of the labels of states.
+        n_actions: bound of the labels of actions.
+    """
+    largest = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
+    largest |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
+    checked_arrays: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
-        low, high = (0, most[name]) if name in most else (-np.inf, np.inf)
-        found[name] = episode_array(name, values, "episode, round", low, high, whole=name in most)
-        wanted, shape = (n, found["states"].shape[1]), found[name].shape
+        if name in largest:
+            array = episode_array(name, values, "episode, round", 0, largest[name], whole=True)
+        else:
+            array = episode_array(name, values, "episode, round")
+        checked_arrays[name] = array
+        wanted = (n_episodes, checked_arrays["states"].shape[1])
         require(
-            shape == wanted,
-            f"{name} must be [episode, round] = {wanted}, one MDP and table each, got {shape}",
+            array.shape == wanted,
+            f"{name} must be [episode, round] = {wanted}, one MDP and table each, got {array.shape}",
         )
-    return found
+    return checked_arrays
 
 
-def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
-    """``number``, or one more than the largest label when it is None."""
+def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
+    """Return ``number``, or one more than the largest label when it is None."""
+    if number is not None:
+        return integer(name, number, 1)
     seen = [array_of("labels", values) for values in labels]
-    if number is None:
-        require(
-            all(values.size > 0 for values in seen),
-            f"there are no transitions to count from; give {name}=",
-        )
-        number = 1 + int(max(values.max() for values in seen))
-    return integer(name, number, 1)
+    require(
+        all(values.size > 0 for values in seen),
+        f"there are no transitions to count from; give {name}=",
+    )
+    largest = max(values.max() for values in seen)
+    return 1 + int(largest)
+
+
+def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
+    """Refuse transitions whose tables this machine's memory cannot hold."""
+    n_rounds = shape[1] if len(shape) > 1 else 1
+    n_tables = 3.0 * n_episodes * (n_rounds + 1)  # the tables, those that are expected, and a gap
+    refuse_beyond_machine(
+        f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
+        8.0 * n_tables * n_states * n_actions,
+    )
 
 
 def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
-    """Exploration rates in [0, 1]; NaN means that the behaviour has none."""
+    """Return exploration rates, which lie in [0, 1]; NaN means that the behaviour has none."""
     values = array_of("epsilon", epsilon).astype(np.float64)
     for wrong in values[(values < 0) | (values > 1)][:1]:
         raise InputError(f"epsilon must lie in [0, 1], got {wrong}")
@@ -360,34 +420,38 @@ Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
 def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """One batch, or several of different sizes, as a tuple."""
+    """Return one batch, or several of different sizes, as a tuple."""
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:
-        require(
-            isinstance(batch, MDPEpisodes),
-            f"expected batches of MDPEpisodes, got {type(batch).__name__}",
-        )
+        fit("episodes", batch, MDPEpisodes)
     return batches
 
 
 def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
-    """Every batch with its array; ``arrays`` is the array itself where ``episodes`` is one batch."""
+    """Pair every batch with its array.
+
+    Args:
+        name: of the arrays, for sentences.
+        arrays: one for each batch; the array itself where ``episodes`` is one batch.
+        episodes: one batch or several.
+    """
     batches = as_batches(episodes)
-    single = isinstance(episodes, MDPEpisodes)
+    if isinstance(episodes, MDPEpisodes):
+        return [(arrays, episodes)]
     require(
-        single or isinstance(arrays, Sequence | np.ndarray),
+        isinstance(arrays, Sequence | np.ndarray),
         f"{name} are one array for each batch, got {arrays!r}",
     )
-    listed = [arrays] if single else list(arrays)
     require(
-        len(listed) == len(batches),
-        f"got {len(listed)} arrays of {name} for {len(batches)} batches; give one each",
+        len(arrays) == len(batches),
+        f"got {len(arrays)} arrays of {name} for {len(batches)} batches; give one each",
     )
-    return list(zip(listed, batches, strict=True))
+    return list(zip(arrays, batches, strict=True))
 
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
-    """The provenance of a result on batches: their regimes and seeds, then ``settings``."""
-    regimes, seeds = sorted({b.regime for b in batches}), sorted({b.seed for b in batches})
+    """Return the provenance of a result on batches: their regimes and seeds, then ``settings``."""
+    regimes = sorted({batch.regime for batch in batches})
+    seeds = sorted({batch.seed for batch in batches})
     return provenance(regimes=regimes, seeds=seeds, **settings)

@@ -46,40 +46,33 @@ class QLearningRound(SizedRound):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        actions = range(1, self.n_actions + 1)
-        return (
-            "<BOS>",
-            *(f"c_{i}" for i in actions),
-            *(["n"] * self.noise),
-            *("Qcurr", "s", "a", "r", "Qnext", "s'"),
-            *[label for i in actions for label in (f"s'_{i}", f"a_{i}")],
-            *("Select", "a*", "Update"),
-        )
+        labels = ["<BOS>", *_numbered("c", self.n_actions)]
+        if self.noise:
+            labels.append("n")
+        labels += ["Qcurr", "s", "a", "r", "Qnext", "s'"]
+        for i in range(1, self.n_actions + 1):
+            labels += [f"s'_{i}", f"a_{i}"]
+        return (*labels, "Select", "a*", "Update")
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         (_, max_states), (_, max_actions) = self.served
-        return (
-            *("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update"),
-            *(f"s_{i}" for i in range(1, max_states + 1)),
-            *(f"a_{i}" for i in range(1, max_actions + 1)),
-            *self.draws,
-        )
+        fixed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
+        return (*fixed, *_numbered("s", max_states), *_numbered("a", max_actions), *self.draws)
 
     @property
     def draws(self) -> tuple[str, ...]:
         """In the order of the episodes' ``noise``."""
-        return (
-            ("greedy", *(f"explore_{i}" for i in range(1, self.served[1][1] + 1)))
-            if self.noise
-            else ()
-        )
+        if not self.noise:
+            return ()
+        _, (_, max_actions) = self.served
+        return ("greedy", *_numbered("explore", max_actions))
 
     def to_dict(self) -> dict[str, Any]:
-        # A layout without the position is written as it was before there was one.
-        return {
-            key: value for key, value in super().to_dict().items() if key != "noise" or self.noise
-        }
+        fields = super().to_dict()
+        if not self.noise:
+            del fields["noise"]  # a layout without the position is written as before there was one
+        return fields
 
     @property
     def n_latents(self) -> int:
@@ -88,33 +81,25 @@ class QLearningRound(SizedRound):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
+        return tuple(_numbered("a", self.n_actions))
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        ids, at = self.token_ids, self.position
-        states, actions = (
-            torch.from_numpy(episodes.states).long(),
-            torch.from_numpy(episodes.actions).long(),
-        )
-        following = torch.from_numpy(episodes.next_states).long()
-        tokens = self.blank(*states.shape)
+        place = self.position
+        first_state, first_action = self.token_ids["s_1"], self.token_ids["a_1"]
+        actions = torch.from_numpy(episodes.actions)
+        next_states = torch.from_numpy(episodes.next_states)
+        tokens = self.blank(*actions.shape)
+        tokens[..., place("s")] = first_state + torch.from_numpy(episodes.states)
+        tokens[..., place("a")] = first_action + actions
+        tokens[..., place("s'")] = first_state + next_states
+        copies = slice(place("s'_1"), place("Select"), 2)
+        tokens[..., copies] = first_state + next_states[..., None]
+        tokens[..., place("a*")] = first_action + torch.from_numpy(episodes.greedy)
         if self.noise:
-            drawn = episodes.noise
-            if drawn is None:
-                raise InputError(
-                    "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "
-                    "give MDPEpisodes.from_transitions noise= (zeros where all is greedy), or load it without noise"
-                )
-            tokens[..., at("n")] = ids["greedy"] + torch.from_numpy(drawn).long()
-        tokens[..., at("s")] = ids["s_1"] + states
-        tokens[..., at("a")] = ids["a_1"] + actions
-        tokens[..., at("s'")] = ids["s_1"] + following
-        first = at("s'_1")
-        tokens[..., first : first + 2 * self.n_actions : 2] = ids["s_1"] + following[..., None]
-        tokens[..., at("a*")] = ids["a_1"] + torch.from_numpy(episodes.greedy).long()
+            tokens[..., place("n")] = self.token_ids["greedy"] + _noise_of(episodes)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        values[..., at("r")] = torch.from_numpy(episodes.rewards).to(torch.float64)
+        values[..., place("r")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, actions)
 
     @checked
@@ -125,7 +110,7 @@ class QLearningRound(SizedRound):
 
     @checked
     def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
-        """``[..., A, S] -> [..., S, A]``."""
+        """Return the table ``[..., S, A]`` of its columns ``[..., A, S]``."""
         return rearrange(readout, "... action state -> ... state action")
 
     @checked
@@ -134,17 +119,32 @@ class QLearningRound(SizedRound):
 
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """The column of the action taken."""
+        """Return the column of the action taken."""
         try:
-            return state.gather(-1, slots[..., None, None].expand(*state.shape[:-1], 1)).squeeze(-1)
+            column = slots[..., None, None].expand(*state.shape[:-1], 1)
+            return state.gather(-1, column).squeeze(-1)
         except RuntimeError as error:
             raise InputError(
                 f"slots of shape {tuple(slots.shape)} name no column of states of shape {tuple(state.shape)}"
             ) from error
 
 
+def _numbered(letter: str, n: int) -> list[str]:
+    return [f"{letter}_{i}" for i in range(1, n + 1)]
+
+
+def _noise_of(episodes: MDPEpisodes) -> Tensor:
+    """Return the draw of every round, which a model with ``noise`` reads."""
+    if episodes.noise is None:
+        raise InputError(
+            "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "
+            "give MDPEpisodes.from_transitions noise= (zeros where all is greedy), or load it without noise"
+        )
+    return torch.from_numpy(episodes.noise)
+
+
 def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Smallest and largest number of states, and of actions, that a model serves."""
+    """Return the smallest and largest number of states, and of actions, that a model serves."""
     layout = model.layout
     if not isinstance(layout, QLearningRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of Q-learning")
@@ -153,17 +153,18 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def serves(model: Machine, n_states: int, n_actions: int) -> bool:
-    """Whether a model serves these sizes."""
-    return all(
-        low <= n <= high
-        for n, (low, high) in zip((n_states, n_actions), served(model), strict=True)
-    )
+    """Return whether a model serves these sizes."""
+    return _nearest(model, n_states, n_actions) == (n_states, n_actions)
 
 
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
-    """A small, a middle and a large (n_states, n_actions) among those that a model serves."""
-    (low_s, high_s), (low_a, high_a) = served(model)
-    wanted = ((4, 2), (6, 3), (8, 4))
-    return list(
-        dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in wanted)
-    )
+    """Return a small, a middle and a large (n_states, n_actions) among those that a model serves."""
+    sizes = [_nearest(model, *size) for size in ((4, 2), (6, 3), (8, 4))]
+    return list(dict.fromkeys(sizes))
+
+
+def _nearest(model: Machine, n_states: int, n_actions: int) -> tuple[int, int]:
+    """Return the sizes next to these that a model serves."""
+    (least_states, most_states), (least_actions, most_actions) = served(model)
+    nearest_states = min(max(n_states, least_states), most_states)
+    return nearest_states, min(max(n_actions, least_actions), most_actions)

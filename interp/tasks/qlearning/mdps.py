@@ -22,7 +22,7 @@ action steps left, and only action 0 in the last state pays 1. The ladder is kno
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -78,25 +78,36 @@ class MDPs:
                 f"transitions{where} (episode, state, action) sums to {sums[tuple(where)]:.6g}, not 1; normalise the "
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
             )
-        defaults: dict[str, Any] = {
-            "concentrations": np.full(n, np.nan),
-            "bernoulli": np.zeros(n, bool),
-        }
-        defaults["families"] = ("custom",) * n
-        filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
-        for name, value in filled.items():
+        families = self.families or ("custom",) * n
+        concentrations = self._one_each("concentrations", np.full(n, np.nan))
+        bernoulli = self._one_each("bernoulli", np.zeros(n, bool))
+        for name, values in (
+            ("families", families),
+            ("concentrations", concentrations),
+            ("bernoulli", bernoulli),
+        ):
             require(
-                len(value) == n,
-                f"{name} must have one entry for each of the {n} MDPs, got {len(value)}",
+                len(values) == n,
+                f"{name} must have one entry for each of the {n} MDPs, got {len(values)}",
             )
-        for name in ("concentrations", "bernoulli"):
-            filled[name] = array_of(name, filled[name]).astype(defaults[name].dtype, copy=False)
-        chances = rewards[filled["bernoulli"]]
+        chances = rewards[bernoulli]
         require(
-            chances.size == 0 or bool(chances.min() >= 0 and chances.max() <= 1),
+            bool(((chances >= 0) & (chances <= 1)).all()),
             "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
         )
-        freeze(self, transitions=transitions, rewards=rewards, **filled)
+        freeze(
+            self,
+            transitions=transitions,
+            rewards=rewards,
+            families=families,
+            concentrations=concentrations,
+            bernoulli=bernoulli,
+        )
+
+    def _one_each(self, name: str, default: NDArray[Any]) -> NDArray[Any]:
+        """Return an array with an entry for each MDP; the default where none is given."""
+        values = array_of(name, getattr(self, name))
+        return values.astype(default.dtype, copy=False) if values.size else default
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -106,46 +117,48 @@ class MDPs:
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:
-        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
+        """Return the MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
-        families = tuple(self.families[i] for i in chosen)
-        arrays = {
-            f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"
-        }
-        return MDPs(families=families, **arrays)
+        return MDPs(
+            transitions=self.transitions[chosen],
+            rewards=self.rewards[chosen],
+            families=tuple(self.families[i] for i in chosen),
+            concentrations=self.concentrations[chosen],
+            bernoulli=self.bernoulli[chosen],
+        )
 
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPs:
-        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
-        rows = np.arange(len(self))
+        """Return the same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
-        at = rows[:, None, None], old_states[:, :, None], old_actions[:, None, :]
-        transitions = np.take_along_axis(self.transitions[at], old_states[:, None, None, :], axis=3)
-        return replace(self, transitions=transitions, rewards=self.rewards[at])
+        rows = np.arange(len(self))[:, None, None]
+        pairs = (rows, old_states[:, :, None], old_actions[:, None, :])
+        next_states = old_states[:, None, None, :]
+        transitions = np.take_along_axis(self.transitions[pairs], next_states, axis=3)
+        return replace(self, transitions=transitions, rewards=self.rewards[pairs])
 
 
-def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:
-    """The old label of every new one; ``labels[episode, old]`` is the new label of every old one."""
+def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArray[np.int64]:
+    """Return the old label of every new one.
+
+    Args:
+        name: of the labels, for sentences.
+        labels: the new label of every old one, ``[episode, old]``.
+        n_episodes: how many episodes.
+        size: how many labels.
+    """
     array = episode_array(name, labels, "episode, label", whole=True)
-    wanted = f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}"
-    require(array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()), wanted)
+    fits = array.shape == (n_episodes, size) and (np.sort(array, 1) == np.arange(size)).all()
+    require(
+        bool(fits),
+        f"{name} must hold a permutation of 0 to {size - 1} for each of the {n_episodes} episodes, "
+        f"shape {(n_episodes, size)}",
+    )
     return np.argsort(array, 1)
 
 
-_Rewards = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
-"""How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
-
-
-_FAMILIES: dict[str, _Rewards] = {
-    **dict.fromkeys(
-        ("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)
-    ),
-    "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
-}
-"""The reward families by name that are no beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
-reward of 1."""
 _BETAS = {
     "peaked": (2.0, 2.0),
     "bimodal": (0.5, 0.5),
@@ -157,6 +170,17 @@ _BETAS = {
     "high-variance": (0.1, 0.1),
 }
 """The parameters of the reward families that are beta distributions."""
+
+
+def _draw_rewards(
+    family: str, rng: np.random.Generator, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """Draw r(s, a), independently for each state and action; of "bernoulli-draws" the probability of a reward of 1."""
+    if family in _BETAS:
+        return rng.beta(*_BETAS[family], shape)
+    if family == "coin":
+        return rng.integers(0, 2, shape).astype(np.float64)
+    return rng.uniform(0.1, 0.9, shape)
 
 
 @dataclass(frozen=True)
@@ -191,16 +215,20 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
 
 
 def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
-    """Transitions of a line of states: action 0 steps up by one, the others step ``down``."""
-    few = f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}"
-    require(n_states >= 2 and n_actions >= 2, few)
+    """Return the transitions of a line of states: action 0 steps up by one, the others step ``down``."""
+    require(
+        n_states >= 2 and n_actions >= 2,
+        f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}",
+    )
     refuse_beyond_machine(
         f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions
     )
-    at = np.arange(n_states)
+    states = np.arange(n_states)
+    higher = np.minimum(states + 1, n_states - 1)
+    lower = np.maximum(states - down, 0)
     transitions = np.zeros((1, n_states, n_actions, n_states))
-    transitions[0, at, 0, np.minimum(at + 1, n_states - 1)] = 1
-    transitions[0, at, 1:, np.maximum(at - down, 0)] = 1
+    transitions[0, states, 0, higher] = 1
+    transitions[0, states, 1:, lower] = 1
     return transitions
 
 
@@ -275,22 +303,29 @@ def draw(
     shares: np.random.Generator,
     rng: np.random.Generator,
 ) -> MDPs:
-    """``n`` MDPs, a cell for each in equal shares and shuffled; ``shares`` draws which cells get one more."""
+    """Draw MDPs, a cell for each in equal shares and shuffled.
+
+    Args:
+        regime: where they come from.
+        n: how many.
+        n_states: of each.
+        n_actions: of each.
+        shares: draws which cells get one more.
+        rng: draws rewards and transitions.
+    """
     if regime.build is not None:
         return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
     n_cells = len(regime.cells)
-    cells = shares.permutation(shares.permutation(n_cells)[np.arange(n) % n_cells])
+    in_turn = shares.permutation(n_cells)[np.arange(n) % n_cells]
+    cells = shares.permutation(in_turn)
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):
-        here = np.flatnonzero(cells == i)
-        size = len(here), n_states, n_actions
-        rewards[here] = (
-            rng.beta(*_BETAS[family], size) if family in _BETAS else _FAMILIES[family](rng, size)
-        )
-        transitions[here] = rng.dirichlet(
-            np.full(n_states, kappa), (len(here), n_states, n_actions)
-        )
-    families, kappas = zip(*(regime.cells[i] for i in cells), strict=True) if n else ((), ())
-    bernoulli = np.array([family == "bernoulli-draws" for family in families], bool)
-    return MDPs(transitions, rewards, families, np.array(kappas), bernoulli)
+        chosen = cells == i
+        shape = (int(chosen.sum()), n_states, n_actions)
+        rewards[chosen] = _draw_rewards(family, rng, shape)
+        transitions[chosen] = rng.dirichlet(np.full(n_states, kappa), shape)
+    families = tuple(regime.cells[i][0] for i in cells)
+    kappas = [regime.cells[i][1] for i in cells]
+    bernoulli = [family == "bernoulli-draws" for family in families]
+    return MDPs(transitions, rewards, families, np.array(kappas), np.array(bernoulli, bool))

@@ -18,7 +18,14 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from interp.core.task import episode_array
-from interp.support.checks import array_of, checked, integer, refuse_beyond_machine, seed_of
+from interp.support.checks import (
+    array_of,
+    checked,
+    integer,
+    refuse_beyond_machine,
+    refuse_slow,
+    seed_of,
+)
 from interp.support.errors import require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -31,24 +38,22 @@ _Epsilon = float | Literal["uniform"]
 _Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
 
 _STREAMS = (
-    *(
-        "cells",
-        "mdps",
-        "epsilon",
-        "start",
-        "explore",
-        "action",
-        "transition",
-        "reward",
-        "relabel",
-        "sizes",
-    ),
+    "cells",
+    "mdps",
+    "epsilon",
+    "start",
+    "explore",
+    "action",
+    "transition",
+    "reward",
+    "relabel",
+    "sizes",
     "behaviour",
 )
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The generator of one purpose: streams of one seed never share a draw."""
+    """Return the generator of one purpose: streams of one seed never share a draw."""
     return np.random.default_rng([seed_of(seed), _STREAMS.index(name)])
 
 
@@ -82,41 +87,35 @@ class Interaction:
         told: bool = False,
     ) -> None:
         bellman.check_rates(alpha, gamma)
-        check_epsilon(epsilon)
+        rates = check_epsilon(epsilon)
+        n_mdps, n_states, n_actions = mdps.rewards.shape
+        require(not np.isnan(rates).any(), "epsilon must lie in [0, 1], got nan")
         require(
-            not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan"
+            rates.shape in ((), (n_mdps,)),
+            f"epsilon must be one number or {n_mdps}, got shape {rates.shape}",
         )
-        n, shape = len(mdps), (len(mdps), n_rounds)
-        _check_sizes(
-            n_episodes=n, n_states=mdps.n_states, n_actions=mdps.n_actions, n_rounds=n_rounds
-        )
-        require(
-            np.shape(epsilon) in ((), (n,)),
-            f"epsilon must be one number or {n}, got shape {np.shape(epsilon)}",
-        )
-        self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = (
-            mdps,
-            n_rounds,
-            alpha,
-            gamma,
-            0,
-        )
-        self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
+        check_sizes(n_episodes=n_mdps, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
+        self.mdps, self.n_rounds = mdps, n_rounds
+        self.alpha, self.gamma = alpha, gamma
+        self.round = 0
+        self.epsilon = np.broadcast_to(rates, (n_mdps,))
+        shape = (n_mdps, n_rounds)
         self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
-        self._random_action = stream(seed, "action").integers(mdps.n_actions, size=shape)
-        drawn = np.where(self._explore, self._random_action + 1, 0)[:, 1:]
-        self._noise, self._told = np.concatenate([drawn, np.zeros((n, 1), np.int64)], 1), told
+        self._random_action = stream(seed, "action").integers(n_actions, size=shape)
+        drawn = np.where(self._explore, self._random_action + 1, 0)
+        self._noise = np.pad(drawn[:, 1:], ((0, 0), (0, 1)))
+        self._told = told
         self._luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)
-        self._reach = (
-            total / total[..., -1:]
-        )  # ends at exactly 1: no draw in [0, 1) falls on an impossible state
-        self._rows = np.arange(n)
-        self._states = np.zeros((n, n_rounds + 1), np.int64)
-        self._states[:, 0] = stream(seed, "start").integers(mdps.n_states, size=n)
-        self._actions, self._rewards = np.zeros(shape, np.int64), np.zeros(shape)
-        self._tables = np.zeros((n, n_rounds + 1, mdps.n_states, mdps.n_actions))
+        # Ends at exactly 1: no draw in [0, 1) falls on an impossible state.
+        self._reach = total / total[..., -1:]
+        self._rows = np.arange(n_mdps)
+        self._states = np.zeros((n_mdps, n_rounds + 1), np.int64)
+        self._states[:, 0] = stream(seed, "start").integers(n_states, size=n_mdps)
+        self._actions = np.zeros(shape, np.int64)
+        self._rewards = np.zeros(shape)
+        self._tables = np.zeros((n_mdps, n_rounds + 1, n_states, n_actions))
         self._seed = int(seed)
 
     @property
@@ -150,49 +149,64 @@ class Interaction:
             not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more"
         )
         t, rows, states = self.round, self._rows, self.states
-        chosen = np.zeros(len(rows), np.int64) if choices is None else array_of("choices", choices)
-        chosen = episode_array("choices", chosen, "episode", 0, self.mdps.n_actions - 1, whole=True)
-        require(
-            chosen.shape == rows.shape,
-            f"choices must be one for each of {len(rows)} episodes, got {len(chosen)}",
-        )
-        wrapped = self._explore[:, t] & (choices is None or not self._told)
-        actions = np.where(wrapped, self._random_action[:, t], chosen)
+        actions = self._choose(choices)
         rewards = self.mdps.rewards[rows, states, actions]
-        rewards = np.where(self.mdps.bernoulli, self._reward_luck[:, t] < rewards, rewards)
-        following = (self._reach[rows, states, actions] > self._luck[:, t, None]).argmax(-1)
-        self._actions[:, t], self._rewards[:, t], self._states[:, t + 1] = (
-            actions,
-            rewards,
-            following,
-        )
+        is_paid = self._reward_luck[:, t] < rewards
+        rewards = np.where(self.mdps.bernoulli, is_paid, rewards)
+        reach = self._reach[rows, states, actions]
+        next_states = (reach > self._luck[:, t, None]).argmax(-1)
+        self._actions[:, t] = actions
+        self._rewards[:, t] = rewards
+        self._states[:, t + 1] = next_states
         self._tables[:, t + 1] = bellman.q_update(
-            self._tables[:, t], states, actions, rewards, following, self.alpha, self.gamma
+            self._tables[:, t], states, actions, rewards, next_states, self.alpha, self.gamma
         )
         self.round += 1
 
+    def _choose(self, choices: ArrayLike | None) -> Int[np.ndarray, " episode"]:
+        """Return the actions of this round: the agents' own, or random ones where they explore."""
+        n_episodes = len(self._rows)
+        agents = np.zeros(n_episodes) if choices is None else array_of("choices", choices)
+        agents = episode_array("choices", agents, "episode", 0, self.mdps.n_actions - 1, whole=True)
+        require(
+            len(agents) == n_episodes,
+            f"choices must be one for each of {n_episodes} episodes, got {len(agents)}",
+        )
+        if self._told and choices is not None:
+            return agents
+        return np.where(self._explore[:, self.round], self._random_action[:, self.round], agents)
+
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
-        """:meth:`advance`, then that round alone as episodes of one round (their first table is the current one)."""
+        """Play one round, and return it alone as episodes of one round, whose first table is the current one."""
         self.advance(choices)
         return self._record(self.round - 1, self.round)
 
     def episodes(self, regime: str = "custom") -> MDPEpisodes:
-        """The rounds played so far."""
+        """Return the rounds played so far."""
         return self._record(0, self.round, regime)
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
-        following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
-        states, actions, rewards = (
-            each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards)
-        )
-        rounds = states, actions, rewards, following.copy()
-        greedy = bellman.rows_at(tables[:, 1:], following).argmax(-1)
-        learner, drawn = (
-            (self.alpha, self.gamma, self.epsilon.copy()),
-            self._noise[:, start:stop].copy(),
-        )
+        rounds, after = slice(start, stop), slice(start + 1, stop + 1)
+        tables = self._tables[:, start : stop + 1].copy()
+        next_states = self._states[:, after].copy()
+        by_round = {
+            "states": self._states,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "noise": self._noise,
+        }
+        arrays = {name: array[:, rounds].copy() for name, array in by_round.items()}
         return MDPEpisodes(
-            *rounds, greedy, tables.copy(), self.mdps, *learner, regime, self._seed, drawn
+            **arrays,
+            next_states=next_states,
+            greedy=bellman.rows_at(tables[:, 1:], next_states).argmax(-1),
+            q_tables=tables,
+            mdps=self.mdps,
+            alpha=self.alpha,
+            gamma=self.gamma,
+            epsilon=self.epsilon.copy(),
+            regime=regime,
+            seed=self._seed,
         )
 
 
@@ -208,15 +222,20 @@ def sample(
     epsilon: _Epsilon = "uniform",
     regime: str = "grid",
 ) -> MDPEpisodes:
-    """Episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
+    """Draw episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
 
-    The exploration rate ``epsilon`` lies in [0, 1], or is "uniform": U(0, 1), drawn per episode. The MDPs come from a
-    ``regime``, a key of ``REGIMES``.
+    Args:
+        n_episodes, n_rounds, n_states, n_actions: sizes.
+        seed: of all draws.
+        alpha: learning rate in (0, 1].
+        gamma: discount in [0, 1).
+        epsilon: the exploration rate in [0, 1]; or "uniform": U(0, 1), drawn per episode.
+        regime: where the MDPs come from, a key of ``REGIMES``.
 
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)
     """
-    _check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
+    check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
     rate: Any = epsilon
     if isinstance(epsilon, str):
         require(
@@ -224,67 +243,66 @@ def sample(
             f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}",
         )
         rate = stream(seed, "epsilon").random(n_episodes)
-    return _played(
-        _drawn(n_episodes, n_states, n_actions, seed, regime),
-        n_rounds,
-        seed,
-        rate,
-        alpha,
-        gamma,
-        regime,
-    )
+    mdps = _draw_mdps(n_episodes, n_states, n_actions, seed, regime)
+    return _play(mdps, n_rounds, seed, rate, alpha, gamma, regime)
 
 
 @checked
 def sample_mdps(
     n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid"
 ) -> MDPs:
-    """MDPs alone, labels shuffled, for agents that act on their own."""
-    _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
-    return _relabelled(_drawn(n_mdps, n_states, n_actions, seed, regime), seed)
+    """Draw MDPs alone, labels shuffled, for agents that act on their own.
+
+    Args:
+        n_mdps, n_states, n_actions: sizes.
+        seed: of all draws.
+        regime: where they come from, a key of ``REGIMES``.
+    """
+    integer("n_mdps", n_mdps, 1)
+    check_sizes(n_episodes=n_mdps, n_states=n_states, n_actions=n_actions)
+    return _relabel(_draw_mdps(n_mdps, n_states, n_actions, seed, regime), seed)
 
 
 def battery(
     n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int
 ) -> dict[str, MDPEpisodes]:
-    """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
+    """Draw a batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
     ['grid', 'explored', 'draws', 'chain', 'delayed']
     """
-
-    drawn = partial(sample, n_episodes, n_rounds, n_states, n_actions, seed)
+    draw_from = partial(sample, n_episodes, n_rounds, n_states, n_actions, seed)
+    delayed = _delayed(n_episodes, n_states, n_actions, seed)
     return {
-        "grid": drawn(regime="grid", epsilon="uniform"),
-        "explored": drawn(regime="deterministic", epsilon=1.0),
-        "draws": drawn(regime="bernoulli-draws", epsilon=1.0),
-        "chain": drawn(regime="chain", epsilon=0.5),
-        "delayed": _played(_delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed, 1.0),
+        "grid": draw_from(regime="grid", epsilon="uniform"),
+        "explored": draw_from(regime="deterministic", epsilon=1.0),
+        "draws": draw_from(regime="bernoulli-draws", epsilon=1.0),
+        "chain": draw_from(regime="chain", epsilon=0.5),
+        "delayed": _play(delayed, n_rounds, seed, 1.0),
     }
 
 
-def _delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
-    """MDPs whose first half of states are hubs: every action leads from a hub to a leaf, and from a leaf to a hub."""
-    rng, n_hubs = stream(seed, "mdps"), n_states // 2
-    hub = np.arange(n_states) < n_hubs
-    shape = (n, n_states, n_actions)
-    target = np.where(
-        hub[:, None],
-        n_hubs + rng.integers(0, n_states - n_hubs, shape),
-        rng.integers(0, n_hubs, shape),
-    )
-    rewards = np.where(hub[:, None], _HUB_REWARD * rng.random(shape), rng.beta(0.5, 0.5, shape))
-    return MDPs(np.eye(n_states)[target], rewards, families=("delayed",) * n)
+def _delayed(n_mdps: int, n_states: int, n_actions: int, seed: int) -> MDPs:
+    """Draw MDPs whose first half of states are hubs: each action leads from a hub to a leaf, and back to a hub."""
+    rng = stream(seed, "mdps")
+    n_hubs = n_states // 2
+    is_hub = (np.arange(n_states) < n_hubs)[:, None]
+    shape = (n_mdps, n_states, n_actions)
+    leaves = n_hubs + rng.integers(0, n_states - n_hubs, shape)
+    hubs = rng.integers(0, n_hubs, shape)
+    next_states = np.where(is_hub, leaves, hubs)
+    small = _HUB_REWARD * rng.random(shape)
+    rewards = np.where(is_hub, small, rng.beta(0.5, 0.5, shape))
+    return MDPs(np.eye(n_states)[next_states], rewards, families=("delayed",) * n_mdps)
 
 
-def _drawn(n: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
+def _draw_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
     require_known("MDP regime", regime, REGIMES)
-    return draw(
-        REGIMES[regime], n, n_states, n_actions, stream(seed, "cells"), stream(seed, "mdps")
-    )
+    cells, mdps = stream(seed, "cells"), stream(seed, "mdps")
+    return draw(REGIMES[regime], n_mdps, n_states, n_actions, cells, mdps)
 
 
-def _played(
+def _play(
     mdps: MDPs,
     n_rounds: int,
     seed: int,
@@ -293,24 +311,36 @@ def _played(
     gamma: float = 0.9,
     regime: str = "delayed",
 ) -> MDPEpisodes:
-    """Episodes of epsilon-greedy Q-learning, labels shuffled."""
+    """Let epsilon-greedy Q-learning act, and shuffle the labels."""
     interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)
     while not interaction.done:
         interaction.advance(interaction.values.argmax(-1))
-    return _relabelled(interaction.episodes(regime), seed)
+    return _relabel(interaction.episodes(regime), seed)
 
 
-def _relabelled(drawn: _Drawn, seed: int) -> _Drawn:
-    """The same MDPs or episodes, the states and actions of each labelled anew at random."""
-    rng, n = stream(seed, "relabel"), len(drawn)
-    states = rng.permuted(np.tile(np.arange(drawn.n_states), (n, 1)), axis=1)
-    return drawn.permuted(states, rng.permuted(np.tile(np.arange(drawn.n_actions), (n, 1)), axis=1))
+def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
+    """Return the same MDPs or episodes, the states and actions of each labelled anew at random."""
+    rng, n_episodes = stream(seed, "relabel"), len(drawn)
+    states = np.tile(np.arange(drawn.n_states), (n_episodes, 1))
+    actions = np.tile(np.arange(drawn.n_actions), (n_episodes, 1))
+    return drawn.permuted(rng.permuted(states, axis=1), rng.permuted(actions, axis=1))
 
 
-def _check_sizes(**sizes: int) -> None:
-    """Refuse sizes that are none, and episodes that this machine's memory cannot hold."""
-    n, n_states, n_actions, *n_rounds = (integer(name, size, 1) for name, size in sizes.items())
+def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:
+    """Refuse sizes that are none, and episodes that this machine's memory cannot hold.
+
+    What is counted is the transitions of the MDPs, once drawn and twice for shuffled labels, and the tables, once for
+    each of those that are played, checked and shuffled.
+    """
+    sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds}
+    for name, size in (sizes | {"n_states": n_states, "n_actions": n_actions}).items():
+        integer(name, size, 1)
+    per_pair = 8.0 * n_episodes * n_states * n_actions
     refuse_beyond_machine(
-        f"{n} episodes of {sum(n_rounds)} rounds in {n_states} states with {n_actions} actions",
-        8.0 * n * n_states * n_actions * (sum(n_rounds) + n_states),
+        f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
+        per_pair * 3 * (n_rounds + n_states),
+    )
+    # A Dirichlet distribution over so many next states, for each state and action.
+    refuse_slow(
+        f"MDPs of {n_states} states and {n_actions} actions", 1e-7 * n_states**2 * n_actions
     )
