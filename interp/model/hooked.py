@@ -372,11 +372,14 @@ def _refuse_misfits(name: str, function: Any) -> Any:
 
 
 class FiringCounter:
-    """Wraps hooks (``hooks`` are the same, counted) so that one that never fires is an error."""
+    """Wraps hooks (``hooks`` are the same, counted) so that one that never fires is an error.
+
+    ``fired`` is how often each of them fired.
+    """
 
     def __init__(self, hooks: Hooks) -> None:
         self.names = [name for name, _ in hooks]
-        self.fired: set[int] = set()
+        self.fired = [0] * len(hooks)
         self.hooks: list[tuple[str, HookFunction]] = []
         for index, (name, function) in enumerate(hooks):
             self.hooks.append((name, partial(self._run, index, function)))
@@ -384,12 +387,12 @@ class FiringCounter:
     def _run(
         self, index: int, function: HookFunction, activation: Tensor, hook: Any
     ) -> Tensor | None:
-        self.fired.add(index)
+        self.fired[index] += 1
         return function(activation, hook)
 
     def check(self) -> None:
         """Refuse hooks that have not fired, by their names."""
-        silent = [name for index, name in enumerate(self.names) if index not in self.fired]
+        silent = [name for name, times in zip(self.names, self.fired, strict=True) if not times]
         if silent:
             raise InputError(
                 f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
