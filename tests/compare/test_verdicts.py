@@ -6,7 +6,6 @@ out here: a change of one must be made here, too.
 
 import math
 from dataclasses import replace
-from itertools import zip_longest
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +20,6 @@ from circuits.compare.algorithm import (
     _differences,
     _left,
 )
-from circuits.compare.circuit import CircuitPart, _apart, _Matched, _Path, _Role
 from circuits.compare.question import Budget
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
@@ -62,7 +60,6 @@ def between(low: float, high: float) -> Interval:
 
 
 NAMED = {"sure": SURE, "across": ACROSS, "below": BELOW, "none": NO_NUMBER}
-NAMED |= {"alike": Interval(0.9, 0.8, 0.95), "handed": Interval(0.92, 0.85, 0.99)}
 
 
 def one(case):
@@ -606,137 +603,3 @@ def test_no_update_is_of_a_reference_that_names_no_algorithm():
     reference = SimpleNamespace(names_algorithm=False, name="b")
     measure = UPDATE.judge(SimpleNamespace(reference=reference, is_one=False))
     assert (measure.verdict, measure.reason) == ("not applicable", "b names no algorithm")
-
-
-# Circuit.
-
-ONE, HALF = between(0.98, 1.0), between(0.45, 0.55)
-ALIKE, HANDED = NAMED["alike"], NAMED["handed"]
-LOADED, IDLE = (_Role("0.0", "1.0", *weights, 1.0) for weights in ((0.5, 0.4), (0.0, 0.4)))
-
-
-def _path(share, reference, cause="latent"):
-    shares = dict.fromkeys(("blocked", "carried"), (share, reference))
-    return _Path(cause, "prediction", "p?", shares, ((0.1, 0.2), (0.1, 0.2)))
-
-
-def _circuit(
-    *paths,
-    alike=ALIKE,
-    handed=HANDED,
-    null=(0.1, 0.25),
-    handed_null=(0.05, 0.3),
-    roles=(LOADED, IDLE),
-    by=SURE,
-):
-    matched = _Matched(
-        alike,
-        handed,
-        roles,
-        {"attention similarity for the prediction": SURE, "for the update": by},
-    )
-    fresh = tuple(
-        _Matched(between(x, x), between(y, y), (), {})
-        for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
-    )
-    paths = paths or (_path(ONE, ONE),)
-    return CircuitPart("a", "b", paths, matched, fresh).measure
-
-
-@by_cases("alike, handed, word, decided_by")
-def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(
-    alike, handed, word, decided_by
-):
-    alike, handed = one(alike), one(handed)
-    measure = _circuit(alike=alike, handed=handed)
-    assert (measure.verdict, measure.threshold, measure.about) == (
-        word,
-        0.5,
-        f"{decided_by} similarity",
-    )
-    assert measure.number == (alike if decided_by == "attention" else handed)
-    assert measure.controls[UNTRAINED].number == (0.25 if decided_by == "attention" else 0.3)
-    said = f"attention similarity {alike.estimate:.2f}"
-    assert measure.note == said + (
-        "" if handed is NO_NUMBER else f", wiring similarity {handed.estimate:.2f}"
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"null": (0.1, 0.6)}, TOO_NEAR),
-        ({"null": (0.57,)}, ""),  # a third of the odds of .8 is 1.33
-        ({"handed_null": (0.66, 0.1)}, TOO_NEAR),
-        ({"handed_null": (0.65, math.nan)}, ""),
-        ({"null": ()}, NOT_RUN),
-        ({"null": (math.nan,)}, NOT_RUN),
-        ({"handed_null": (math.nan, math.nan)}, NOT_RUN),
-        ({"handed": NO_NUMBER, "handed_null": (math.nan,)}, ""),
-        ({"roles": (IDLE,)}, "no head of the two changes anything"),
-        ({"roles": (_Role("0.0", "1.0", 0.4, 0.0, 0.0),)}, "no head of the two changes anything"),
-    ],
-)
-def test_roles_are_the_same_only_beside_controls_and_where_heads_do_anything(options, why):
-    measure = _circuit(**options)
-    assert measure.verdict == ("undecided" if why else "yes") and why in measure.reason
-    assert _circuit(**options | {"alike": BELOW, "handed": between(0.1, 0.2)}).verdict == "no"
-
-
-@pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.499, "undecided")])
-def test_roles_are_the_same_only_where_they_are_for_each_outcome(low, word):
-    """A machine that never reads what it writes does half of what the other does: it is not the same."""
-    measure = _circuit(by=Interval(0.6, low, 0.7))
-    assert measure.verdict == word and ("for the update 0.6" in measure.reason) is (word != "yes")
-    assert _circuit(by=BELOW, handed=between(0.1, 0.2)).verdict == "no"
-
-
-def test_the_outcome_that_may_be_least_alike_counts_and_a_control_without_a_number_does_not():
-    """A lower bound of .4 below an upper bound that is the highest of all; and NaN before a number."""
-    assert _circuit(by=Interval(0.9, 0.4, 0.999)).verdict == "undecided"
-    assert _circuit(null=(math.nan, 0.25)).controls[UNTRAINED].number == 0.25
-
-
-@pytest.mark.parametrize(
-    ("paths", "apart"),
-    [
-        ((_path(ONE, ONE), _path(HALF, HALF, "y")), ""),
-        ((_path(ONE, HALF), _path(ONE, ONE, "y")), "latent"),
-        ((_path(ONE, ONE), _path(HALF, ONE, "y")), "y"),
-        (
-            (_path(ONE, between(0.6, 0.95)), _path(ONE, between(0.4, 0.95), "y")),
-            "y",
-        ),  # the one that may be farthest
-        (
-            (_path(Interval(1, 1, 1), Interval(0.8, 0.8, 0.8)), _path(ONE, between(0.5, 1.3), "y")),
-            "y",
-        ),
-    ],
-)
-def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_than_a_quarter(
-    paths, apart
-):
-    """However alike heads are; and a path alone makes nothing different."""
-    measure = _circuit(*paths)
-    assert measure.verdict == ("undecided" if apart else "yes")
-    assert (
-        f"effect of {apart} on the prediction carried by attention at p?: difference"
-        in measure.reason
-        or not apart
-    )
-    assert _circuit(*paths, handed=between(0.1, 0.2)).verdict == "no"
-
-
-@by_cases("reference, word")
-def test_shares_differ_from_a_quarter_on(reference, word):
-    """Numbers without an interval: a gap of exactly a quarter is not too far yet."""
-    certain = [Interval(x, x, x) for x in (1.0, reference)]
-    assert _circuit(_path(*certain), _path(ONE, ONE, "y")).verdict == word
-
-
-@by_cases("share, reference, apart")
-def test_the_distance_of_two_shares_has_the_interval_of_both(share, reference, apart):
-    """By the root of the sum of squares of the two that point the same way; from 0 on where it holds 0."""
-    assert [*vars(_apart(Interval(*share), Interval(*reference))).values()] == pytest.approx(
-        apart, abs=1e-6
-    )
