@@ -25,7 +25,7 @@ from functools import cache
 from html import escape
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,61 +73,60 @@ class AttentionView:
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        require(
-            len(self.patterns) == len(self.heads),
-            f"{len(self.patterns)} layers, names for {len(self.heads)}",
-        )
+        n_layers, n_named = len(self.patterns), len(self.heads)
+        require(n_layers == n_named, f"{n_layers} layers, names for {n_named}")
+        n_positions = len(self.labels)
         for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True)):
-            wanted = (
-                len(self.episodes),
-                len(self.rounds),
-                len(names),
-                len(self.labels),
-                len(self.labels),
-            )
+            shape = np.shape(pattern)
+            rounds = (len(self.episodes), len(self.rounds))
+            wanted = (*rounds, len(names), n_positions, n_positions)
             require(
-                np.shape(pattern) == wanted,
-                f"layer {layer}: an attention pattern of shape {np.shape(pattern)} does not fit {len(names)} head "
-                f"names and {len(self.labels)} position labels; it must be [episode, round, head, query, key] {wanted}",
+                shape == wanted,
+                f"layer {layer}: an attention pattern of shape {shape} does not fit {len(names)} head "
+                f"names and {n_positions} position labels; it must be [episode, round, head, query, key] {wanted}",
             )
-            finite = bool(np.isfinite(np.asarray(pattern, dtype=np.float64)).all())
+            weights = np.asarray(pattern, dtype=np.float64)
             require(
-                finite,
+                bool(np.isfinite(weights).all()),
                 f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights",
             )
 
     @property
     def data(self) -> str:
         """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
-        layers, cells = [], []
-        for pattern, names in zip(
-            self.patterns, self.heads, strict=True
-        ):  # only cells at or below the diagonal
+        layers = []
+        cells = []
+        for pattern, names in zip(self.patterns, self.heads, strict=True):
             weights = np.asarray(pattern, dtype=np.float64)
-            scale, signed = float(np.abs(weights).max(initial=0)) or 1.0, bool((weights < 0).any())
-            shares = weights[..., *np.tril_indices(weights.shape[-1])] / scale
-            cells.append((np.round(shares * _LEVELS) + _LEVELS * signed).astype("<u2"))
-            layers.append({"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": signed})
-        record: dict[str, object] = {
+            scale = float(np.abs(weights).max(initial=0)) or 1.0
+            is_signed = bool((weights < 0).any())
+            rows, columns = np.tril_indices(len(self.labels))  # at or below the diagonal
+            steps = np.round(weights[..., rows, columns] / scale * _LEVELS)
+            cells.append((steps + _LEVELS * is_signed).astype("<u2"))
+            layer = {"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": is_signed}
+            layers.append(layer)
+        record = {
             "labels": list(self.labels),
             "layers": layers,
             "episodes": list(self.episodes),
-        }
-        record |= {
             "rounds": list(self.rounds),
             "colours": [LIGHT["blue"], LIGHT["vermilion"]],
             "levels": _LEVELS,
+            "weights": _pack(np.concatenate(cells, axis=2).tobytes()),
         }
-        record["weights"] = _packed(np.concatenate(cells, axis=2).tobytes())
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
-        """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
+        """Return the static picture with the interactive view under it.
+
+        Args:
+            prefix: of identifiers, unique on the page.
+            number: of the figure.
+        """
         from interp.results.style import inline_svg
         from reports.panels import attention
 
-        episode, at = self.first
-        shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
+        shown = [np.asarray(pattern)[self.first] for pattern in self.patterns]
         picture = inline_svg(attention(shown, self.labels, self.heads), self.title, prefix)
         template = environment().get_template("attention.html.j2")
         return str(template.render(view=self, id=prefix, picture=picture, number=number))
@@ -136,14 +135,11 @@ class AttentionView:
         return f"Attention in {len(self.rounds)} rounds of {len(self.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        """A frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
-        page = str(
-            environment()
-            .get_template("frame.html.j2")
-            .render(view=self, style=stylesheet(), **carried())
-        )
+        """Return a frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
+        template = environment().get_template("frame.html.j2")
+        page = escape(template.render(view=self, style=stylesheet(), **carried()), quote=True)
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
-        return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
+        return f'{frame} srcdoc="{page}"></iframe>'
 
 
 @checked
@@ -168,8 +164,8 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
     cached = list(run.cached_rounds)
     chosen = {cached[i] for i in spread(len(cached), N_ROUNDS)}
     if round is not None:
-        said = f"the attention of round {round} is not cached; cached rounds: {cached}"
-        require(round in cached, said)
+        why = f"the attention of round {round} is not cached; cached rounds: {cached}"
+        require(round in cached, why)
         chosen.add(round)
     rounds = sorted(chosen)
     rows = [cached.index(t) for t in rounds]
@@ -182,14 +178,16 @@ def show(run: Rollout, heads: Heads | None = None, *, round: int | None = None) 
         layer_names = addresses if heads is None else list(heads[layer])
         patterns.append(pattern[:, :, : len(layer_names)])
         names.append(layer_names)
+    model = run.settings.get("model", "a model")
+    first = 0 if round is None else rounds.index(round)
     return AttentionView(
         patterns,
         run.layout.labels,
         names,
-        f"Attention of {run.settings.get('model', 'a model')}",
+        f"Attention of {model}",
         episodes=tuple(range(len(patterns[0]))),
         rounds=tuple(rounds),
-        first=(0, 0 if round is None else rounds.index(round)),
+        first=(0, first),
         opened=True,
     )
 
@@ -200,66 +198,68 @@ def _layer_of(hook: str) -> int:
 
 
 def spread(n: int, wanted: int) -> list[int]:
-    """At most ``wanted`` of ``n`` indices, evenly spaced, the first and the last among them."""
-    return sorted({int(i) for i in np.linspace(0, n - 1, min(n, wanted)).round()})
+    """Return at most ``wanted`` of ``n`` indices, evenly spaced, the first and the last among them."""
+    indices = np.linspace(0, n - 1, min(n, wanted)).round()
+    return np.unique(indices.astype(int)).tolist()
 
 
 @cache
 def library_script() -> str:
-    """circuitsvis' browser bundle, from the installed wheel, without its source map."""
+    """Read circuitsvis' browser bundle from the installed wheel, without its source map."""
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
-    path = Path(spec.origin).parent / "dist" / "cdn" / "iife.js" if spec and spec.origin else None
-    if path is None or not path.is_file():
+    origin = spec.origin if spec else None
+    path = Path(origin or "").parent / "dist" / "cdn" / "iife.js"
+    if origin is None or not path.is_file():
         needed = "attention views need circuitsvis and its dist/cdn/iife.js"
         raise InputError(f"{needed}; run: pip install 'circuitsvis>=1.43'")
-    return (
-        re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
-        .replace("\r\n", "\n")
-        .strip()
-    )
+    script = re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
+    return script.replace("\r\n", "\n").strip()
 
 
-def carried(*others: str) -> dict[str, object]:
-    """What a page with views carries: circuitsvis' bundle, packed, its licence, scripts and the policy for them."""
-    library, scripts = library_script(), [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
+def carried(*others: str) -> dict[str, Any]:
+    """Return what a page with views carries: circuitsvis' bundle and licence, scripts and the policy for them."""
+    library = library_script()
+    scripts = [(TEMPLATES / "attention.js").read_text("utf-8"), *others]
     wheel = distribution("circuitsvis")
-    licence = (
-        wheel.read_text("LICENSE.txt") or wheel.read_text("licenses/LICENSE.txt") or "MIT License"
-    )
-    notices = [(TEXTS["attention"]["notice"].format(version=wheel.version), licence.strip())]
-    held = {"library": _packed(library.encode()), "scripts": scripts, "notices": notices}
-    return {**held, "policy": policy([library, *scripts])}
+    texts = [wheel.read_text(name) for name in ("LICENSE.txt", "licenses/LICENSE.txt")]
+    licence = texts[0] or texts[1] or "MIT License"
+    notice = TEXTS["attention"]["notice"].format(version=wheel.version)
+    return {
+        "library": _pack(library.encode()),
+        "scripts": scripts,
+        "notices": [(notice, licence.strip())],
+        "policy": policy([library, *scripts]),
+    }
 
 
-def _packed(content: bytes) -> str:
-    """Compressed, for a browser to unpack: a quarter of the bytes; the same each time."""
+def _pack(content: bytes) -> str:
+    """Compress bytes for a browser to unpack: a quarter of them; the same each time."""
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def heads_of(model: Machine) -> Heads:
-    """What each head is called: its address, such as "L0H3", and the words that the model has for it.
+    """Return what each head is called: its address, such as "L0H3", and the words that the model has for it.
 
     Heads named "-" pad a layer to the common width and are left out. The numbers in the names of handwired heads are
     the paper's steps, which count from one.
     """
-    require(not (why := lacks(model, "pattern")), why)
-    kind, called = (
-        model.points["pattern"],
-        getattr(getattr(model, "config", None), "head_names", ()),
-    )
-    if not called:
-        return [
-            {f"L{layer}H{head}": "" for head in range(kind.n_heads)}
-            for layer in range(kind.n_layers)
-        ]
-    return [
-        {f"L{layer}H{head}": worded(name) for head, name in enumerate(names) if name != "-"}
-        for layer, names in enumerate(called)
-    ]
+    why = lacks(model, "pattern")
+    require(not why, why)
+    kind = model.points["pattern"]
+    config = getattr(model, "config", None)
+    names = getattr(config, "head_names", ()) or [[""] * kind.n_heads] * kind.n_layers
+    heads = []
+    for layer, of_layer in enumerate(names):
+        words = {}
+        for head, name in enumerate(of_layer):
+            if name != "-":
+                words[f"L{layer}H{head}"] = worded(name)
+        heads.append(words)
+    return heads
 
 
 def worded(name: str) -> str:
-    """The words of a head's name, and after them the paper's number, which names a step.
+    """Return the words of a head's name, and after them the paper's number, which names a step.
 
     >>> worded("1.4 current-phase tag"), worded("predict")
     ('current-phase tag (step 1.4)', 'predict')

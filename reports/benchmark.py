@@ -36,25 +36,29 @@ _EDGE_SCORES = (
 
 
 def page(result: BenchmarkResult) -> Report:
-    """The report on a result."""
-    asked = dict.fromkeys(row["question"] for row in result.rows)
+    """Return the report on a result."""
+    questions = list(dict.fromkeys(row["question"] for row in result.rows))
     first = next((name for name in result.means.index if name not in _BOUNDS), "none")
     caption = f"{first} does best where it answers. Each method has its best reading; a blank cell has no answer."
     hero = [Figure(result.plot(), "Every method on every question", caption)]
-    sections = [Section(_title(question), _blocks(result, question)) for question in asked]
+    sections = [Section(_title(question), _blocks(result, question)) for question in questions]
     if result.refusals:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
-    about = {"kind": "benchmark", "run": f"{len(asked)} questions", "sentence": result.sentence}
+    sentence = result.sentence
+    description = {
+        "kind": "benchmark",
+        "run": f"{len(questions)} questions",
+        "sentence": sentence,
+    }
     return Report(
         "Benchmark of methods",
         _LEAD,
         sections,
         dict(result.settings),
-        "",
-        about,
-        result.sentence,
-        hero,
+        about=description,
+        sentence=sentence,
+        hero=hero,
     )
 
 
@@ -74,12 +78,13 @@ def _blocks(result: BenchmarkResult, question: str) -> list[Any]:
     summary = result.summary(question)
     text = f"**{record.asked}** **Truth.** {record.true} **Score.** {record.scored}"
     picture = _draw_variants(result, question)
+    caption = f"Mean over forms: {record.headline}."
     return [
         Prose(text),
         Measures(_rate_methods(summary), _caption(question, summary)),
         _list_methods(question, summary),
         _list_scores(result, question),
-        Figure(picture, "By variant of the machines", f"Mean over forms: {record.headline}."),
+        Figure(picture, "By variant of the machines", caption),
     ]
 
 

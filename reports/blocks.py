@@ -388,7 +388,7 @@ class Measures:
         frame["verdict"] = pd.Series(list(self.measures), dtype=object)
         if any(slug for slug, _ in self.sections):
             frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
-        is_empty = frame.isna() | frame.eq("")
+        is_empty = frame.isna() | frame.isin([""])
         caption = f"The numbers: {counts(self.measures)}"
         return Table(frame.loc[:, ~is_empty.all()], caption, collapsed=True)
 

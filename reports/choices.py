@@ -62,7 +62,7 @@ def write(
     if episodes is None:
         episodes = bandit.read(path, **columns)
     people, _ = participants_of(episodes)
-    beside = {}
+    rivals = {}
     machines = {}
     if not quick and len(people) > 1:
         from interp.choices.recorded import fit_cell
@@ -70,16 +70,16 @@ def write(
         cell = fit_cell(episodes, units=units, seed=seed)
         untrained = predictor(cell.machine.untrained(seed))(episodes)
         untrained = np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms)
-        beside[name] = (cell.held_out, untrained)
+        rivals[name] = (cell.held_out, untrained)
         machines[name] = cell.machine
-    found = explain_choices(episodes, episodes.choices, beside=beside, seed=seed)
-    each = None
+    explanation = explain_choices(episodes, episodes.choices, beside=rivals, seed=seed)
+    by_person = None
     recovered = None
     if not quick:
-        each = _explain_people(episodes, seed)
-        recovered = recovery_of_design(found, episodes, seed=seed)
-    report = _Page(episodes, found, each, recovered, machines)
-    return write_listed(report.build(Path(path), columns), page), found
+        by_person = _explain_people(episodes, seed)
+        recovered = recovery_of_design(explanation, episodes, seed=seed)
+    report = _Page(episodes, explanation, by_person, recovered, machines)
+    return write_listed(report.build(Path(path), columns), page), explanation
 
 
 def _explain_people(episodes: BanditEpisodes, seed: int) -> EachParticipant | None:
@@ -136,7 +136,7 @@ class _Page:
         sections.append(_commands(path, columns))
         n_choices = int(self.episodes.counted.sum())
         sentence = self.found.sentence
-        about = {
+        description = {
             "kind": "choices",
             "task": "a bandit",
             "run": f"{n_choices:,} choices, {path.name}",
@@ -148,10 +148,9 @@ class _Page:
             _TEXTS["lead"],
             sections,
             settings,
-            "",
-            about,
-            sentence,
-            hero,
+            about=description,
+            sentence=sentence,
+            hero=hero,
         )
 
     def _findings(self) -> Section:
@@ -159,17 +158,14 @@ class _Page:
         people, _ = participants_of(episodes)
         n_choices = int(episodes.counted.sum())
         labels = [f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)]
+        n_all, n_episodes = episodes.counted.size, len(episodes)
         parameters = {**self.found.parameters, **self.found.intervals}
-        facts: dict[str, Any] = {
-            "Participants": len(people),
-            "Rounds that count": (
-                f"{n_choices:,} of {episodes.counted.size:,}, in {len(episodes)} episodes"
-            ),
-            "Arms": ", ".join(labels),
-            "A reward of 1 is": f"{episodes.scale:g} of the table",
-            "Mean reward": float(episodes.rewards[episodes.counted].mean()),
-            "Parameters": in_words(parameters),
-        }
+        facts: dict[str, Any] = {"Participants": len(people)}
+        facts["Rounds that count"] = f"{n_choices:,} of {n_all:,}, in {n_episodes} episodes"
+        facts["Arms"] = ", ".join(labels)
+        facts["A reward of 1 is"] = f"{episodes.scale:g} of the table"
+        facts["Mean reward"] = float(episodes.rewards[episodes.counted].mean())
+        facts["Parameters"] = in_words(parameters)
         at_bound = self.found.scores[self.found.closest].at_bound
         if at_bound:
             facts["At an end of the search"] = ", ".join(at_bound)
@@ -224,7 +220,7 @@ def _shell_options(named: Mapping[str, Any]) -> list[str]:
     for key, value in named.items():
         option = f"--{key.replace('_', '-')}"
         if isinstance(value, list | tuple):
-            words += [option, *(str(one) for one in value)]
+            words += [option, *map(str, value)]
         else:
             words.append(f"{option}={value}")
     return words

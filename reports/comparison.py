@@ -163,7 +163,7 @@ def _show_tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         frame = frame.assign(name=key)
     for name, rows in frame.groupby("name", sort=False):
         shown = rows.drop(columns="name")
-        is_empty = shown.isna() | shown.eq("")
+        is_empty = shown.isna() | shown.isin([""])
         shown = shown.loc[:, ~is_empty.all()]
         title = str(name).capitalize()
         has_intervals = {"number", "number_low", "number_high"} <= set(shown)
@@ -213,7 +213,7 @@ def _draw_state(part: StatePart, predicted: str) -> list[Any]:
         }
         frame = over({"round": range(first, first + len(way.own))}, lines)
         frame = frame.assign(name=frame["algorithm"])
-        words = {
+        words: dict[str, Any] = {
             "source": way.source,
             "target": way.target,
             "first": first,

@@ -29,94 +29,86 @@ _Pictures = Iterator[tuple[str, Figure]]  # figures, each with the name of its f
 
 @checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Every picture of the tables, by file name."""
-    drawn = (
-        pictures(tables[key])
-        for key, pictures in _PICTURES.items()
-        if key in tables and key not in notes(tables)
-    )
-    return {name: figure for pictures in drawn for name, figure in pictures}
+    """Draw every picture of the tables, by file name."""
+    missing = notes(tables)
+    drawn: dict[str, Figure] = {}
+    for key, draw_table in _PICTURES.items():
+        if key in tables and key not in missing:
+            drawn.update(draw_table(tables[key]))
+    return drawn
 
 
 @checked
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
-    """:func:`draw`, as SVG files in ``folder``."""
-    drawn = draw(tables).items()
-    return [
-        write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight")
-        for name, figure in drawn
-    ]
+    """Write every picture of the tables as an SVG file in ``folder``."""
+    paths = []
+    for name, figure in draw(tables).items():
+        paths.append(write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight"))
+    return paths
 
 
-def _curves(table: pd.DataFrame, name: str, ylabel: str, by: str = "", **how: Any) -> _Pictures:
-    """A picture of named curves, or one for each value of the column ``by``, which fills ``name`` and ``ylabel``."""
+def _draw_curves(table: pd.DataFrame, **how: Any) -> Figure:
+    """Draw named curves of a table; ``how`` is for :func:`interp.results.figures.curves`."""
     frame = table.rename(columns={"key": "algorithm", "estimate": "mean", "regret": "mean"})
-    for of, part in frame.groupby(by, sort=False) if by else [("", frame)]:
-        yield name.format(of), figures.curves(part, ylabel=ylabel.format(of), **how)
+    return figures.curves(frame, **how)
 
 
-def _lengths(table: pd.DataFrame) -> _Pictures:
+def _draw_regret(table: pd.DataFrame) -> _Pictures:
+    is_shown = table["regime"].isin(_DRAWN_REGIMES) & table["key"].isin(SHOWN)
+    for regime, curves in table[is_shown].groupby("regime", sort=False):
+        yield f"regret-{regime}", _draw_curves(curves, ylabel=f"regret, {regime} regime")
+
+
+def _draw_lengths(table: pd.DataFrame) -> _Pictures:
     lengths = table.assign(name=table["key"].str.replace("_", " "), round=table["stop"])
-    apart, behind = (lengths[lengths["metric"] == metric] for metric in ("divergence", "regret"))
-    apart = apart[apart["key"] == MODEL]
-    if len(apart):
-        yield from _curves(
-            apart, "length-divergence", "KL from the Bayes predictor (nats)", log_x=True
-        )
-    yield from _curves(behind, "length-regret", "regret", log_x=True)
+    is_divergence = lengths["metric"] == "divergence"
+    divergence = lengths[is_divergence & (lengths["key"] == MODEL)]
+    if len(divergence):
+        label = "KL from the Bayes predictor (nats)"
+        yield "length-divergence", _draw_curves(divergence, ylabel=label, log_x=True)
+    regret = lengths[lengths["metric"] == "regret"]
+    yield "length-regret", _draw_curves(regret, ylabel="regret", log_x=True)
 
 
-def _attention(attention: pd.DataFrame) -> _Pictures:
-    for reader in attention["reader"].unique():
-        mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
-        grid = mean.pivot(index="layer", columns="target", values="estimate")[
-            list(mean["target"].unique())
-        ]
-        grid = grid.rename(index="layer {}".format)
-        of = {"p?": "predict", "w?": "update"}.get(reader, reader)
-        yield (
-            f"attention-{of}",
-            figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}"),
-        )
+def _draw_attention(attention: pd.DataFrame) -> _Pictures:
+    means = attention[attention["head"] == "mean"]
+    for reader, mean in means.groupby("reader", sort=False):
+        grid = mean.pivot(index="layer", columns="target", values="estimate")
+        grid = grid[list(mean["target"].unique())].rename(index="layer {}".format)
+        name = {"p?": "predict", "w?": "update"}.get(str(reader), reader)
+        label = f"read from {reader}"
+        picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=label)
+        yield f"attention-{name}", picture
 
 
-def _attention_chain(attention: pd.DataFrame) -> _Pictures:
+def _draw_discount(table: pd.DataFrame) -> _Pictures:
+    curve = table.assign(algorithm=MODEL, name="choices")
+    label = "agreement with the table of that discount"
+    yield "followed-discount", _draw_curves(curve, x="gamma", xlabel="discount", ylabel=label)
+
+
+def _draw_rewards(table: pd.DataFrame) -> _Pictures:
+    rewards = table.assign(round=table["start"])
+    for regime, curves in rewards.groupby("regime", sort=False):
+        label = f"reward a round, {regime}"
+        yield f"reward-{regime}", _draw_curves(curves, xlabel="from round", ylabel=label)
+
+
+def _draw_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
-    for layer, of in attention.groupby("layer"):
-        of = (
-            of.groupby(["query", "key"])["attention"]
-            .mean()
-            .unstack()
-            .reindex(index=labels, columns=labels)
-        )
-        yield (
-            f"attention-chain-layer-{layer}",
-            figures.heatmaps({"": of}, label="share of attention, mean over heads"),
-        )
+    for layer, of_layer in attention.groupby("layer"):
+        mean = of_layer.groupby(["query", "key"])["attention"].mean()
+        grid = mean.unstack().reindex(index=labels, columns=labels)
+        picture = figures.heatmaps({"": grid}, label="share of attention, mean over heads")
+        yield f"attention-chain-layer-{layer}", picture
 
 
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
-    "regret_curves": lambda table: _curves(
-        table[table["regime"].isin(_DRAWN_REGIMES) & table["key"].isin(SHOWN)],
-        "regret-{}",
-        "regret, {} regime",
-        by="regime",
-    ),
-    "lengths": _lengths,
-    "attention": _attention,
-    "followed_discount": lambda table: _curves(
-        table.assign(algorithm=MODEL, name="choices"),
-        "followed-discount",
-        "agreement with the table of that discount",
-        x="gamma",
-        xlabel="discount",
-    ),
-    "reward_rates": lambda table: _curves(
-        table.assign(round=table["start"]),
-        "reward-{}",
-        "reward a round, {}",
-        by="regime",
-        xlabel="from round",
-    ),
-    "attention_chain": _attention_chain,
+    "regret_curves": _draw_regret,
+    "lengths": _draw_lengths,
+    "attention": _draw_attention,
+    "followed_discount": _draw_discount,
+    "reward_rates": _draw_rewards,
+    "attention_chain": _draw_chain,
 }
+"""Name of a table of an evaluation -> what draws its pictures."""

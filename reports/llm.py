@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from interp.support.checks import checked
 from interp.support.errors import require
 from interp.support.files import file_to_write, writable
 from interp.support.provenance import provenance
-from interp.tasks.experts import TASK
+from interp.tasks.experts import TASK, ExpertEpisodes
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
 from reports.parts.overview import PAPER, PRINTED, commands, shown_on
@@ -43,8 +43,10 @@ def write(
     """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
 
     Args:
-        path, regime: a folder of traces or of foreign results, or one file; of results that do not name theirs.
+        path: a folder of traces or of foreign results, or one file.
         models: transformers to run on the same instances: what :func:`interp.load` takes.
+        out: the folder of the page.
+        regime: of results that do not name theirs.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
         acts: what :func:`~interp.choices.behaviour.behaviour` found of these traces; computed when None.
@@ -52,14 +54,15 @@ def write(
     page = file_to_write(writable(out) / "llm.html")
     others = {name: transformer(name) for name in models}
     reading = read(path, regime, duplicates)
-    acts = behaviour(reading.runs, seed) if acts is None else acts
-    return write_listed(
-        _report(reading, score(reading.runs, others, seed), acts, Path(path), seed), page
-    )
+    if acts is None:
+        acts = behaviour(reading.runs, seed)
+    scores = score(reading.runs, others, seed)
+    report = _Page(reading, scores, acts).build(Path(path), seed)
+    return write_listed(report, page)
 
 
 def transformer(name: str) -> Predictor:
-    """A model of ours as a predictor: episodes to P(y=1) [episode, round]."""
+    """Return a model of ours as a predictor: episodes to P(y=1) [episode, round]."""
     import circuits
     from interp.model.library import load
 
@@ -68,252 +71,327 @@ def transformer(name: str) -> Predictor:
         task == "experts",
         f"{name!r} is a model of {task}; the comparison needs a model of expert advice",
     )
+    is_wired = name in [record.name for record in circuits.models()]
 
-    wired = name in [known.name for known in circuits.models()]
-    return lambda episodes: predict(
-        load(name, **{"n_experts": episodes.n_experts} if wired else {}), episodes
-    )
+    def predict_episodes(episodes: ExpertEpisodes) -> Any:
+        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if is_wired else {}
+        return predict(load(name, **sizes), episodes)
+
+    return predict_episodes
 
 
-def _report(
-    reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour], path: Path, seed: int
-) -> Report:
-    runs, notes, of_regret = reading.runs, note_table(reading.runs), _regret(scores)
-    others = dict.fromkeys(scores.final.loc[scores.final["kind"] == "model", "model"])
-    shell = shlex.join(
-        ["interp", "llm", "report", str(path), *(["--models", *others] if others else [])]
-    )
-    sections = [
-        Section("Summary", [Summary(_facts(runs, acts))]),
-        Section("Regret over rounds", [Prose(_SAYS["regret"]), *of_regret[1:]]),
-        _final(scores),
-        _answers(scores),
-        *([_behaviour(acts)] if acts else []),
-        *([_notes(notes)] if len(notes.notes) else []),
-        _prompts(runs),
-    ]
-    if len(reading.sentences) > 1:
-        aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
-        table = Table(aside, "Files and parts of files", collapsed=True)
-        sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
-    where = shown_on("llm") | ({} if len(notes.notes) else {"table 3": ("", "no run wrote notes")})
-    rows = [
-        (number, PRINTED[number][0], at or "nowhere", differs)
-        for number, (at, differs) in where.items()
-    ]
-    frame = pd.DataFrame(rows, columns=["figure", "what it shows", "where", "what differs"])
-    covered = Table(frame, "Where each of the paper's figures on language models is")
-    sections += [Section(PAPER, [covered]), commands(shell, _SAYS["python"].format(path=str(path)))]
-    named, told = [one for one in acts if one.found and one.found.family], []
-    for model in dict.fromkeys(one.model for one in named):
-        answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
-        told.append(
-            f"{model} plays like {answer} ({n} of {sum(one.model == model for one in acts)} groups)"
-        )
-    unnamed = f"No algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs"
-    said = " ".join(f"{one}." for one in (*told, unnamed * (len(named) < len(acts))) if one)
-    return Report(
-        "Language models as online learners",
-        _SAYS["lead"],
-        sections,
-        provenance(
-            bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs)
-        ),
-        about={
+class _Page:
+    """The sections of the page.
+
+    Args:
+        reading: the traces.
+        scores: of the language models and of what stands beside them.
+        acts: which algorithm explains each group of runs.
+    """
+
+    def __init__(
+        self, reading: Reading, scores: LLMScores, acts: Sequence[PlayerBehaviour]
+    ) -> None:
+        self.reading = reading
+        self.runs = reading.runs
+        self.scores = scores
+        self.acts = acts
+        self.notes = note_table(reading.runs)
+
+    def build(self, path: Path, seed: int) -> Report:
+        """Build the page on the traces at ``path``."""
+        first, *by_model = _draw_regret(self.scores)
+        sections = [
+            Section("Summary", [Summary(self._describe())]),
+            Section("Regret over rounds", [Prose(_SAYS["regret"]), *by_model]),
+            _list_final(self.scores),
+            _list_answers(self.scores),
+        ]
+        if self.acts:
+            sections.append(_list_behaviour(self.acts))
+        if len(self.notes.notes):
+            sections.append(_show_notes(self.notes))
+        sections.append(_list_prompts(self.runs))
+        if len(self.reading.sentences) > 1:
+            table = self.reading.table
+            aside = table.loc[table["status"] == "set aside", ["path", "part", "why"]]
+            listed = Table(aside, "Files and parts of files", collapsed=True)
+            sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), listed]))
+        sections.append(self._list_figures())
+        sections.append(self._write_commands(path))
+        sentence = _write_sentence(self.acts)
+        description = {
             "kind": "llm",
             "task": TASK.name,
-            "run": f"{len(runs)} episodes, {path.name}",
-            "sentence": said,
-        },
-        sentence=said,
-        hero=of_regret[:1],
-    )
-
-
-def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str, Any]:
-    missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
-    facts: dict[str, Any] = {
-        "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
-        "Served as": ", ".join(sorted({name for run in runs for name in run.served}))
-        or "not recorded",
-        "Prompts": ", ".join(sorted({run.wording for run in runs})),
-        "Episodes": f"{sum(run.ended == 'complete' for run in runs)} of {len(runs)} complete",
-        "Missing predictions": f"{missing} of {rounds} rounds",
-    }
-    for model in dict.fromkeys(one.model for one in acts):
-        answers = Counter(one.answer for one in acts if one.model == model)
-        groups = [f"{name} ({n} of {answers.total()} groups)" for name, n in answers.most_common()]
-        facts[f"{model} plays like"] = "; ".join(groups)
-    return facts
-
-
-def _final(scores: LLMScores) -> Section:
-    blocks: list[Any] = [Prose(_SAYS["final"])]
-    paper = pd.read_csv(
-        Path(__file__).with_suffix(".csv")
-    )  # the final regret that the paper prints
-    for regime in dict.fromkeys(scores.final["regime"]):
-        here = scores.final[scores.final["regime"] == regime]
-        skipped = here[here["missing"] == "skipped"].set_index(["model", "condition"])["mean"]
-        of = here[here["missing"] != "skipped"].rename(
-            columns={"model": "predictor", "mean": "regret"}
-        )
-        frame = joined(
-            of[["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]]
-        )
-        of_group = zip(of["predictor"], of["condition"], strict=True)
-        frame.insert(5, "missing left out", [skipped.get(group) for group in of_group])
-        printed = paper[paper["regime"] == regime].rename(
-            columns={"model": "predictor", "mean": "paper"}
-        )
-        frame = pd.concat(
-            [frame, printed[["predictor", "condition", "n", "paper", "std"]]], ignore_index=True
-        )
-        formats = {
-            "regret": ".2f",
-            "std": ".2f",
-            "missing left out": ".2f",
-            "accuracy": ".3f",
-            "paper": ".1f",
+            "run": f"{len(self.runs)} episodes, {path.name}",
+            "sentence": sentence,
         }
-        rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
-        caption = f"{regime}, after {rounds} rounds (the paper's rows: after 100)"
-        blocks.append(
-            Table(frame, caption, formats={k: v for k, v in formats.items() if k in frame})
+        wordings = sorted({run.wording for run in self.runs})
+        settings = provenance(bootstrap_seed=seed, wording=wordings, runs=len(self.runs))
+        return Report(
+            "Language models as online learners",
+            _SAYS["lead"],
+            sections,
+            settings,
+            about=description,
+            sentence=sentence,
+            hero=[first],
         )
+
+    def _describe(self) -> dict[str, Any]:
+        """Describe the runs, and which algorithms each model plays like."""
+        runs = self.runs
+        served: set[str] = set()
+        for run in runs:
+            served.update(run.served)
+        n_complete = sum(run.ended == "complete" for run in runs)
+        n_missing = sum(int(run.missing.sum()) for run in runs)
+        n_rounds = sum(run.rounds for run in runs)
+        facts: dict[str, Any] = {}
+        facts["Models"] = ", ".join(_list_once(run.model for run in runs))
+        facts["Served as"] = ", ".join(sorted(served)) or "not recorded"
+        facts["Prompts"] = ", ".join(sorted({run.wording for run in runs}))
+        facts["Episodes"] = f"{n_complete} of {len(runs)} complete"
+        facts["Missing predictions"] = f"{n_missing} of {n_rounds} rounds"
+        for model in _list_once(group.model for group in self.acts):
+            answers = Counter(group.answer for group in self.acts if group.model == model)
+            total = answers.total()
+            groups = [f"{name} ({n} of {total} groups)" for name, n in answers.most_common()]
+            facts[f"{model} plays like"] = "; ".join(groups)
+        return facts
+
+    def _list_figures(self) -> Section:
+        """List where each of the paper's figures on language models is."""
+        places = shown_on("llm")
+        if not len(self.notes.notes):
+            places["table 3"] = ("", "no run wrote notes")
+        rows = []
+        for number, (where, differs) in places.items():
+            row = {"figure": number, "what it shows": PRINTED[number][0]}
+            row["where"] = where or "nowhere"
+            row["what differs"] = differs
+            rows.append(row)
+        caption = "Where each of the paper's figures on language models is"
+        return Section(PAPER, [Table(pd.DataFrame(rows), caption)])
+
+    def _write_commands(self, path: Path) -> Section:
+        """Write the command and the Python that give the same numbers."""
+        words = ["interp", "llm", "report", str(path)]
+        final = self.scores.final
+        models = list(final.loc[final["kind"] == "model", "model"].unique())
+        if models:
+            words += ["--models", *models]
+        return commands(shlex.join(words), _SAYS["python"].format(path=str(path)))
+
+
+def _list_once(names: Iterable[str]) -> list[str]:
+    """List each name once, in the order in which they come."""
+    return list(dict.fromkeys(names))
+
+
+def _write_sentence(acts: Sequence[PlayerBehaviour]) -> str:
+    """Say which algorithm each model plays like, and for how many groups of runs none is named."""
+    named = [group for group in acts if group.found and group.found.family]
+    sentences = []
+    for model in _list_once(group.model for group in named):
+        answers = Counter(group.answer for group in named if group.model == model)
+        answer, n = answers.most_common(1)[0]
+        n_groups = sum(group.model == model for group in acts)
+        sentences.append(f"{model} plays like {answer} ({n} of {n_groups} groups).")
+    n_unnamed = len(acts) - len(named)
+    if n_unnamed:
+        sentences.append(f"No algorithm is named for {n_unnamed} of {len(acts)} groups of runs.")
+    return " ".join(sentences)
+
+
+def _list_final(scores: LLMScores) -> Section:
+    """Tabulate the regret after the last round, a table for each regime, beside the paper's."""
+    printed = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper has
+    blocks: list[Any] = [Prose(_SAYS["final"])]
+    for regime, final in scores.final.groupby("regime", sort=False):
+        is_skipped = final["missing"] == "skipped"
+        skipped = final[is_skipped].set_index(["model", "condition"])["mean"]
+        rows = final[~is_skipped]
+        frame = rows.rename(columns={"model": "predictor", "mean": "regret"})
+        frame = joined(frame[_FINAL])
+        groups = zip(rows["model"], rows["condition"], strict=True)
+        frame.insert(5, "missing left out", [skipped.get(group) for group in groups])
+        paper = printed[printed["regime"] == regime]
+        paper = paper.rename(columns={"model": "predictor", "mean": "paper"})
+        paper = paper[["predictor", "condition", "n", "paper", "std"]]
+        frame = pd.concat([frame, paper], ignore_index=True)
+        n_rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
+        caption = f"{regime}, after {n_rounds} rounds (the paper's rows: after 100)"
+        blocks.append(Table(frame, caption, formats=_FORMATS))
     return Section("Regret after the last round", blocks)
 
 
-def _answers(scores: LLMScores) -> Section:
-    whole = [
-        "runs",
-        "overflowed",
-        "calls",
-        "malformed_answers",
-        "embedded_answers",
-        "missing_predictions",
-    ]
-    columns = ["model", "condition", "regime", *whole[:4], "malformed_share", *whole[4:]]
-    columns += ["prompt_tokens_per_run", "completion_tokens_per_run", "seconds_per_call"]
-    frame = scores.final[(scores.final["kind"] == "llm") & (scores.final["missing"] == "wrong")][
-        columns
-    ]
-    table = Table(
-        frame.astype(dict.fromkeys(whole, int)), "Calls", formats={"malformed_share": ".2%"}
-    )
+_FINAL = ["predictor", "condition", "n", "regret", "low", "high", "std", "accuracy"]
+_FORMATS = {
+    "regret": ".2f",
+    "std": ".2f",
+    "missing left out": ".2f",
+    "accuracy": ".3f",
+    "paper": ".1f",
+}
+
+
+def _list_answers(scores: LLMScores) -> Section:
+    """Tabulate the calls, their answers, and the tokens."""
+    final = scores.final
+    is_shown = (final["kind"] == "llm") & (final["missing"] == "wrong")
+    frame = final.loc[is_shown, _ANSWERS].astype(dict.fromkeys(_COUNTS, int))
+    table = Table(frame, "Calls", formats={"malformed_share": ".2%"})
     return Section("Answers and tokens", [Prose(_SAYS["answers"]), table])
 
 
-def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    table, families = (behaviour_tables(acts)[key] for key in ("behaviour", "families"))
-    what = "The algorithm whose choices explain the model's, per model, condition and regime"
-    asked = (
-        [Table(families, "Every family that was asked", collapsed=True)] if len(families) else []
-    )
-    return Section("What they act like", [Prose(_SAYS["acts"]), Table(joined(table), what), *asked])
+_ANSWERS = [
+    "model",
+    "condition",
+    "regime",
+    "runs",
+    "overflowed",
+    "calls",
+    "malformed_answers",
+    "malformed_share",
+    "embedded_answers",
+    "missing_predictions",
+    "prompt_tokens_per_run",
+    "completion_tokens_per_run",
+    "seconds_per_call",
+]
+_COUNTS = [
+    "runs",
+    "overflowed",
+    "calls",
+    "malformed_answers",
+    "embedded_answers",
+    "missing_predictions",
+]
 
 
-def _notes(notes: NoteTable) -> Section:
-    over = notes.over_rounds()
+def _list_behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
+    """Tabulate the algorithms that explain the models' choices."""
+    tables = behaviour_tables(acts)
+    caption = "The algorithm whose choices explain the model's, per model, condition and regime"
+    blocks: list[Any] = [Prose(_SAYS["acts"]), Table(joined(tables["behaviour"]), caption)]
+    if len(tables["families"]):
+        blocks.append(Table(tables["families"], "Every family that was asked", collapsed=True))
+    return Section("What they act like", blocks)
+
+
+def _show_notes(notes: NoteTable) -> Section:
+    """Show the formats of the notes, what the last one holds, how they grow, and examples."""
+    shares = dict.fromkeys(FORMATS, ".0%")
     blocks: list[Any] = [
         Prose(_SAYS["notes"]),
         Table(notes.formats(), "Format of the last note: number of runs"),
+        Table(notes.formats_over_rounds(), _MOMENTS, formats=shares),
+        Table(notes.final(), _LAST_NOTE),
     ]
-    moments = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
-    blocks.append(
-        Table(notes.formats_over_rounds(), moments, formats=dict.fromkeys(FORMATS, ".0%"))
-    )
-    blocks.append(
-        Table(
-            notes.final(), "The last note: length, and of the readable ones the share that is right"
-        )
-    )
-    for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
-        if over[column].notna().any():
-            group = over["model"] + ", " + over["condition"] + ", " + over["regime"]
-            drawn = over.assign(mean=over[column], algorithm=group).dropna(subset="mean")
-            blocks.append(curves(_SAYS["over_rounds"], drawn, what=label, call=label.capitalize()))
-    table = (
-        notes.notes
-    )  # each group's first instance after rounds 1, 6 and the last; long notes are cut
-    first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform(
-        "min"
-    )
-    shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]
-    cut = shown["note"].where(
-        shown["note"].str.len() <= _LONGEST_NOTE, shown["note"].str[:_LONGEST_NOTE] + " ..."
-    )
-    examples = shown[["model", "condition", "regime", "round", "format"]].assign(note=cut)
+    growth = notes.over_rounds()
+    groups = growth["model"] + ", " + growth["condition"] + ", " + growth["regime"]
+    for column, name in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
+        drawn = growth.assign(mean=growth[column], algorithm=groups).dropna(subset="mean")
+        if len(drawn):
+            record = _SAYS["over_rounds"]
+            blocks.append(curves(record, drawn, what=name, call=name.capitalize()))
+    examples = _find_examples(notes.notes)
     blocks.append(Table(examples, "Notes of the first instance of each group", collapsed=True))
     return Section("Notes", blocks)
 
 
-def _prompts(runs: Sequence[LLMRun]) -> Section:
-    """Each system prompt once, whole, under the names of its conditions."""
-    texts: dict[str, dict[str, None]] = {}
+_MOMENTS = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
+_LAST_NOTE = "The last note: length, and of the readable ones the share that is right"
+
+
+def _find_examples(notes: pd.DataFrame) -> pd.DataFrame:
+    """Return the notes of each group's first instance after rounds 1, 6 and the last; long ones are cut."""
+    first = notes.groupby(["model", "condition", "regime"])["index"].transform("min")
+    is_last = notes["round"] == notes["last_round"]
+    is_shown = (notes["index"] == first) & (notes["round"].isin((1, 6)) | is_last)
+    columns = ["model", "condition", "regime", "round", "format", "note"]
+    examples = notes.loc[is_shown, columns].copy()
+    is_long = examples["note"].str.len() > _LONGEST_NOTE
+    cut = examples["note"].str[:_LONGEST_NOTE] + " ..."
+    examples["note"] = examples["note"].mask(is_long, cut)
+    return examples
+
+
+def _list_prompts(runs: Sequence[LLMRun]) -> Section:
+    """List each system prompt once, whole, under the names of its conditions."""
+    conditions: dict[str, list[str]] = {}
     for run in runs:
-        texts.setdefault(run.prompt or "(not recorded)", {})[run.condition.name] = None
-    lines = [
-        (pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names))
-        for text, names in texts.items()
-    ]
-    tables = [Table(frame, caption, collapsed=True) for frame, caption in lines]
-    return Section("Prompts", [Prose(_SAYS["prompts"]), *tables])
+        names = conditions.setdefault(run.prompt or "(not recorded)", [])
+        if run.condition.name not in names:
+            names.append(run.condition.name)
+    blocks: list[Any] = [Prose(_SAYS["prompts"])]
+    for text, names in conditions.items():
+        lines = pd.DataFrame({"prompt": text.splitlines()})
+        blocks.append(Table(lines, ", ".join(names), collapsed=True))
+    return Section("Prompts", blocks)
 
 
 _LONGEST_NOTE = 400
 _SAYS = TEXTS["llm"]
 
 _DRAWN = _SAYS["drawn"]
-_KEYS = {name: key for name, (key, _) in _DRAWN.items()} | {
-    "wma-handwired": "handwired",
-    "wma-learned-additive": "learned",
-}
+_KEYS = {name: key for name, (key, _) in _DRAWN.items()}
+_KEYS |= {"wma-handwired": "handwired", "wma-learned": "learned"}
+_NAMES = {name: short for name, (_, short) in _DRAWN.items()}
 
 
-def _regret(scores: LLMScores) -> list[Figure]:
-    """Every model, over all its conditions, a panel for each regime; then a figure for each, a column a framing."""
+def _draw_regret(scores: LLMScores) -> list[Figure]:
+    """Draw every model over all its conditions, a panel for each regime; then each model, a column a framing."""
     over = scores.curves[scores.curves["missing"] != "skipped"]
     llm = over[over["kind"] == "llm"]
-    shown = pd.concat([llm, over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]])
-    mean = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False).agg(
-        {"mean": "mean"}
-    )
-    framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
-    blocks = [curves(_SAYS["first"], _banded(mean.assign(std=np.nan), mean["model"]), data=mean)]
-    for model in dict.fromkeys(llm["model"]):
-        parts = []
-        for regime in dict.fromkeys(over["regime"]):
-            here = over[over["regime"] == regime]
-            drawn = here[(here["kind"] == "model") | here["model"].isin(list(_DRAWN))]
-            beside = _banded(drawn, drawn["model"])
-            for framing in framings:
-                of_framing = here[
-                    (here["model"] == model) & here["condition"].str.startswith(f"{framing}-")
-                ]
-                if len(of_framing):
-                    remembering = _banded(
-                        of_framing, of_framing["condition"].str.removeprefix(f"{framing}-")
-                    )
-                    parts.append(
-                        pd.concat([remembering, beside]).assign(
-                            panel=f"{regime}, {framing} framing"
-                        )
-                    )
-        frame = pd.concat(parts, ignore_index=True)
-        n, side = int(llm.loc[llm["model"] == model, "n"].max()), len(framings)
-        blocks.append(
-            curves({**_SAYS["curves"], "columns": side}, frame, data=frame, model=model, n=n)
-        )
-    return blocks
+    beside = over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]
+    shown = pd.concat([llm, beside])
+    groups = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)
+    mean = groups["mean"].mean()
+    drawn = _add_bands(mean.assign(std=np.nan), mean["model"])
+    figures = [curves(_SAYS["first"], drawn, data=mean)]
+    for model, of_model in llm.groupby("model", sort=False):
+        frame = _panel_framings(of_model, beside, list(over["regime"].unique()), llm)
+        n_framings = llm["condition"].str.split("-").str[0].nunique()
+        record = {**_SAYS["curves"], "columns": n_framings}
+        n = int(of_model["n"].max())
+        figures.append(curves(record, frame, data=frame, model=model, n=n))
+    return figures
 
 
-def _banded(part: pd.DataFrame, of: pd.Series[Any]) -> pd.DataFrame:
-    """Columns for the panels: key, name, and one-std bands for all but the baselines."""
-    short = {long: called for long, (_, called) in _DRAWN.items()}
-    low, high = (
-        (part["mean"] + sign * part["std"]).where(part["kind"] != "baseline") for sign in (-1, 1)
-    )
-    return part.assign(
-        algorithm=of.map(_KEYS).fillna(of), name=of.map(short).fillna(of), low=low, high=high
-    )
+def _panel_framings(
+    of_model: pd.DataFrame, beside: pd.DataFrame, regimes: Sequence[str], llm: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the curves of a model, and those beside it, with a panel for each regime and framing.
+
+    Args:
+        of_model: the model's curves.
+        beside: the baselines' and transformers'.
+        regimes: in their order.
+        llm: the curves of all language models, whose framings are shown.
+    """
+    parts = []
+    for regime in regimes:
+        baselines = beside[beside["regime"] == regime]
+        for framing in llm["condition"].str.split("-").str[0].unique():
+            is_framed = of_model["condition"].str.startswith(f"{framing}-")
+            framed = of_model[is_framed & (of_model["regime"] == regime)]
+            if len(framed):
+                conditions = framed["condition"].str.removeprefix(f"{framing}-")
+                curves_of_framing = [_add_bands(framed, conditions)]
+                curves_of_framing.append(_add_bands(baselines, baselines["model"]))
+                panel = f"{regime}, {framing} framing"
+                parts.append(pd.concat(curves_of_framing).assign(panel=panel))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _add_bands(frame: pd.DataFrame, names: pd.Series[Any]) -> pd.DataFrame:
+    """Add the key, the name, and bands of one standard deviation for all but the baselines."""
+    has_band = frame["kind"] != "baseline"
+    deviation = frame["std"].where(has_band)
+    shown = frame.assign(algorithm=names.map(_KEYS).fillna(names))
+    shown["name"] = names.map(_NAMES).fillna(names)
+    shown["low"] = frame["mean"] - deviation
+    shown["high"] = frame["mean"] + deviation
+    return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
@@ -31,57 +32,61 @@ def attention(
     columns: int = 8,
     width: float = WIDTH,
 ) -> Figure:
-    """Every head's pattern in one round, layer after layer: rows attend to columns.
+    """Draw every head's pattern in one round, layer after layer: rows attend to columns.
 
     Args:
-        patterns, heads: per layer ``[head, query, key]``, and a name per head.
+        patterns: per layer ``[head, query, key]``.
         labels: of positions; thinned out where panels are too small for all.
+        heads: per layer a name per head.
         columns: panels in a row, at most.
+        width: of the picture, in inches.
     """
-    require(
-        len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}"
-    )
+    n_layers, n_named = len(patterns), len(heads)
+    require(n_layers == n_named, f"{n_layers} layers of patterns, names for {n_named}")
     for pattern, names in zip(patterns, heads, strict=True):
         shape = np.shape(pattern)
+        fits = len(shape) == 3 and shape[0] == len(names)
         require(
-            len(shape) == 3 and shape[0] == len(names),
-            f"patterns are [head, query, key] of {len(names)} named heads, got shape {shape}",
+            fits, f"patterns are [head, query, key] of {len(names)} named heads, got shape {shape}"
         )
     integer("columns", columns, 1)
-    rows = [
-        (layer, start)
-        for layer, names in enumerate(heads)
-        for start in range(0, len(names), columns)
-    ]
-    columns = max(min(columns, len(names)) for names in heads)
+    columns = min(columns, max(map(len, heads)))
+    rows: list[list[tuple[NDArray[Any], str]]] = []
+    for pattern, names in zip(patterns, heads, strict=True):
+        panels = list(zip(pattern, names, strict=True))
+        rows += [panels[start : start + columns] for start in range(0, len(panels), columns)]
     side = min((width - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False)
-    largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
-    signed = any(bool((np.asarray(pattern) < 0).any()) for pattern in patterns)
-    norm = Normalize(-largest if signed else 0, largest)
-    step = max(1, int(np.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9))))
+    norm = _scale([np.asarray(pattern) for pattern in patterns])
+    step = max(1, math.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9)))
     places = list(range(0, len(labels), step))
     image: Any = None
-    for (layer, start), of_row in zip(rows, grid, strict=True):
-        for offset, axes in enumerate(of_row):
-            head = start + offset
-            if head >= len(heads[layer]):
-                axes.axis("off")
-                continue
-            image = painted(axes, patterns[layer][head], norm, "equal")
-            axes.set_title(heads[layer][head], fontsize=8.5, pad=2)
+    for i, row in enumerate(rows):
+        for j, (pattern, name) in enumerate(row):
+            axes = grid[i, j]
+            image = painted(axes, pattern, norm, "equal")
+            axes.set_title(name, fontsize=8.5, pad=2)
             axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            left, below = (
-                places if there else [] for there in (offset == 0, (layer, start) == rows[-1])
-            )
-            axes.set_yticks(left, [labels[i] for i in left], fontsize=_SMALL)
-            axes.set_xticks(below, [labels[i] for i in below], fontsize=_SMALL, rotation=90)
+            shown_left = places if j == 0 else []
+            shown_below = places if i == len(rows) - 1 else []
+            axes.set_yticks(shown_left, [labels[x] for x in shown_left], fontsize=_SMALL)
+            names_below = [labels[x] for x in shown_below]
+            axes.set_xticks(shown_below, names_below, fontsize=_SMALL, rotation=90)
+        for axes in grid[i, len(row) :]:
+            axes.axis("off")
     figure.supxlabel("position that is read", fontsize=9)
     figure.supylabel("position that reads", fontsize=9)
     colour_bar(figure, image, "weight", ax=grid, fraction=0.02, pad=0.01, aspect=30)
     return figure
+
+
+def _scale(patterns: Sequence[NDArray[Any]]) -> Normalize:
+    """Return the scale of all patterns: from 0, or from minus the largest where some are negative."""
+    largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
+    is_signed = any((pattern < 0).any() for pattern in patterns)
+    return Normalize(-largest if is_signed else 0, largest)
 
 
 @styled
@@ -96,144 +101,144 @@ def curves(
     width: float = WIDTH,
     direct: bool = False,
 ) -> Figure:
-    """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
+    """Draw curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
 
     Args:
         frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
             ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
-        height, width: of a panel, and of the picture, in inches.
+        by: the column with a panel for each value.
+        ylabel: what the curves are of.
+        x: the column of the axis.
+        columns: panels in a row, at most.
+        height: of a panel, in inches.
+        width: of the picture, in inches.
         direct: names at the ends of the curves, in every panel, instead of a legend.
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
-    panels = list(dict.fromkeys(frame[by]))
+    panels = list(frame[by].unique())
     columns = min(columns, len(panels))
-    n_rows = -(-len(panels) // columns)
-    keys = list(dict.fromkeys(frame["algorithm"]))
-    wide = round(width / 3)  # names in a row of the legend
-    figure = Figure(figsize=(width, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // wide)))
-    grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True)
+    n_rows = math.ceil(len(panels) / columns)
+    keys = list(frame["algorithm"].unique())
+    in_row = round(width / 3)  # names in a row of the legend
+    legend_height = 0.35 + 0.22 * math.ceil(len(keys) / in_row)
+    figure = Figure(figsize=(width, (height + 0.25) * n_rows + legend_height))
+    grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
     look = looks(keys)
-    for i, axes in enumerate(grid.flat):
-        if i >= len(panels):
-            axes.axis("off")
-            continue
-        for key, part in frame[frame[by] == panels[i]].groupby("algorithm", sort=False):
-            band(axes, part.sort_values(x), x, look[str(key)], keys.index(key))
-        axes.set_title(fill(str(panels[i]), int(10 * width / columns)), fontsize=9)
+    title_width = int(10 * width / columns)
+    for i, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
+        shown = frame[frame[by] == panel]
+        for key, curve in shown.groupby("algorithm", sort=False):
+            band(axes, curve.sort_values(x), x, look[str(key)], keys.index(key))
+        axes.set_title(fill(str(panel), title_width), fontsize=9)
         if x in WHOLE:
             axes.xaxis.set_major_locator(MaxNLocator(int(3.2 * width / columns), integer=True))
         axes.margins(x=0.01)
-        axes.tick_params(labelbottom=i + columns >= len(panels))
-    for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
-        axes.set_xlabel(x.replace("_", " "))
+        is_lowest = i + columns >= len(panels)
+        axes.tick_params(labelbottom=is_lowest)
+        if is_lowest:
+            axes.set_xlabel(x.replace("_", " "))
+        if direct:
+            name_ends(axes, shown, x, {key: look[key].colour for key in keys}, _SMALL)
+    for axes in grid[len(panels) :]:
+        axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)
-    named = (
-        frame.groupby("algorithm", sort=False)["name"].first()
-        if "name" in frame
-        else {key: key for key in keys}
-    )
-    if direct:
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            name_ends(
-                axes, frame[frame[by] == panel], x, {key: look[key].colour for key in keys}, _SMALL
-            )
-        return figure
-    handles = [
-        grid.flat[0].plot(
-            [],
-            [],
-            color=look[key].colour,
-            linestyle=look[key].dash,
-            linewidth=2.4 if i == 0 else 1.5,
-        )[0]
-        for i, key in enumerate(keys)
-    ]
-    figure.legend(
-        handles,
-        [str(named[key]) for key in keys],
-        loc="outside lower left",
-        ncols=min(wide, len(keys)),
-    )
+    if not direct:
+        names = frame.assign(name=frame.get("name", frame["algorithm"]))
+        names = names.groupby("algorithm", sort=False)["name"].first().astype(str)
+        handles = []
+        for i, key in enumerate(keys):
+            line_width = 2.4 if i == 0 else 1.5
+            colour, dash = look[key].colour, look[key].dash
+            handles += grid[0].plot([], [], color=colour, linestyle=dash, linewidth=line_width)
+        columns = min(in_row, len(keys))
+        figure.legend(handles, list(names), loc="outside lower left", ncols=columns)
     return figure
 
 
 @styled
 def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: str) -> Figure:
-    """Curves of a model and what it is held against, and beside them how far they are apart.
+    """Draw curves of a model and what it is held against, and beside them how far they are apart.
 
-    Both frames have columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``, ``low``
-    and ``high``; ``x`` is what the axis of doses says.
+    Args:
+        curves: with columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``, ``low``
+            and ``high``.
+        differences: the same columns, of the differences from the algorithm.
+        x: what the axis of doses says.
+        ylabel: what the curves are of.
     """
     for name, frame in (("curves", curves), ("differences", differences)):
         require_columns(name, frame, "dose", "algorithm", "name", "mean", "low", "high")
     figure = Figure(figsize=(WIDTH, 3.7))
-    left, right = figure.subplots(1, 2)
+    by_dose, by_difference = figure.subplots(1, 2)
     look = looks(curves["algorithm"])
-    for axes, frame in ((left, curves), (right, differences)):
-        for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
-            label = str(part["name"].iloc[0]) if axes is left else "_"
-            band(axes, part.sort_values("dose"), "dose", look[str(key)], order, label)
+    for axes, frame in ((by_dose, curves), (by_difference, differences)):
+        for order, (key, curve) in enumerate(frame.groupby("algorithm", sort=False)):
+            label = str(curve["name"].iloc[0]) if axes is by_dose else "_"
+            band(axes, curve.sort_values("dose"), "dose", look[str(key)], order, label)
         axes.set_xlabel(x)
         axes.margins(x=0.02)
-    left.set(ylabel=ylabel, title="By dose")
-    right.axhline(0, **REFERENCE)
-    right.set(ylabel=f"{ylabel}, less the algorithm's", title="Difference from the algorithm")
+    by_dose.set(ylabel=ylabel, title="By dose")
+    by_difference.axhline(0, **REFERENCE)
+    difference = f"{ylabel}, less the algorithm's"
+    by_difference.set(ylabel=difference, title="Difference from the algorithm")
     figure.legend(loc="outside lower left", ncols=3)
     return figure
 
 
 @styled
 def readings(true: ArrayLike, read: ArrayLike, *, label: str) -> Figure:
-    """What a probe reads against what is true, with the identity, and how its residuals are spread.
+    """Draw what a probe reads against what is true, with the identity, and how its residuals are spread.
 
-    ``true`` and ``read`` are ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
+    Args:
+        true: ``[point]``, flattened; at most 600 are drawn, evenly chosen, all are counted.
+        read: as many values.
+        label: what is read.
     """
-    true, read = (
-        np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read))
-    )
-    require(
-        true.shape == read.shape and len(true) > 0,
-        f"{len(true)} true values and {len(read)} read; give as many",
-    )
+    true = np.ravel(array_of("true", true))
+    read = np.ravel(array_of("read", read))
+    n_true, n_read = len(true), len(read)
+    require(n_true == n_read > 0, f"{n_true} true values and {n_read} read; give as many")
     require(bool(np.isfinite([true, read]).all()), "true and read must be finite numbers")
     figure = Figure(figsize=(WIDTH, 3.3))
-    left, right = figure.subplots(1, 2)
-    drawn = np.linspace(0, len(true) - 1, min(len(true), 600)).astype(int)
-    left.scatter(true[drawn], read[drawn], s=7, color=LIGHT["blue"], alpha=0.45, linewidths=0)
+    points, residuals = figure.subplots(1, 2)
+    drawn = np.linspace(0, n_true - 1, min(n_true, 600)).astype(int)
+    colour = LIGHT["blue"]
+    points.scatter(true[drawn], read[drawn], s=7, color=colour, alpha=0.45, linewidths=0)
     ends = [float(true.min()), float(true.max())]
-    left.plot(ends, ends, **REFERENCE)
-    left.set(
-        xlabel=f"true {label}", ylabel=f"{label} read by the probe", title="Each point is a round"
-    )
-    right.hist(read - true, bins=40, color=LIGHT["blue"], alpha=0.7)
-    right.axvline(0, **REFERENCE)
-    right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
+    points.plot(ends, ends, **REFERENCE)
+    points.set_title("Each point is a round")
+    points.set(xlabel=f"true {label}", ylabel=f"{label} read by the probe")
+    residuals.hist(read - true, bins=40, color=colour, alpha=0.7)
+    residuals.axvline(0, **REFERENCE)
+    residuals.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
     return figure
 
 
 @styled
 def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
-    """The learning rate and discount of every trajectory, one point each, a panel a source, the true pair a cross.
+    """Draw the learning rate and discount of every trajectory, one point each, a panel a source, and the true pair.
 
-    ``frame`` has columns ``source``, ``alpha`` and ``gamma``; points outside the axes are counted in the title.
+    Args:
+        frame: with columns ``source``, ``alpha`` and ``gamma``; points outside the axes are counted in the title.
+        true: ``alpha`` and ``gamma``, a cross.
     """
     require_columns("frame", frame, "source", "alpha", "gamma")
-    sources = list(dict.fromkeys(frame["source"]))
+    sources = list(frame["source"].unique())
     figure = Figure(figsize=(WIDTH, 3.2))
-    for axes, source in zip(
-        figure.subplots(1, len(sources), sharey=True, squeeze=False)[0], sources, strict=True
-    ):
+    grid = figure.subplots(1, len(sources), sharey=True, squeeze=False)[0]
+    for axes, source in zip(grid, sources, strict=True):
         points = frame[frame["source"] == source].dropna()
         inside = points["alpha"].between(*_ALPHAS) & points["gamma"].between(*_GAMMAS)
         shown = points[inside]
-        axes.scatter(
-            shown["alpha"], shown["gamma"], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0
-        )
+        colour = LIGHT["blue"]
+        axes.scatter(shown["alpha"], shown["gamma"], s=14, color=colour, alpha=0.6, linewidths=0)
         axes.plot(true["alpha"], true["gamma"], "+", color=INK, markersize=12)
-        beyond = f", {int((~inside).sum())} beyond" if (~inside).any() else ""
-        title = f"{source}: {len(points)} trajectories{beyond}"
+        title = f"{source}: {len(points)} trajectories"
+        n_beyond = len(points) - len(shown)
+        if n_beyond:
+            title += f", {n_beyond} beyond"
         axes.set(xlim=_ALPHAS, ylim=_GAMMAS, xlabel="learning rate α", title=title)
-    figure.axes[0].set_ylabel("discount γ")
+    grid[0].set_ylabel("discount γ")
     return figure
 
 

@@ -109,9 +109,8 @@ class Context:
     @property
     def exact(self) -> bool:
         """Whether it carries a state that can be read, of an algorithm that is known."""
-        return self.compiled or (
-            self.model.is_handwired and getattr(self.model, "algorithm", None) is not None
-        )
+        has_algorithm = getattr(self.model, "algorithm", None) is not None
+        return self.compiled or (self.model.is_handwired and has_algorithm)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -131,15 +130,17 @@ class Context:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The sizes of the episodes' rounds, by name."""
-        return {**self.task.sizes_of(self.model.layout), **self.given}
+        return self.task.sizes_of(self.model.layout) | dict(self.given)
 
     @property
     def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What the report was asked for beside the model: sizes by the option of the shell, other arguments by name."""
-        options = {size.name: size.option for size in self.task.sizes}
-        values = {**self.arguments, **self.given}
-        sizes = {options[name]: value for name, value in values.items() if name in options}
-        return sizes, {name: value for name, value in values.items() if name not in options}
+        """Settings of the report beside the model: sizes by the option of the shell, other arguments by name."""
+        arguments = {**self.arguments, **self.given}
+        sizes = {}
+        for size in self.task.sizes:
+            if size.name in arguments:
+                sizes[size.option] = arguments.pop(size.name)
+        return sizes, arguments
 
     @cached_property
     def episodes(self) -> Any:
@@ -147,17 +148,25 @@ class Context:
         return self.sample(self.n_episodes, self.n_rounds, self.seed)
 
     def sample(self, n_episodes: int, n_rounds: int, seed: int) -> Any:
-        """Episodes of the report's regime and sizes."""
+        """Sample episodes of the report's regime and sizes.
+
+        Args:
+            n_episodes: how many.
+            n_rounds: of each.
+            seed: of the sampler.
+        """
         return self.task.sample_for(self.model, n_episodes, n_rounds, seed, self.regime, self.given)
 
     @cached_property
     def run(self) -> Rollout:
         """The model run over the episodes, with attention patterns and values of the round looked at, if it has any."""
-        seen = [self.model.points[key] for key in ("pattern", "v") if key in self.model.points]
-        hooks = [kind.hook.format(layer=layer) for kind in seen for layer in range(kind.n_layers)]
-        return rollout(
-            self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at]
-        )
+        hooks: list[str] = []
+        for key in ("pattern", "v"):
+            kind = self.model.points.get(key)
+            if kind is not None:
+                hooks += [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
+        rounds = [self.looked_at]
+        return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=rounds)
 
     @cached_property
     def blank_run(self) -> Rollout:
@@ -183,12 +192,12 @@ class Context:
     def pairs(self) -> tuple[Any, Any]:
         """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges; of recorded
         ones, of the half of the participants that no decoder is fitted on."""
-        sizes = (QUICK_EPISODES if self.quick else _CAUSAL_EPISODES, self.looked_at + 3)
-        task, about = self.task.half(1), (self.regime, self.given)
-        first, second = (
-            task.sample_for(self.model, *sizes, seed, *about) for seed in (self.seed, self.seed + 1)
-        )
-        return first, second
+        n_episodes = QUICK_EPISODES if self.quick else _CAUSAL_EPISODES
+        n_rounds = self.looked_at + 3
+        sample_for = self.task.half(1).sample_for
+        settings = (self.regime, self.given)
+        bases = sample_for(self.model, n_episodes, n_rounds, self.seed, *settings)
+        return bases, sample_for(self.model, n_episodes, n_rounds, self.seed + 1, *settings)
 
     @cached_property
     def smooth(self) -> Machine:
@@ -203,16 +212,19 @@ class Context:
             return 0
         key = self.algorithm.memory
         values = self.algorithm.run(self.episodes)
-        changed = values[NEXT + key][:, -1] != values[key][:, 0]
-        return int(changed.reshape(len(changed), -1).sum(1).argmax())
+        is_changed = values[NEXT + key][:, -1] != values[key][:, 0]
+        n_changed = is_changed.reshape(len(is_changed), -1).sum(1)
+        return int(n_changed.argmax())
 
     def reason(self, key: str) -> str:
-        """Why the part called ``key`` could not be computed or drawn, in a sentence."""
+        """Return why the part called ``key`` could not be computed or drawn, in a sentence."""
         error = self.failures[key]
-        return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, InputError):
+            return str(error)
+        return f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
-        """What the part called ``key`` computed, now or before; what it ended with is raised again."""
+        """Return what the part called ``key`` computed, now or before; raise again what it ended with."""
         if key in self.failures:
             raise self.failures[key]
         require(key not in self.missing, self.missing.get(key, ""))
@@ -228,7 +240,7 @@ class Context:
 
 
 def needing(*components: str) -> Callable[[Context], str]:
-    """What a machine lacks of some components, for :attr:`Part.lacking`.
+    """Return what says which of some components a machine lacks, for :attr:`Part.lacking`.
 
     >>> import interp
     >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
@@ -238,9 +250,10 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 
 def uncompiled(context: Context) -> str:
-    """What a handwired machine that was not compiled from a circuit lacks, for :attr:`Part.lacking`."""
-    known = context.compiled or not context.model.is_handwired
-    return "" if known else f"not applicable: {context.model.name} was not compiled from a circuit"
+    """Return what a handwired machine lacks that was not compiled from a circuit, for :attr:`Part.lacking`."""
+    if context.compiled or not context.model.is_handwired:
+        return ""
+    return f"not applicable: {context.model.name} was not compiled from a circuit"
 
 
 wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
@@ -248,5 +261,5 @@ wired: Callable[[Context], bool] = attrgetter("model.is_handwired")
 
 
 def learned(context: Context) -> bool:
-    """Where a part of a learned model applies."""
+    """Return whether a part of a learned model applies."""
     return not context.model.is_handwired

@@ -302,7 +302,7 @@ def _list_choices(bench: Bench) -> dict[str, _Choices]:
     """List what the forms offer: inputs, numbers of inputs and of the state, and places."""
     corruptions = bench.task.analysis.corruptions()
     numbered = [choice for record in corruptions for choice in _list_numbered(record)]
-    state = []
+    state: _Choices = []
     shapes = {} if bench.unreadable else bench.writer.shapes
     for key, shape in shapes.items():
         numbers = [".".join(map(str, index)) for index in np.ndindex(*shape)]

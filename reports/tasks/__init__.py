@@ -45,7 +45,7 @@ def default_parts(
     after: Mapping[str, Sequence[Part]] | None = None,
     said: Mapping[str, Any] | None = None,
 ) -> tuple[Part, ...]:
-    """The parts that every report has, in page order, with a task's own.
+    """Return the parts that every report has, in page order, with a task's own.
 
     Args:
         replace: parts that stand in the place of those of their key.
@@ -55,38 +55,40 @@ def default_parts(
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'Compared with other machines', 'The state over time']
     """
-    default = {part.key: part for part in _EVERY_TASK}
-    own, following = {part.key: part for part in replace}, {**(after or {})}
+    parts = {part.key: part for part in _EVERY_TASK}
+    replacing = list(replace)
+    following = {key: list(added) for key, added in (after or {}).items()}
     if said:
-        told = (
+        worded = (
             overview.part(**said["overview"]),
             probing.state(**said["state"]),
             probing.part(**said["probes"]),
+            patching.part(**said["patching"]),
         )
-        own = {part.key: part for part in (*told, patching.part(**said["patching"]))} | own
-        following["compared"] = [
-            verification.part(**said["verification"]),
-            *following.get("compared", ()),
-        ]
-        following["circuit"] = [
-            verification.softening(**said["softening"]),
-            *following.get("circuit", ()),
-        ]
-    for key in (*own, *following):
-        require_known("part of every report", key, default, limit=20)
-    return tuple(
-        part for key in default for part in (own.get(key, default[key]), *following.get(key, ()))
-    )
+        replacing = [*worded, *replace]
+        checks = verification.part(**said["verification"])
+        softening = verification.softening(**said["softening"])
+        following.setdefault("compared", []).insert(0, checks)
+        following.setdefault("circuit", []).insert(0, softening)
+    replaced = {part.key: part for part in replacing}
+    for key in (*replaced, *following):
+        require_known("part of every report", key, parts, limit=20)
+    ordered = []
+    for key, part in (parts | replaced).items():
+        ordered += [part, *following.get(key, ())]
+    return tuple(ordered)
 
 
 def prose(task: str) -> dict[str, Any]:
-    """What the page on a task says, by part (``prose.toml``)."""
+    """Read what the page on a task says, by part (``prose.toml``)."""
     return dict(read_tables(Path(__file__).with_name("prose.toml"))[task])
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:
-    """What a report on a task holds: what its record says, else its file in this package, else the default."""
+    """Return the parts of a report on a task: what its record says, else its file here, else the default."""
     if task.report.parts is not None:
         return tuple(task.report.parts())
-    ships = task.key in {module.name for module in pkgutil.iter_modules(__path__)}
-    return tuple(named(f"{__name__}.{task.key}:parts")()) if ships else default_parts()
+    files = [module.name for module in pkgutil.iter_modules(__path__)]
+    if task.key not in files:
+        return default_parts()
+    return tuple(named(f"{__name__}.{task.key}:parts")())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
@@ -22,23 +24,16 @@ _PROSE = prose("experts")
 
 
 def parts() -> tuple[Part, ...]:
-    """Every part of the report, in page order."""
+    """Return every part of the report, in page order."""
+    regret = Part("regret", "Regret", _score, _draw_regret, summary=_measure_regret)
+    calibrated = Part(
+        "calibration", "Calibration", _calibrate, _draw_calibration, summary=_measure_calibration
+    )
     return default_parts(
         said=_PROSE["parts"],
         replace=(heads.attention("figures 1 and 7, right"),),
         after={
-            "state": [
-                Part("regret", "Regret", _score, _draw_regret, summary=_regret_measures),
-                Part(
-                    "calibration",
-                    "Calibration",
-                    lambda context: calibration(
-                        predictions_of(context.run), context.episodes, seed=context.seed
-                    ),
-                    _draw_calibration,
-                    summary=_calibration_measures,
-                ),
-            ],
+            "state": [regret, calibrated],
             "circuit": experts_paper.parts(),
             "learning": [overview.paper(overview.shown_on("experts"))],
         },
@@ -55,114 +50,128 @@ _BASELINES = (
 )
 _RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accuracies
 
-_Scored = tuple[Scores, Interval, pd.DataFrame]
-"""A predictor's scores, its regret after the last round minus the model's, paired by episode, and its regret curve."""
+
+@dataclass(frozen=True)
+class _Scored:
+    """A predictor scored on the episodes.
+
+    Attributes:
+        beyond: its regret after the last round minus the model's, paired by episode.
+        curve: its regret over rounds.
+    """
+
+    name: str
+    scores: Scores
+    beyond: Interval
+    curve: pd.DataFrame
 
 
 def _score(context: Context) -> dict[str, _Scored]:
-    """The model (under the key "model", first) and the baselines, scored on the same episodes."""
-    episodes, predictions, seed = context.episodes, predictions_of(context.run), context.seed
-    bayes = predictors.bayes(episodes).predictions
-    of_model = scoring.regret(predictions, episodes)[:, -1]
-
-    def scored(
-        key: str, name: str, predictions: np.ndarray, decision: predictors.Decision = "threshold"
-    ) -> _Scored:
-        score = scoring.score(
-            predictions,
-            episodes,
-            name=name,
-            decision=decision,
-            reference=bayes,
-            reference_name="bayes",
-            seed=seed,
-        )
-        over = scoring.regret(predictions, episodes, decision)
-        return (
-            score,
-            mean_interval(over[:, -1] - of_model, seed=seed),
-            figures.over_rounds(key, name, over, seed),
-        )
-
-    by_key = {"model": scored("model", context.model.name, predictions)}
+    """Score the model (under the key "model", first) and the baselines on the same episodes."""
+    episodes = context.episodes
+    predicted = {"model": predictors.ExpertRun(predictions_of(context.run))}
+    names = {"model": context.model.name}
     for key in _BASELINES:
         baseline = predictors.PREDICTORS[key]
-        predicted = baseline.run(episodes)
-        by_key[key] = scored(key, baseline.name, predicted.predictions, predicted.decision)
-    return by_key
+        predicted[key] = baseline.run(episodes)
+        names[key] = baseline.name
+    of_model = scoring.regret(predicted["model"].predictions, episodes)[:, -1]
+    scored = {}
+    for key, by_key in predicted.items():
+        scores = scoring.score(
+            by_key.predictions,
+            episodes,
+            name=names[key],
+            decision=by_key.decision,
+            reference=predicted["bayes"].predictions,
+            reference_name="bayes",
+            seed=context.seed,
+        )
+        regret = scoring.regret(by_key.predictions, episodes, by_key.decision)
+        scored[key] = _Scored(
+            name=names[key],
+            scores=scores,
+            beyond=mean_interval(regret[:, -1] - of_model, seed=context.seed),
+            curve=figures.over_rounds(key, names[key], regret, context.seed),
+        )
+    return scored
 
 
-def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
-    fewer = by_key["majority_vote"][1]
-    vote, bayes = (by_key[key][0].get("regret").estimate for key in ("majority_vote", "bayes"))
+def _measure_regret(scored: dict[str, _Scored], context: Context) -> list[Measure]:
+    """Judge whether it makes fewer mistakes than a majority vote, and predicts as well as Bayes."""
+    fewer = scored["majority_vote"].beyond
+    vote = scored["majority_vote"].scores.get("regret").estimate
+    bayes = scored["bayes"].scores.get("regret").estimate
     blank = probable(context.model.layout.distribution(context.blank_run.predictions))[..., 1]
     idle = scoring.regret(blank, context.episodes)[:, -1].mean()
-    hard = fewer.estimate <= 0 and vote <= bayes
-    none = (
-        "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
-    )
-    beaten, unless = (
-        {UNTRAINED: Control(vote - idle)},
-        {"no": none, "undecided": none} if hard else {},
-    )
-    learns = claim("learns", fewer, {"n_rounds": context.n_rounds}, controls=beaten, unless=unless)
-    excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
-    rival = min(_RIVALS, key=lambda key: excess[key].estimate)
-    beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}
-    return [
-        learns,
-        *([] if context.model.is_handwired else [claim("bayes", excess["model"], controls=beside)]),
-    ]
+    unless = {}
+    if fewer.estimate <= 0 and vote <= bayes:
+        unless = dict.fromkeys(("no", "undecided"), _NOBODY)
+    words = {"n_rounds": context.n_rounds}
+    controls = {UNTRAINED: Control(vote - idle)}
+    measures = [claim("learns", fewer, words, controls=controls, unless=unless)]
+    if not context.model.is_handwired:
+        losses = {key: scored[key].scores.get("excess_log_loss") for key in ("model", *_RIVALS)}
+        rival = min(_RIVALS, key=lambda key: losses[key].estimate)
+        controls = {scored[rival].name: Control(losses[rival].estimate)}
+        measures.append(claim("bayes", losses["model"], controls=controls))
+    return measures
 
 
-def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
+_NOBODY = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
+
+
+def _draw_regret(scored: dict[str, _Scored], context: Context) -> list[object]:
+    """Draw the regret of every predictor, and tabulate its scores."""
     episodes: ExpertEpisodes = context.episodes
-    over, paired = (
-        pd.concat(curve for _, _, curve in by_key.values()),
-        "regret beyond the model's, paired",
-    )
-    columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = []
-    for key, (scored, beyond, curve) in by_key.items():
-        accuracy, regret, *losses = scored.numbers.values()
-        finite = (loss if np.isfinite(loss.estimate) else None for loss in losses)
-        rows.append(
-            (curve["name"].iloc[0], accuracy, regret, None if key == "model" else beyond, *finite)
-        )
-    after = _PROSE["after"].format(rounds=episodes.n_rounds)
+    for key, by_key in scored.items():
+        accuracy, regret, loss, excess = by_key.scores.numbers.values()
+        row = {"predictor": by_key.name, "accuracy": accuracy, "regret": regret}
+        row[_PAIRED] = None if key == "model" else by_key.beyond
+        row["log-loss (nats)"] = loss if np.isfinite(loss.estimate) else None
+        row["log-loss above Bayes"] = excess if np.isfinite(excess.estimate) else None
+        rows.append(row)
+    caption = _PROSE["after"].format(rounds=episodes.n_rounds)
+    formats = dict.fromkeys(("regret", _PAIRED), ".2f")
+    over_rounds = pd.concat([by_key.curve for by_key in scored.values()])
+    record = _PROSE["curves"]["regret"]
     return [
         Prose(_PROSE["regret"]),
-        curves(_PROSE["curves"]["regret"], over, n=len(episodes), regime=episodes.regime),
-        Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
+        curves(record, over_rounds, n=len(episodes), regime=episodes.regime),
+        Table(pd.DataFrame(rows), caption, formats),
     ]
 
 
-def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
-    """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
-    other = calibration(
-        np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed
-    ).error
-    beside, by_design = (
-        {"the labels of other episodes": Control(other)},
-        not context.model.is_handwired,
-    )
-    error, note = (
-        Interval(*[result.error] * 3),
-        f"a calibrated predictor, by chance: {cell(result.chance)}",
-    )
+_PAIRED = "regret beyond the model's, paired"
+
+
+def _calibrate(context: Context) -> Calibration:
+    """Hold the predictions against the labels' frequencies."""
+    return calibration(predictions_of(context.run), context.episodes, seed=context.seed)
+
+
+def _measure_calibration(result: Calibration, context: Context) -> list[Measure]:
+    """Judge whether the error is one that a calibrated predictor would show.
+
+    A wired algorithm need not be calibrated.
+    """
+    swapped = np.roll(predictions_of(context.run), 1, axis=0)
+    other = calibration(swapped, context.episodes, seed=context.seed).error
     return [
         claim(
             "calibration",
-            error,
+            Interval(result.error, result.error, result.error),
             threshold=result.chance.high,
-            controls=beside,
-            by_design=by_design,
-            note=note,
+            controls={"the labels of other episodes": Control(other)},
+            by_design=not context.model.is_handwired,
+            note=f"a calibrated predictor, by chance: {cell(result.chance)}",
         )
     ]
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:
+    """Draw the predicted probabilities against the frequencies."""
     drawn = figures.calibration(result.to_frame(), name=context.model.name)
     caption = _PROSE["calibration"].format(error=result.error, chance=cell(result.chance, ".3f"))
     return [Figure(drawn, "Predicted probability against frequency", caption)]
