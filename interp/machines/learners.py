@@ -12,9 +12,10 @@ have. :mod:`interp.machines.presets` lists them among the models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,40 +34,34 @@ _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
 """Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""
 
 
+def _two_layers(n_inputs: int, n_outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(n_inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outputs))
+
+
 class _Learner(nn.Module):
     """A core that hears a round with its truth, and a readout of its state and of what the round asks."""
 
-    def __init__(
-        self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int
-    ) -> None:
+    def __init__(self, said: Said, core: nn.Module, width: int) -> None:
         super().__init__()
-        self.hear = nn.Sequential(
-            nn.Linear(said.n_told, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width)
-        )
+        self.hear = _two_layers(said.n_told, width)
         self.core = core
-        self.read = nn.Sequential(
-            nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes)
-        )
+        self.read = _two_layers(width + said.n_asked, said.layout.n_outputs)
 
 
 class _Reader(nn.Module):
-    """A core that reads a round as two inputs, what is asked and then all with the truth; it predicts between them."""
+    """A core that reads a round as two inputs, the question and then all with the truth, and predicts between them."""
 
-    def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int) -> None:
+    def __init__(self, said: Said, core: nn.Module, width: int) -> None:
         super().__init__()
-        self.ask, self.hear = (
-            nn.Sequential(nn.Linear(n, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width))
-            for n in (said.n_asked, said.n_told)
-        )
-        self.begin, self.core, self.read = (
-            nn.Linear(1, width, bias=False),
-            core,
-            nn.Linear(width, n_outcomes),
-        )
+        self.ask = _two_layers(said.n_asked, width)
+        self.hear = _two_layers(said.n_told, width)
+        self.begin = nn.Linear(1, width, bias=False)
+        self.core = core
+        self.read = nn.Linear(width, said.layout.n_outputs)
 
 
 class _Refine(nn.Sequential):
-    """A block that adds a little to what it is given."""
+    """A block that adds a little to its input."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z + 0.1 * super().forward(z)
@@ -82,9 +77,10 @@ def learner(
     n_rounds: int = _N_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
-    """An untrained machine of a kind, one of :data:`KINDS`.
+    """Make an untrained machine of a kind, one of :data:`KINDS`.
 
     Args:
+        kind: of its core.
         task, sizes: as ``interp.adapt`` takes them.
         width: of its state, or of its embeddings.
         n_layers: of cells, state spaces and thoughts; a loop has one block.
@@ -95,36 +91,29 @@ def learner(
         integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop",
         "a loop has one block: n_layers must be 1",
     )
+    said = Said(layout_for(task, sizes))
     machine: AdaptedMachine = KINDS[kind](
-        layout_for(task, sizes), integer("width", width, 1, 4096), n_layers, n_rounds
+        said, integer("width", width, 1, 4096), n_layers, n_rounds
     )
     machine.name = kind
     return machine
 
 
-def _cell(
-    layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any
-) -> AdaptedMachine:
-    said = Said(layout)
-    module = _Learner(
-        said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width
-    )
-    return cell(module, layout, check=False, **_ends(said))
+def _cell(said: Said, width: int, n_layers: int, n_rounds: int, layers: Any) -> AdaptedMachine:
+    module = _Learner(said, layers(width, width, num_layers=n_layers), width)
+    return cell(module, said.layout, check=False, **_ends(said))
 
 
-def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
-    said = Said(layout)
-    block = _Refine(
-        nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
-    )
-    module = _Learner(said, block, width, layout.n_outputs, width)
+def _loop(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    widen, narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+    block = _Refine(nn.LayerNorm(width), widen, nn.GELU(), narrow)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
         return z + heard / _CYCLES
 
     return loop(
-        module,
-        layout,
+        _Learner(said, block, width),
+        said.layout,
         block="core",
         cycles=_CYCLES,
         shape=(width,),
@@ -134,73 +123,79 @@ def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Adap
     )
 
 
-def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
+    return cast(Tensor, module.read(y))
+
+
+def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import MambaConfig, MambaModel
 
-    said = Said(layout)
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
-    module = _Reader(said, MambaModel(config), width, layout.n_outputs)
+    module = _Reader(said, MambaModel(config), width)
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
-    asked = Embedded(
-        lambda m, fed: torch.stack([m.ask(said.before(fed)), m.hear(said.after(fed))], 1),
-        2,
-        at=0,
-        slot=0,
-    )
-    return state_space(
-        module, layout, read=lambda m, y, fed: m.read(y), embedded=asked, check=False
-    )
+    def embed(module: Any, fed: EncodedRounds) -> Tensor:
+        return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
+
+    rounds = Embedded(embed, 2, at=0, slot=0)
+    return state_space(module, said.layout, read=_read_core, embedded=rounds, check=False)
 
 
-def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import GPT2Config, GPT2Model
 
-    said = Said(layout)
-    heads = max(n for n in (1, 2, 4) if width % n == 0)
-    sizes: dict[str, Any] = {
-        "n_embd": width,
-        "n_layer": n_layers,
-        "n_head": heads,
-        "n_positions": 3 * n_rounds,
-    }
-    # As the house's transformers begin; GPT-2's own .02 is for widths of 768.
-    sizes |= {"initializer_range": 0.08}
     # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
     silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
-    config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes, **silent)
-    module = _Reader(said, GPT2Model(config), width, layout.n_outputs)
+    config = GPT2Config(
+        vocab_size=1,
+        bos_token_id=0,
+        eos_token_id=0,
+        n_embd=width,
+        n_layer=n_layers,
+        n_head=math.gcd(4, width),
+        n_positions=3 * n_rounds,
+        initializer_range=0.08,  # as the house's transformers begin; GPT-2's own .02 is for widths of 768
+        **silent,
+    )
+    module = _Reader(said, GPT2Model(config), width)
     del module.core.wte
 
     def embed(module: Any, fed: EncodedRounds) -> Tensor:
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    rounds: dict[str, Any] = {
-        "embedded": Embedded(embed, 3, at=1, slot=0),
-        "n_rounds": n_rounds,
-        "check": False,
-    }
-    return thoughts(module, layout, read=lambda m, y, fed: m.read(y), core="core", **rounds)
+    return thoughts(
+        module,
+        said.layout,
+        read=_read_core,
+        core="core",
+        embedded=Embedded(embed, 3, at=1, slot=0),
+        n_rounds=n_rounds,
+        check=False,
+    )
 
 
 def _ends(said: Said) -> dict[str, Any]:
-    """What a learner hears of a round, and how its prediction is read."""
-    return {
-        "hear": lambda module, fed: module.hear(said.after(fed)),
-        "read": lambda module, state, fed: module.read(torch.cat([state, said.before(fed)], 1)),
-    }
+    """Return what a learner hears of a round, and how its prediction is read."""
+
+    def hear(module: Any, fed: EncodedRounds) -> Tensor:
+        return cast(Tensor, module.hear(said.after(fed)))
+
+    def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
+        return cast(Tensor, module.read(torch.cat([state, said.before(fed)], 1)))
+
+    return {"hear": hear, "read": read}
 
 
 KINDS: dict[str, Callable[..., AdaptedMachine]] = {
-    "gru": partial(_cell, fused=nn.GRU),
-    "lstm": partial(_cell, fused=nn.LSTM),
+    "gru": partial(_cell, layers=nn.GRU),
+    "lstm": partial(_cell, layers=nn.LSTM),
     "loop": _loop,
     "mamba": _mamba,
     "thoughts": _thoughts,
 }
-"""Kind -> its builder, of a layout, a width, a number of layers and of rounds."""
+"""Kind -> its builder, of a round in numbers, a width, a number of layers and of rounds."""
 
 
 # KIND-TASK is the builder of that kind for that task, by which checkpoints are made again.

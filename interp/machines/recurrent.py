@@ -25,18 +25,27 @@ from interp.model.adapted import AdaptedMachine, adapt
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.opened import gates
 from interp.model.taps import Point
-from interp.support.checks import checked, file_path, fit, integer, kind_of, shown
+from interp.support.checks import (
+    MOST_GB,
+    checked,
+    file_path,
+    fit,
+    integer,
+    kind_of,
+    refuse_above,
+    shown,
+)
 from interp.support.errors import require, require_known
 from interp.support.files import reading
 
 _Tree = dict[str, Tensor]
-_Hear = Callable[[Any, Any], Tensor]  # ``(module, fed)`` to what the model hears of a round
-_Read = Callable[
-    [Any, Tensor, Any], Tensor
-]  # ``(module, state, fed)`` to the scores ``[batch, outcome]``
+_Hear = Callable[[Any, Any], Tensor]
+"""``(module, fed)`` to what the model hears of a round."""
+_Read = Callable[[Any, Tensor, Any], Tensor]
+"""``(module, state, fed)`` to the scores ``[batch, outcome]``."""
 _KINDS = {
-    name: kind_of(one.annotation, unwrap(adapt).__globals__)
-    for name, one in signature(adapt).parameters.items()
+    name: kind_of(parameter.annotation, unwrap(adapt).__globals__)
+    for name, parameter in signature(adapt).parameters.items()
 }
 _OPTIONS = sorted(_KINDS.keys() - {"module", "task", "step", "channels"})
 """What of ``interp.adapt`` an adapter passes on."""
@@ -68,37 +77,47 @@ class Said:
 
     def __init__(self, layout: RoundLayout) -> None:
         layout = fit("layout", layout, RoundLayout)
-        end = layout.predict_position
-        silent = {0, end, layout.update_position, *layout.latent_positions}
         self.layout, self.n_ids = layout, len(layout.vocabulary)
-        self.asked = tuple(i for i in range(end) if i not in silent)
-        self.told = tuple(i for i in range(layout.update_position) if i not in silent)
-        n_each = self.n_ids + bool(layout.payload)
-        self.n_asked, self.n_told = len(self.asked) * n_each, len(self.told) * n_each
+        question, update = layout.predict_position, layout.update_position
+        silent = {0, question, update, *layout.latent_positions}
+        self.told = tuple(i for i in range(update) if i not in silent)
+        self.asked = tuple(i for i in self.told if i < question)
+        n_numbers = self.n_ids + (1 if layout.payload else 0)
+        self.n_asked = len(self.asked) * n_numbers
+        self.n_told = len(self.told) * n_numbers
 
     def before(self, fed: EncodedRounds) -> Tensor:
-        """What a round says before the prediction, ``[batch, n_asked]``, in the dtype of the machine."""
+        """Return what a round says before the prediction, ``[batch, n_asked]``, in the dtype of the machine."""
         return self._numbers(fed, self.asked)
 
     def after(self, fed: EncodedRounds) -> Tensor:
-        """All that a round says, the truth with it, ``[batch, n_told]``."""
+        """Return all that a round says, the truth with it, ``[batch, n_told]``."""
         return self._numbers(fed, self.told)
 
     def _numbers(self, fed: EncodedRounds, positions: tuple[int, ...]) -> Tensor:
-        at: Any = list(positions)
-        numbers = nn.functional.one_hot(fed.tokens[:, at], self.n_ids).flatten(1).to(fed.values)
-        return torch.cat([numbers, fed.values[:, at]], 1) if self.layout.payload else numbers
+        tokens = fed.tokens[:, positions]
+        indicators = nn.functional.one_hot(tokens, self.n_ids).flatten(1).to(fed.values)
+        if not self.layout.payload:
+            return indicators
+        return torch.cat([indicators, fed.values[:, positions]], 1)
 
 
 def with_points(
-    options: Mapping[str, Any], points: Mapping[str, str | Point], *own: str
+    options: Mapping[str, Any], points: Mapping[str, str | Point], *own_options: str
 ) -> dict[str, Any]:
-    """Options for ``interp.adapt``, or an adapter's ``own``, with its ``points`` before those of the user."""
+    """Return options for ``interp.adapt`` with the points of an adapter before those of the user.
+
+    Args:
+        options: that the user gave.
+        points: of the adapter.
+        own_options: names of options that the adapter takes itself.
+    """
     for name in options:
-        require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own])
-    options = {name: fit(name, one, _KINDS.get(name, object)) for name, one in options.items()}
-    given = options.get("points") or {}
-    return {**options, "points": {**points, **given} if isinstance(given, Mapping) else given}
+        require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own_options])
+    fitting = {name: fit(name, value, _KINDS.get(name, object)) for name, value in options.items()}
+    users = fitting.get("points") or {}
+    is_mapping = isinstance(users, Mapping)
+    return {**fitting, "points": {**points, **users} if is_mapping else users}
 
 
 @checked
@@ -114,9 +133,12 @@ def cell(
     show_gates: bool = True,
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of a module with a recurrent cell or layers in it: docs/tutorials/your-model.md has one from a file.
+    """Make a machine of a module with a recurrent cell or layers in it.
+
+    One is made from a file in docs/tutorials/your-model.md.
 
     Args:
+        module: with a submodule ``core``.
         task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``, ``output``, ...
         hear: ``(module, fed)`` to the cell's input ``[batch, input]``.
         read: ``(module, h, fed)`` to scores; ``h`` is ``[batch, width]``, of several layers the top one's.
@@ -127,19 +149,11 @@ def cell(
         show_gates: whether the gates are points. The cell then computes in its open form, which equals PyTorch's kernel
             to rounding; without, bit for bit.
     """
-    parts = dict(module.named_modules())
-    part = parts.get(core)
-    require(
-        isinstance(part, nn.RNNCellBase) or (part is not None and bool(gates(part))),
-        f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
-        f"direction without projections, got {type(part).__name__}; the module has {', '.join(filter(None, parts))}",
-    )
-    cells: Any = part
-    n_layers, names = (
-        getattr(cells, "num_layers", 1),
-        "hc" if isinstance(part, nn.LSTMCell | nn.LSTM) else "h",
-    )
-    shape = (cells.hidden_size,) if n_layers == 1 else (n_layers, cells.hidden_size)
+    cells: Any = _find_cells(module, core)
+    n_layers = getattr(cells, "num_layers", 1)
+    names = "hc" if isinstance(cells, nn.LSTMCell | nn.LSTM) else "h"
+    width = cells.hidden_size
+    shape = (width,) if n_layers == 1 else (n_layers, width)
 
     def run(module: Any, x: Tensor, carried: _Tree) -> _Tree:
         fits = isinstance(x, Tensor) and x.shape[1:] == (cells.input_size,)
@@ -147,13 +161,17 @@ def cell(
             fits,
             f"{core!r} hears [batch, {cells.input_size}], which hear= and first= give; got {shown(x)}",
         )
-        state = _state(module.get_submodule(core), x, tuple(carried[name] for name in names))
-        return dict(zip(names, state, strict=True))
+        state = tuple(carried[name] for name in names)
+        after = _run_cells(module.get_submodule(core), x, state)
+        return dict(zip(names, after, strict=True))
 
     def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
-        held = run(module, hear(module, fed), carried) if hears == "before" else carried
-        scores = read(module, held["h"] if n_layers == 1 else held["h"][:, -1], fed)
-        return scores, held if hears == "before" else run(module, hear(module, fed), carried)
+        after = run(module, hear(module, fed), carried) if hears == "before" else carried
+        top = after["h"] if n_layers == 1 else after["h"][:, -1]
+        scores = read(module, top, fed)
+        if hears == "after":
+            after = run(module, hear(module, fed), carried)
+        return scores, after
 
     def start(module: Any) -> _Tree:
         x = first(module) if first else torch.empty(0)
@@ -167,20 +185,42 @@ def cell(
     return adapt(module, task, step=step, channels=channels, **with_points(options, points))
 
 
-def _state(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What cells hold after one input: each part ``[batch, width]``, or ``[batch, layer, width]`` of several layers."""
+def _find_cells(module: nn.Module, core: str) -> nn.Module:
+    """Return the submodule called ``core``, which must be a cell or layers of one direction."""
+    parts = dict(module.named_modules())
+    part = parts.get(core)
+    is_cell = isinstance(part, nn.RNNCellBase)
+    known = ", ".join(name for name in parts if name)
+    require(
+        is_cell or (part is not None and bool(gates(part))),
+        f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
+        f"direction without projections, got {type(part).__name__}; the module has {known}",
+    )
+    return cast(nn.Module, part)
+
+
+def _run_cells(cells: Any, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return what cells hold after one input: each part ``[batch, width]``, or ``[batch, layer, width]``."""
     if isinstance(cells, nn.RNNCellBase):
-        held = cells(x, state if len(state) > 1 else state[0])
-        return held if isinstance(held, tuple) else (held,)
-    one = cells.num_layers == 1
-    layers = tuple(
-        (part.unsqueeze(0) if one else part.transpose(0, 1)).contiguous() for part in state
-    )
-    _, held = cells(
-        x.unsqueeze(1 if cells.batch_first else 0), layers if len(layers) > 1 else layers[0]
-    )
-    parts = held if isinstance(held, tuple) else (held,)
-    return tuple(part.squeeze(0) if one else part.transpose(0, 1) for part in parts)
+        return _as_tuple(cells(x, _as_single(state)))
+    has_one_layer = cells.num_layers == 1
+    if has_one_layer:
+        state = tuple(part.unsqueeze(1) for part in state)
+    by_layer = tuple(part.transpose(0, 1).contiguous() for part in state)
+    axis = 1 if cells.batch_first else 0
+    _, after = cells(x.unsqueeze(axis), _as_single(by_layer))
+    parts = tuple(part.transpose(0, 1) for part in _as_tuple(after))
+    return tuple(part.squeeze(1) for part in parts) if has_one_layer else parts
+
+
+def _as_single(state: tuple[Tensor, ...]) -> Any:
+    """Return a state of one part as that part, as PyTorch's cells take it."""
+    return state if len(state) > 1 else state[0]
+
+
+def _as_tuple(state: Any) -> tuple[Tensor, ...]:
+    """Return a state that a cell gave as a tuple of its parts."""
+    return state if isinstance(state, tuple) else (state,)
 
 
 @checked
@@ -196,12 +236,15 @@ def loop(
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of a module with a block that loops; ``entered`` and ``cycle`` are what each run is given and gives.
+    """Make a machine of a module with a block that loops.
+
+    Its points ``entered`` and ``cycle`` are what each run of the block is given and gives.
 
     What is carried is refined ``cycles`` times by the block, to which what the round says is given every time; the
     index of a cycle stands where a layer's does. One is made in docs/method/kinds-of-machine.md.
 
     Args:
+        module: with a submodule ``block``.
         task, options: as ``interp.adapt`` takes them.
         cycles: how often the block runs in a round; 1 where the rounds themselves are the loop.
         shape: of what is carried, without the batch axis: ``(width,)``, or ``(pos, width)``.
@@ -212,29 +255,27 @@ def loop(
     """
     integer("cycles", cycles, 1)
     require(len(shape) in (1, 2), f"shape is (width,) or (pos, width), got {shape}")
-    require(
-        block in dict(module.named_modules()),
-        f"block {block!r} must name a submodule; there are {', '.join(filter(None, dict(module.named_modules())))}",
-    )
+    names = [name for name, _ in module.named_modules() if name]
+    require(block in names, f"block {block!r} must name a submodule; there are {', '.join(names)}")
 
-    def step(
-        module: Any, carried: dict[str, Tensor], fed: EncodedRounds
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        z, heard, refine = carried["z"], hear(module, fed), module.get_submodule(block)
+    def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        z, heard = carried["z"], hear(module, fed)
+        refine = module.get_submodule(block)
         scores = read(module, z, fed)
         for _ in range(cycles):
-            z = refine(z + heard if inject is None else inject(module, z, heard))
+            entered = z + heard if inject is None else inject(module, z, heard)
+            z = refine(entered)
         return scores, {"z": z}
 
-    axes = "pos" if len(shape) == 2 else ""
-    labels = tuple(f"z_{i + 1}" for i in range(shape[0])) if axes else ()
+    axes, labels = "", ()
+    if len(shape) == 2:
+        axes, labels = "pos", tuple(f"z_{i + 1}" for i in range(shape[0]))
     points = {
         "entered": Point(block, of="input", times=cycles, axes=axes, labels=labels),
         "cycle": Point(block, times=cycles, axes=axes, labels=labels),
     }
-    return adapt(
-        module, task, step=step, channels=[Channel("z", shape)], **with_points(options, points)
-    )
+    options = with_points(options, points)
+    return adapt(module, task, step=step, channels=[Channel("z", shape)], **options)
 
 
 class Actor(nn.Module):
@@ -255,18 +296,20 @@ class Actor(nn.Module):
         for size in policy:
             parts += [nn.Linear(width, size), _ACTIVATIONS[act]()]
             width = size
-        self.policy, self.action = nn.Sequential(*parts), nn.Linear(width, n_actions)
+        self.policy = nn.Sequential(*parts)
+        self.action = nn.Linear(width, n_actions)
 
     def scores(self, h: Tensor) -> Tensor:
-        """The logits of the actions ``[batch, action]``, from the LSTM's ``h``."""
+        """Return the logits of the actions ``[batch, action]``, from the LSTM's ``h``."""
         return cast(Tensor, self.action(self.policy(h)))
 
 
 @checked
 def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] = "tanh") -> Actor:
-    """The actor in a file that RecurrentPPO of ``sb3-contrib`` saved, of discrete actions and of vectors observed.
+    """Read the actor in a file that RecurrentPPO of ``sb3-contrib`` saved, of discrete actions and observed vectors.
 
     Args:
+        path: of the file.
         activation: of the layers after the LSTM; the file says it only in a pickle, which is not opened.
     """
     path = Path(file_path(path, "the agent"))
@@ -274,58 +317,86 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
         reading(path, "give the file that model.save(...) of sb3-contrib wrote"),
         zipfile.ZipFile(path) as archive,
     ):
-        held = torch.load(
-            io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True
-        )
-    weights: dict[str, Tensor] = {}
-    beside = []  # what acts and is not read
-    for name, value in held.items():
-        part, _, rest = name.partition(".")
-        if ours := {"lstm_actor": "core", "action_net": "action"}.get(part):
-            weights[f"{ours}.{rest}"] = value
-        elif name.startswith("mlp_extractor.policy_net."):
-            weights[f"policy.{rest.partition('.')[2]}"] = value
-        elif not name.startswith(_OF_THE_CRITIC):
-            beside.append(name)
+        size = archive.getinfo("policy.pth").file_size
+        refuse_above(f"the weights in {str(path)!r}, unpacked,", size, MOST_GB)
+        stored = load_tensors(path, io.BytesIO(archive.read("policy.pth")))
+    weights, unread = _split_weights(stored)
     missing = {"core.weight_ih_l0", "action.weight"} - weights.keys()
     require(
         not missing,
-        f"{str(path)!r} holds no recurrent policy of discrete actions: it has {', '.join(held)}",
+        f"{str(path)!r} holds no recurrent policy of discrete actions: it has {', '.join(stored)}",
     )
     require(
-        not beside,
-        f"{str(path)!r} has more weights than a policy of discrete actions ({', '.join(beside)}), such as a feature "
+        not unread,
+        f"{str(path)!r} has more weights than a policy of discrete actions ({', '.join(unread)}), such as a feature "
         "extractor or the spread of continuous actions; only MlpLstmPolicy of discrete actions is read",
     )
     policy = [
         len(value) for name, value in weights.items() if re.fullmatch(r"policy\.\d+\.weight", name)
     ]
     n_layers = sum(name.startswith("core.weight_hh_l") for name in weights)
-    n_inputs, width = weights["core.weight_ih_l0"].shape[1], weights["core.weight_hh_l0"].shape[1]
-    actor = Actor(n_inputs, width, policy, len(weights["action.weight"]), n_layers, activation)
     with reading(path):
+        (_, n_inputs), (_, width) = (
+            weights["core.weight_ih_l0"].shape,
+            weights["core.weight_hh_l0"].shape,
+        )
+        actor = Actor(n_inputs, width, policy, len(weights["action.weight"]), n_layers, activation)
         actor.load_state_dict(weights)
     return actor.eval()
+
+
+def _split_weights(stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights of a policy by the names of :class:`Actor`, and the names of others that act."""
+    weights: dict[str, Tensor] = {}
+    unread = []
+    for name, value in stored.items():
+        part, _, rest = name.partition(".")
+        if part == "lstm_actor":
+            weights[f"core.{rest}"] = value
+        elif part == "action_net":
+            weights[f"action.{rest}"] = value
+        elif name.startswith("mlp_extractor.policy_net."):
+            layer = name.removeprefix("mlp_extractor.policy_net.")
+            weights[f"policy.{layer}"] = value
+        elif not name.startswith(_OF_THE_CRITIC):
+            unread.append(name)
+    return weights, unread
+
+
+def load_tensors(path: Path, source: Any) -> dict[str, Tensor]:
+    """Load a state dict: tensors by their names, and no other object of Python.
+
+    Args:
+        path: for sentences.
+        source: a path, or an open file.
+    """
+    with reading(path):
+        stored = torch.load(source, map_location="cpu", weights_only=True)
+    is_mapping = isinstance(stored, dict)
+    fits = is_mapping and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in stored.items()
+    )
+    require(fits, f"{str(path)!r} must hold tensors by their names, got {shown(stored)}")
+    return cast(dict[str, Tensor], stored)
 
 
 @checked
 def agent(
     actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any
 ) -> AdaptedMachine:
-    """A machine of an agent: its prediction is the probability of each action.
+    """Make a machine of an agent: its prediction is the probability of each action.
 
     Its LSTM hears a round before the prediction, and what passes is the actor's ``h`` and ``c``. One is made in
     docs/method/kinds-of-machine.md.
 
     Args:
+        actor: as :func:`read_agent` reads it.
         task, options: as ``interp.adapt`` takes them.
         hear: ``(actor, fed)`` to the observation ``[batch, input]``, as the environment gave it.
     """
-    given: Any = {"read": lambda actor, h, fed: actor.scores(h), "hears": "before"}
-    return cell(
-        actor,
-        task,
-        hear=hear,
-        **given,
-        **with_points(options, {"policy": "policy"}, "core", "first"),
-    )
+    options = with_points(options, {"policy": "policy"}, "core", "first")
+
+    def read(actor: Actor, h: Tensor, fed: EncodedRounds) -> Tensor:
+        return actor.scores(h)
+
+    return cell(actor, task, hear=hear, read=read, hears="before", **options)

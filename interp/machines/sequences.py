@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from interp.core.machine import Channel
 from interp.core.task import Task
-from interp.machines.recurrent import with_points
+from interp.machines.recurrent import load_tensors, with_points
 from interp.model.adapted import AdaptedMachine, adapt, layout_for
 from interp.model.drawing import reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -28,6 +28,7 @@ from interp.support.errors import require, theirs
 from interp.support.files import reading
 
 _PREFIX, _ALIAS = "base_causallm.", "embedding."
+_Tree = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,52 +49,64 @@ class Embedded:
 
     @classmethod
     def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
-        """The round's own tokens by the embedding called ``table`` of a model; ``ids`` are the model's own, in order.
+        """Embed the round's own tokens by the embedding called ``table`` of a model.
+
+        Args:
+            layout: of the round.
+            table: name of the embedding within the model.
+            ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
 
         >>> from interp.tasks import experts
         >>> round = Embedded.tokens(experts.TASK.layout(n_experts=4), "transformer.wte")
         >>> round.n_pos, round.at, round.slot
         (13, 10, 1)
         """
-        own = (
-            torch.arange(len(layout.vocabulary))
-            if ids is None
-            else torch.tensor(_ids("ids", ids, layout.vocabulary))
-        )
+        vocabulary = layout.vocabulary
+        numbers = range(len(vocabulary)) if ids is None else _check_ids("ids", ids, vocabulary)
+        model_ids = torch.tensor(numbers)
 
         def embed(model: Any, fed: EncodedRounds) -> Tensor:
-            return cast(Tensor, model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens]))
+            tokens = model_ids.to(fed.tokens.device)[fed.tokens]
+            return cast(Tensor, model.get_submodule(table)(tokens))
 
         return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
 
 
-def _ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
-    """The model's own tokens for as many words of a layout, all different."""
-    fits = len(set(ids)) == len(ids) == len(stands_for) and min(ids) >= 0
+def _check_ids(what: str, ids: Sequence[int], stands_for: Sequence[str]) -> list[int]:
+    """Return the model's own tokens for as many words of a layout, all different."""
+    is_each_once = len(set(ids)) == len(ids) == len(stands_for)
     require(
-        fits,
+        is_each_once and min(ids) >= 0,
         f"{what} are the model's tokens, all different, for each of {', '.join(stands_for)}, got {list(ids)}",
     )
     return list(ids)
 
 
-def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
-    """The submodule called ``core``, which must be ``what``: it has an attribute ``has``."""
+def _find_core(module: nn.Module, core: str, attribute: str, what: str) -> Any:
+    """Return the submodule called ``core``, which must be ``what``: it has an attribute.
+
+    Args:
+        module: that holds it.
+        core: its name; "" for the module itself.
+        attribute: that it has.
+        what: it is, in words.
+    """
     parts = dict(module.named_modules())
-    known = ", ".join(list(filter(None, parts))[:20])
-    named = hasattr(parts.get(core), has)
+    part = parts.get(core)
+    names = [name for name in parts if name]
     require(
-        named,
-        f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}",
+        hasattr(part, attribute),
+        f"core {core!r} must name a {what}, got {type(part).__name__}; the module has {', '.join(names[:20])}",
     )
-    return parts[core]
+    return part
 
 
 def _redraw(module: nn.Module) -> None:
     """Draw all weights anew: those of models of ``transformers`` by their own rule, those of other parts by theirs."""
     reset_parameters(module)
     for part in module.modules():
-        if begin := getattr(part, "_init_weights", None):
+        begin = getattr(part, "_init_weights", None)
+        if begin is not None:
             part.apply(begin)
 
 
@@ -107,7 +120,7 @@ def state_space(
     core: str = "core",
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of a module with a ``MambaModel`` in it.
+    """Make a machine of a module with a ``MambaModel`` in it.
 
     A round may be several inputs; the prediction is read after one of them, from the last layer's normed output. The
     equations, and one that is made: docs/method/kinds-of-machine.md.
@@ -116,114 +129,127 @@ def state_space(
     are read from, ``gated_1``, ... what the layer's state gives, before the projection out.
 
     Args:
+        module: that holds the ``MambaModel``.
         task, options: as ``interp.adapt`` takes them.
         embedded: how a round becomes inputs; its ``slot`` is not used.
         read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the prediction.
         core: name of the ``MambaModel`` within ``module``; "" for itself.
     """
-    model = _core_of(module, core, "norm_f", "MambaModel of transformers")
+    model = _find_core(module, core, "norm_f", "MambaModel of transformers")
     layers = model.layers
-    known, kind = (
-        all(hasattr(one.mixer, name) for one in layers for name in ("A_log", "x_proj")),
-        type(model).__name__,
+    is_mamba = all(
+        hasattr(layer.mixer, "A_log") and hasattr(layer.mixer, "x_proj") for layer in layers
     )
     require(
-        known, f"{core!r} is a {kind}, whose layers are no Mamba mixers; adapt it with interp.adapt"
+        is_mamba,
+        f"{core!r} is a {type(model).__name__}, whose layers are no Mamba mixers; adapt it with interp.adapt",
     )
-    config = model.config
-    inner, kept = config.intermediate_size, config.conv_kernel - 1
 
-    def run(
-        model: Any, inputs: Tensor, carried: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The normed outputs ``[batch, input, width]``, and what is carried then."""
-        states, convs = (
-            carried[name].unflatten(2, (inner, -1)).unbind(1) for name in ("state", "conv")
-        )
-        shown = []
-        for x in inputs.unbind(1):
-            after = []
-            for layer, state, conv in zip(model.layers, states, convs, strict=True):
-                y, *held = _mixed(layer.mixer, layer.norm(x), state, conv)
-                x = x + y
-                after.append(held)
-            states, convs = zip(*after, strict=True)
-            shown.append(model.norm_f(x))
-        left = {
-            name: torch.stack(part, 1).flatten(2)
-            for name, part in (("state", states), ("conv", convs))
-        }
-        return torch.stack(shown, 1), left
-
-    def step(
-        module: Any, carried: dict[str, Tensor], fed: EncodedRounds
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        shown, held = run(module.get_submodule(core), embedded.embed(module, fed), carried)
-        return read(module, shown[:, embedded.at], fed), held
+    def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        inputs = embedded.embed(module, fed)
+        outputs, after = _run_mamba(module.get_submodule(core), inputs, carried)
+        return read(module, outputs[:, embedded.at], fed), after
 
     points = {}
     for i in range(len(layers)):
         mixer = f"{core}.layers.{i}.mixer".lstrip(".")
         points[f"selected_{i + 1}"] = Point(f"{mixer}.x_proj", of="input", times=embedded.n_pos)
         points[f"gated_{i + 1}"] = Point(f"{mixer}.out_proj", of="input", times=embedded.n_pos)
+    config = model.config
+    inner = config.intermediate_size
+    channels = [
+        Channel("state", (len(layers), inner * config.state_size)),
+        Channel("conv", (len(layers), inner * (config.conv_kernel - 1))),
+    ]
+
+    def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
+        empty = {channel.name: x.new_zeros(len(x), *channel.shape) for channel in channels}
+        outputs, _ = _run_mamba(copied, x, empty)
+        return outputs
+
+    _hold_against(model, run_from_nothing)
     options = {"reset": _redraw, **with_points(options, points)}
-    sizes = {"state": inner * config.state_size, "conv": inner * kept}
-    channels = [Channel(name, (len(layers), size)) for name, size in sizes.items()]
-    empty = {channel.name: torch.zeros(2, *channel.shape) for channel in channels}
-    _hold_against(
-        model, lambda own, x: run(own, x, {name: value.to(x) for name, value in empty.items()})[0]
-    )
     return adapt(module, task, step=step, channels=channels, **options)
+
+
+def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tree]:
+    """Return the normed outputs ``[batch, input, width]``, and what is carried then.
+
+    Args:
+        model: a ``MambaModel``.
+        inputs: ``[batch, input, width]``.
+        carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
+    """
+    inner = model.config.intermediate_size
+    by_layer = {
+        name: list(part.unflatten(2, (inner, -1)).unbind(1)) for name, part in carried.items()
+    }
+    outputs = []
+    for x in inputs.unbind(1):
+        for i, layer in enumerate(model.layers):
+            state, conv = by_layer["state"][i], by_layer["conv"][i]
+            y, state, conv = _mix(layer.mixer, layer.norm(x), state, conv)
+            by_layer["state"][i], by_layer["conv"][i] = state, conv
+            x = x + y
+        outputs.append(model.norm_f(x))
+    after = {name: torch.stack(parts, 1).flatten(2) for name, parts in by_layer.items()}
+    return torch.stack(outputs, 1), after
 
 
 @plainly()
 def _hold_against(
-    model: Any, ours: Callable[[Any, Tensor], Tensor], width: str = "hidden_size"
+    model: Any, adapted_form: Callable[[Any, Tensor], Tensor], width: str = "hidden_size"
 ) -> None:
-    """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it."""
+    """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it.
+
+    Args:
+        model: of ``transformers``.
+        adapted_form: (copy of the model, inputs) to its last hidden state, ``[batch, pos, width]``.
+        width: what the model's configuration calls the size of its inputs.
+    """
     copied = copy.deepcopy(model).eval()
+    kind = type(model).__name__
     weight = next(copied.parameters())
-    noise = torch.randn(
-        2, 5, getattr(model.config, width), generator=torch.Generator().manual_seed(0)
-    ).to(weight)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 5, getattr(model.config, width), generator=generator).to(weight)
     log = logging.getLogger("transformers")
     level = log.level
     log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
     try:
-        with (
-            theirs(f"this adapter's form of {type(model).__name__} (others: interp.adapt)"),
-            torch.no_grad(),
-        ):
-            mine, own = (
-                ours(copied, noise),
-                copied(inputs_embeds=noise, use_cache=False).last_hidden_state,
-            )
+        with theirs(f"this adapter's form of {kind} (others: interp.adapt)"), torch.no_grad():
+            adapted = adapted_form(copied, noise)
+            forward = copied(inputs_embeds=noise, use_cache=False).last_hidden_state
     finally:
         log.setLevel(level)
-    gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30))
+    largest = forward.abs().max().clamp_min(1e-30)
+    gap = float((adapted - forward).abs().max() / largest)
     require(
         gap <= 100 * torch.finfo(weight.dtype).eps,
-        f"the forward pass of {type(model).__name__} gives other numbers than this adapter's form of it, by up to "
-        f"{gap:.2g} of the largest: it is another model than the adapter knows; adapt it with interp.adapt",
+        f"the forward pass of {kind} gives other numbers than this adapter's form of it, by up to {gap:.2g} of the "
+        "largest: it is another model than the adapter knows; adapt it with interp.adapt",
     )
 
 
-def _mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One input ``[batch, width]`` through a Mamba mixer: its output, and what it holds then.
+def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output of a Mamba mixer for one input ``[batch, width]``, and what it holds then.
 
     Args:
+        mixer: of a layer.
+        x: ``[batch, width]``.
         state: ``[batch, inner, state]``.
         conv: ``[batch, inner, kernel - 1]``, the last inputs of the convolution.
     """
     heard, gate = mixer.in_proj(x).chunk(2, -1)
     window = torch.cat([conv, heard.unsqueeze(2)], 2)
     total = (window * mixer.conv1d.weight.squeeze(1)).sum(2)
-    selected = mixer.act(total if mixer.conv1d.bias is None else total + mixer.conv1d.bias)
-    time, B, C = mixer.x_proj(selected).split(
-        [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size], -1
-    )
+    if mixer.conv1d.bias is not None:
+        total = total + mixer.conv1d.bias
+    selected = mixer.act(total)
+    sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
+    time, B, C = mixer.x_proj(selected).split(sizes, -1)
     dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
-    state = (dt * (-mixer.A_log.exp())).exp() * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
+    decay = (dt * -mixer.A_log.exp()).exp()
+    state = decay * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
     y = (state * C.unsqueeze(1)).sum(2) + mixer.D * selected
     return mixer.out_proj(y * mixer.act(gate)), state, window[:, :, 1:]
 
@@ -237,72 +263,84 @@ def hrm(
     ids: Sequence[int] | None = None,
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of an ``HrmTextForCausalLM``; ``fast`` and ``slow`` are what the stacks give in each of their runs.
+    """Make a machine of an ``HrmTextForCausalLM``.
+
+    Its points ``fast`` and ``slow`` are what the stacks give in each of their runs.
 
     Both states are carried: the one at the end of a round is added where the next one begins. With nothing carried, a
     round is the model's own forward pass, bit for bit. One is made in docs/method/kinds-of-machine.md.
 
     Args:
+        model: an ``HrmTextForCausalLM``.
         task, options: as ``interp.adapt`` takes them.
         outcomes: the model's tokens that stand for the outcomes, in the layout's order.
         ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
     """
     inner: Any = getattr(model, "model", None)
-    config: Any = getattr(inner, "config", None)
     require(
         hasattr(inner, "L_module"),
         f"expected an HrmTextForCausalLM of transformers, got {type(model).__name__}",
     )
     layout = layout_for(task, options.pop("sizes", None))
-    rounds, read = (
-        Embedded.tokens(layout, "model.embed_tokens", ids),
-        _ids("outcomes", outcomes, layout.outcomes),
-    )
+    rounds = Embedded.tokens(layout, "model.embed_tokens", ids)
+    outcome_ids = _check_ids("outcomes", outcomes, layout.outcomes)
 
-    def step(
-        model: Any, carried: dict[str, Tensor], fed: EncodedRounds
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
-        return model.lm_head(z_H[:, rounds.at])[:, read], {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
+    def step(model: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
+        inputs = rounds.embed(model, fed)
+        z_H, z_L = _refine(model.model, inputs, carried["z_H"], carried["z_L"])
+        scores = model.lm_head(z_H[:, rounds.at])[:, outcome_ids]
+        return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
+    def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
+        nothing = torch.zeros_like(x[:, 0])
+        z_H, _ = _refine(copied, x, nothing, nothing)
+        return z_H
+
+    _hold_against(inner, run_from_nothing)
+    config = inner.config
     n_slow = config.H_cycles
+    n_fast = n_slow * config.L_cycles
+    labels = layout.labels
     points = {
-        "fast": Point(
-            "model.L_module", times=n_slow * config.L_cycles, axes="pos", labels=layout.labels
-        ),
-        "slow": Point("model.H_module", times=n_slow, axes="pos", labels=layout.labels),
+        "fast": Point("model.L_module", times=n_fast, axes="pos", labels=labels),
+        "slow": Point("model.H_module", times=n_slow, axes="pos", labels=labels),
     }
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
-    nothing = torch.zeros(2, config.hidden_size)
-    _hold_against(inner, lambda own, x: _refined(own, x, nothing.to(x), nothing.to(x))[0])
     return adapt(model, layout, step=step, channels=channels, **options)
 
 
-def _refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
-    """The two states ``[batch, pos, width]`` after all cycles, from what is carried, ``[batch, width]`` each."""
+def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two states ``[batch, pos, width]`` after all cycles.
+
+    Args:
+        model: with the two stacks.
+        x: input embeddings, ``[batch, pos, width]``.
+        above: what is carried of the slow state, ``[batch, width]``.
+        below: what is carried of the fast state, ``[batch, width]``.
+    """
     from transformers.masking_utils import create_causal_mask
 
     x = x * model.embedding_scale
-    where = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+    positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
     mask = create_causal_mask(
         config=model.config,
         inputs_embeds=x,
         attention_mask=None,
         past_key_values=None,
-        position_ids=where,
+        position_ids=positions,
     )
-    given = {
+    shared = {
         "attention_mask": mask,
-        "position_embeddings": model.rotary_emb(x, where),
-        "position_ids": where,
+        "position_embeddings": model.rotary_emb(x, positions),
+        "position_ids": positions,
     }
     z_H = x + above.unsqueeze(1)
     z_L = model.z_L_init.to(x).expand_as(x) + below.unsqueeze(1)
     for _ in range(model.config.H_cycles):
         for _ in range(model.config.L_cycles):
-            z_L = model.L_module(z_L + z_H, **given)
-        z_H = model.H_module(z_H + z_L, **given)
+            z_L = model.L_module(z_L + z_H, **shared)
+        z_H = model.H_module(z_H + z_L, **shared)
     return z_H, z_L
 
 
@@ -328,12 +366,13 @@ def thoughts(
     uses: Sequence[str] = ("thought", "cache"),
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of a GPT-2 of ``transformers``, or of a module that holds one.
+    """Make a machine of a GPT-2 of ``transformers``, or of a module that holds one.
 
     Two things pass from round to round, each a channel, and a point where it enters the round: the *thought* and the
     growing *cache* of keys and values. Which of them is used, and one that is made: docs/method/kinds-of-machine.md.
 
     Args:
+        model: a GPT-2, or a module that holds one.
         task, options: as ``interp.adapt`` takes them.
         n_rounds: how many rounds the cache has room for; the model needs as many positions times those of a round.
         outcomes: the model's tokens that stand for the outcomes, in the layout's order.
@@ -343,9 +382,8 @@ def thoughts(
         core: name of the ``GPT2Model`` within ``model``; "" for itself.
         uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
     """
-    wrong = [name for name in uses if name not in ("thought", "cache")]
     require(
-        not wrong and len(uses) > 0,
+        bool(uses) and {*uses} <= {"thought", "cache"},
         f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}",
     )
     require(
@@ -355,9 +393,10 @@ def thoughts(
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
     integer("slot of embedded", rounds.slot, 0, rounds.n_pos - 1)
-    inner = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers")
+    needed = "wte" if embedded is None else "wpe"
+    inner = _find_core(model, core, needed, "GPT2Model of transformers")
     config = inner.config
-    told = [] if outcomes is None else _ids("outcomes", outcomes, layout.outcomes)
+    outcome_ids = [] if outcomes is None else _check_ids("outcomes", outcomes, layout.outcomes)
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(
         rows <= config.n_positions,
@@ -365,85 +404,102 @@ def thoughts(
         f"than {config.n_positions // rounds.n_pos} rounds fit",
     )
 
-    def step(
-        thinker: _Thinker, carried: dict[str, Tensor], fed: EncodedRounds
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(thinker: _Thinker, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         model: Any = thinker.model
-        thought, length = thinker.thought(carried["thought"]), carried["cache_length"]
+        length = carried["cache_length"]
+        thought = thinker.thought(carried["thought"])
         cache = thinker.cache(carried["cache"])
         x = rounds.embed(model, fed)
-        if (
-            "thought" in uses
-        ):  # the first round has none yet: what stands there is the embedding of its token
-            begun = (torch.arange(x.shape[1], device=x.device) == rounds.slot) & (
-                length > 0
-            ).unsqueeze(1)
-            x = torch.where(begun.unsqueeze(2), thought.unsqueeze(1), x)
+        if "thought" in uses:
+            x = _put_thought(x, thought, rounds.slot, length)
         cache = cache[:, : int(length.max())]  # no row beyond is written
-        written = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
-        seen = written if "cache" in uses else torch.zeros_like(written)
-        hidden, new = _run(model.get_submodule(core), x, cache, seen, length)
+        is_read = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
+        if "cache" not in uses:
+            is_read = torch.zeros_like(is_read)
+        hidden, added = _run_gpt2(model.get_submodule(core), x, cache, is_read, length)
+        answer = hidden[:, rounds.at]
+        carried = {"thought": hidden[:, -1], "cache": added}
         if read is not None:
-            scores = read(model, hidden[:, rounds.at], fed)
-        else:
-            scores = model.lm_head(hidden[:, rounds.at])[:, told]
-        return scores, {"thought": hidden[:, -1], "cache": new}
+            return read(model, answer, fed), carried
+        return model.lm_head(answer)[:, outcome_ids], carried
 
-    cached = Channel("cache", (rows, 2 * config.n_layer * config.n_embd), grows=rounds.n_pos)
+    row_width = 2 * config.n_layer * config.n_embd
+    cached = Channel("cache", (rows, row_width), grows=rounds.n_pos)
     points = {
         "thought": Point("thought"),
         "cache": Point("cache", axes="pos", labels=cached.labels),
     }
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
-
-    def halves(own: Any, x: Tensor) -> Tensor:
-        """A sequence of inputs in two parts, the second of which reads the first from the cache."""
-        none, length = (
-            x.new_zeros(len(x), 0, cached.shape[1]),
-            torch.zeros(len(x), dtype=torch.long),
-        )
-        begun, cache = _run(own, x[:, :2], none, torch.ones(len(x), 0, dtype=torch.bool), length)
-        rest, _ = _run(own, x[:, 2:], cache, torch.ones(len(x), 2, dtype=torch.bool), length + 2)
-        return torch.cat([begun, rest], 1)
-
     if config.n_positions >= 5:
-        _hold_against(inner, halves, "n_embd")
+        _hold_against(inner, _run_in_halves, "n_embd")
     return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 
-def _run(
-    core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Last hidden states ``[batch, pos, width]`` and what they add to the cache, ``[batch, pos, width of a row]``.
+def _put_thought(x: Tensor, thought: Tensor, slot: int, length: Tensor) -> Tensor:
+    """Put the thought at its slot; in the first round there is none yet, and the token's embedding stays.
 
-    A row of the cache holds the keys and values of every layer at one position; ``seen`` says which rows are read.
+    Args:
+        x: input embeddings, ``[batch, pos, width]``.
+        thought: ``[batch, width]``.
+        slot: its position.
+        length: rows of the cache that are written, ``[batch]``.
+    """
+    is_slot = torch.arange(x.shape[1], device=x.device) == slot
+    is_replaced = is_slot & (length > 0).unsqueeze(1)
+    return torch.where(is_replaced.unsqueeze(2), thought.unsqueeze(1), x)
+
+
+def _run_in_halves(core: Any, x: Tensor) -> Tensor:
+    """Run a sequence of inputs in two parts, the second of which reads the first from the cache."""
+    n_rows, n_first = len(x), 2
+    empty = x.new_zeros(n_rows, 0, 2 * core.config.n_layer * core.config.n_embd)
+    length = torch.zeros(n_rows, dtype=torch.long)
+    unread = torch.ones(n_rows, 0, dtype=torch.bool)
+    first, cache = _run_gpt2(core, x[:, :n_first], empty, unread, length)
+    is_read = torch.ones(n_rows, n_first, dtype=torch.bool)
+    rest, _ = _run_gpt2(core, x[:, n_first:], cache, is_read, length + n_first)
+    return torch.cat([first, rest], 1)
+
+
+def _run_gpt2(
+    core: Any, x: Tensor, cache: Tensor, is_read: Tensor, length: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return last hidden states ``[batch, pos, width]`` and what they add to the cache, ``[batch, pos, row]``.
+
+    Args:
+        core: a ``GPT2Model``.
+        x: input embeddings, ``[batch, pos, width]``.
+        cache: keys and values of every layer at each position before, ``[batch, position, row]``.
+        is_read: which of its rows are read, ``[batch, position]``.
+        length: how many positions came before, ``[batch]``.
     """
     from transformers import DynamicCache
 
-    n_layers, n_heads, n = core.config.n_layer, core.config.n_head, x.shape[1]
-    held = DynamicCache()
-    for layer, part in enumerate(cache.unflatten(2, (n_layers, 2, n_heads, -1)).unbind(2)):
+    config, n = core.config, x.shape[1]
+    past = DynamicCache()
+    by_layer = cache.unflatten(2, (config.n_layer, 2, config.n_head, -1))
+    for layer, part in enumerate(by_layer.unbind(2)):
         keys, values = part.transpose(1, 3).unbind(2)  # [batch, head, row, d_head]
-        held.update(keys, values, layer)
+        past.update(keys, values, layer)
+    mask = torch.cat([is_read, is_read.new_ones(len(x), n)], 1)
+    positions = length.unsqueeze(1) + torch.arange(n, device=x.device)
     # Beyond the last position the cache has no room either, which the machine then says.
-    done = core(
+    result = core(
         inputs_embeds=x,
-        attention_mask=torch.cat([seen, seen.new_ones(len(x), n)], 1).long(),
-        position_ids=(length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(
-            max=core.config.n_positions - 1
-        ),
-        past_key_values=held,
+        attention_mask=mask.long(),
+        position_ids=positions.clamp(max=config.n_positions - 1),
+        past_key_values=past,
         use_cache=True,
     )
-    pairs = [torch.stack([layer.keys, layer.values], 2) for layer in done.past_key_values.layers]
-    new = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
-    return done.last_hidden_state, new.permute(0, 4, 1, 3, 2, 5).flatten(2)
+    pairs = [torch.stack([layer.keys, layer.values], 2) for layer in result.past_key_values.layers]
+    added = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
+    return result.last_hidden_state, added.permute(0, 4, 1, 3, 2, 5).flatten(2)
 
 
 @checked
 def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
-    """The GPT-2 in a checkpoint of Coconut, a state dict whose keys begin with ``base_causallm.``.
+    """Read the GPT-2 in a checkpoint of Coconut, a state dict whose keys begin with ``base_causallm.``.
 
     Sizes are read off the weights; only the number of heads cannot be, which is GPT-2's own, one for 64 dimensions,
     when None. Nothing but tensors is unpickled.
@@ -451,42 +507,54 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     path = Path(file_path(path, "the checkpoint"))
-    with reading(path):
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    plain = {name.removeprefix("module."): value for name, value in held.items()}
+    tensors = load_tensors(path, path)
+    plain = {name.removeprefix("module."): value for name, value in tensors.items()}
+    unknown = [name for name in plain if not name.startswith((_PREFIX, _ALIAS))]
+    listed = ", ".join(list(unknown or plain)[:3])
+    require(
+        f"{_PREFIX}transformer.wte.weight" in plain and not unknown,
+        f"{str(path)!r} is no checkpoint of Coconut: its keys begin with {_PREFIX!r} and hold transformer.wte.weight, "
+        f"got {listed}",
+    )
     weights = {
         name.removeprefix(_PREFIX): value
         for name, value in plain.items()
         if name.startswith(_PREFIX)
     }
-    unknown = [name for name in plain if not name.startswith((_PREFIX, _ALIAS))]
-    require(
-        "transformer.wte.weight" in weights and not unknown,
-        f"{str(path)!r} is no checkpoint of Coconut: its keys begin with {_PREFIX!r} and hold transformer.wte.weight, "
-        f"got {', '.join(list(unknown or plain)[:3])}",
-    )
-    n_words, width = weights["transformer.wte.weight"].shape
+    with reading(path):
+        n_words, width = weights["transformer.wte.weight"].shape
+        n_positions = len(weights["transformer.wpe.weight"])
     heads = max(1, width // 64) if n_head is None else integer("n_head", n_head, 1)
     require(
         width % heads == 0, f"n_head {heads} does not divide the {width} dimensions; give n_head="
     )
     layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
-    sizes = {
-        "n_positions": len(weights["transformer.wpe.weight"]),
-        "n_embd": width,
-        "n_layer": len(layers),
-    }
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=n_words, n_head=heads, **sizes))
+    config = GPT2Config(
+        vocab_size=n_words,
+        n_positions=n_positions,
+        n_embd=width,
+        n_layer=len(layers),
+        n_head=heads,
+    )
+    model = GPT2LMHeadModel(config)
+    masks = (".attn.bias", ".masked_bias")
     with reading(path):
         model.load_state_dict(
-            {k: v for k, v in weights.items() if not k.endswith((".attn.bias", ".masked_bias"))}
+            {name: value for name, value in weights.items() if not name.endswith(masks)}
         )
+    _require_ties(path, model, {**weights, **plain})
+    return cast(nn.Module, model.eval())
+
+
+def _require_ties(path: Path, model: Any, stored: _Tree) -> None:
+    """Refuse a checkpoint that has other numbers where GPT-2 has the same weights."""
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
-    other = [
-        k for k, v in {**weights, **plain}.items() if k in tied and not torch.equal(tied[k], v)
+    differing = [
+        name
+        for name, value in stored.items()
+        if name in tied and not torch.equal(tied[name], value)
     ]
     require(
-        not other,
-        f"{str(path)!r} has other numbers in {', '.join(other)} than where GPT-2 has the same weights",
+        not differing,
+        f"{str(path)!r} has other numbers in {', '.join(differing)} than where GPT-2 has the same weights",
     )
-    return cast(nn.Module, model.eval())

@@ -31,34 +31,53 @@ _Array = NDArray[Any]
 
 @checked
 def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> Algorithm:
-    """``algorithm`` that learns from a round ``lag`` rounds after it, by the state that it then has."""
+    """Return ``algorithm`` learning from a round ``lag`` rounds after it, by the state that it then has.
+
+    Args:
+        algorithm: that is varied.
+        lag: rounds between a round and what is learned from it.
+        key, name: of the variant.
+    """
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
+    carrying = _carrying(algorithm, "waiting", lag)
 
-    def after(state: str, v: Values) -> _Array:
-        due = {
-            k: np.concatenate([v[f"waiting_{k}"], np.asarray(v[k])[..., None]], -1)[..., 0]
-            for k in _read(algorithm)
-        }
-        return _mixed(
-            v[state],
-            algorithm.advance(v, _heard(algorithm, v, due), keys=(state,))[state],
-            v[_CLOCK] >= lag,
-        )
+    def learn_late(state: str, v: Values) -> _Array:
+        due = {}
+        for read in _inputs_read(algorithm):
+            newest = np.asarray(v[read])[..., None]
+            waiting = np.concatenate([v[f"waiting_{read}"], newest], -1)
+            due[read] = waiting[..., 0]
+        learned = algorithm.advance(v, _as_inputs(algorithm, v, due), keys=(state,))
+        return _mix(v[state], learned[state], v[_CLOCK] >= lag)
 
-    made = key or f"{algorithm.key}_late", name or f"{algorithm.name}, some rounds late"
-    return _updated(
-        _carrying(algorithm, "waiting", lag), algorithm.state, after, {"lag": lag}, *made
+    return _vary(
+        carrying,
+        algorithm.state,
+        learn_late,
+        {"lag": lag},
+        key=key or f"{algorithm.key}_late",
+        name=name or f"{algorithm.name}, some rounds late",
     )
 
 
 @checked
 def stopped(algorithm: Algorithm, last: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """``algorithm`` that learns from the first ``last`` rounds alone; of a fraction of one, that fraction counts."""
+    """Return ``algorithm`` learning from the first rounds alone.
+
+    Args:
+        algorithm: that is varied.
+        last: how many rounds; of a fraction of one, that fraction counts.
+        key, name: of the variant.
+    """
     _check_rounds("last", last)
-    made = key or f"{algorithm.key}_stopped", name or f"{algorithm.name} that stops learning"
-    if last == int(last):
-        return sometimes(algorithm, lambda clock: clock < last, {"last": last}, *made)
-    return sometimes(algorithm, lambda clock: np.clip(last - clock, 0, 1), {"last": last}, *made)
+    is_whole = last == int(last)
+
+    def count(clock: _Array) -> _Array:
+        return clock < last if is_whole else np.clip(last - clock, 0, 1)
+
+    key = key or f"{algorithm.key}_stopped"
+    name = name or f"{algorithm.name} that stops learning"
+    return sometimes(algorithm, count, {"last": last}, key, name)
 
 
 def sometimes(
@@ -68,99 +87,135 @@ def sometimes(
     key: str,
     name: str,
 ) -> Algorithm:
-    """``algorithm`` that learns in some rounds: ``counts`` takes the number of rounds before one to whether it does."""
+    """Return ``algorithm`` learning in some rounds alone.
 
-    def after(state: str, v: Values) -> _Array:
+    Args:
+        algorithm: that is varied.
+        counts: number of rounds before one -> whether it counts, or how much of it does.
+        parameters: beside those of the algorithm.
+        key, name: of the variant.
+    """
+
+    def learn(state: str, v: Values) -> _Array:
         update = algorithm.variable(NEXT + state).equation
         assert update is not None
-        return _mixed(v[state], np.asarray(update(v)), counts(v[_CLOCK]))
+        return _mix(v[state], np.asarray(update(v)), counts(v[_CLOCK]))
 
-    reads = {k: (k, _CLOCK, *algorithm.variable(NEXT + k).parents) for k in algorithm.state}
-    return _updated(_carrying(algorithm), algorithm.state, after, parameters, key, name, reads)
+    reads = {
+        state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
+        for state in algorithm.state
+    }
+    return _vary(_carrying(algorithm), algorithm.state, learn, parameters, key, name, reads)
 
 
 @checked
 def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
-    """``algorithm`` whose state is multiplied by ``decay`` before every update.
+    """Return ``algorithm`` with a state that is multiplied by ``decay`` before every update.
 
     The update reads the variables that depend on inputs alone as the round has them, such as which experts were right.
+
+    Args:
+        algorithm: that is varied.
+        decay: in (0, 1].
+        key, name: of the variant.
     """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
-    kept = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)} | set(algorithm.state)
-    path: dict[str, list[Variable]] = {}
+    of_the_round = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)}
+    known = of_the_round.union(algorithm.state)
+    paths: dict[str, list[Variable]] = {}
+    reads: dict[str, tuple[str, ...]] = {}
     for state in algorithm.state:
         wanted = {NEXT + state}
         for variable in reversed(algorithm.variables):
-            if variable.key in wanted - kept:
-                wanted |= set(variable.parents)
-        path[state] = [variable for variable in algorithm.variables if variable.key in wanted]
-    reads = {
-        state: tuple(v.key for v in several if v.key in kept) for state, several in path.items()
-    }
+            if variable.key in wanted and variable.key not in known:
+                wanted.update(variable.parents)
+        path = [variable for variable in algorithm.variables if variable.key in wanted]
+        reads[state] = tuple(variable.key for variable in path if variable.key in known)
+        paths[state] = [variable for variable in path if variable.key not in known]
 
-    def after(state: str, v: Values) -> _Array:
+    def learn(state: str, v: Values) -> _Array:
         values = {k: decay * v[k] if k in algorithm.state else v[k] for k in reads[state]}
-        for variable in path[state]:
-            if variable.key not in kept:
-                assert variable.equation is not None
-                values[variable.key] = np.asarray(variable.equation(values))
+        for variable in paths[state]:
+            assert variable.equation is not None
+            values[variable.key] = np.asarray(variable.equation(values))
         return values[NEXT + state]
 
-    made = key or f"{algorithm.key}_fading", name or f"{algorithm.name} that forgets"
-    return _updated(algorithm, algorithm.state, after, {"decay": decay}, *made, reads)
+    key = key or f"{algorithm.key}_fading"
+    name = name or f"{algorithm.name} that forgets"
+    return _vary(algorithm, algorithm.state, learn, {"decay": decay}, key, name, reads)
 
 
 @checked
 def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = "") -> Algorithm:
-    """``algorithm`` of the last ``rounds`` rounds; of a fraction of a round, that fraction counts.
+    """Return ``algorithm`` of the last rounds alone.
 
     It carries the inputs of these rounds and makes its state of them anew: a state that is zero before the first round,
     and that every round adds to.
+
+    Args:
+        algorithm: that is varied.
+        rounds: how many; of a fraction of a round, that fraction counts.
+        key, name: of the variant.
     """
     _check_rounds("window", rounds)
-    kept, read = math.ceil(rounds), _read(algorithm)
+    n_slots = math.ceil(rounds)
+    read = _inputs_read(algorithm)
 
-    def held(state: str, v: Values) -> _Array:
-        found: _Array = np.zeros((), np.int64)
-        for slot in range(kept):
-            heard = _heard(algorithm, v, {k: v[f"recent_{k}"][..., slot] for k in read})
-            counts: _Array = v[_CLOCK] >= kept - slot
-            if slot == 0 and kept != rounds:
-                counts = counts * (rounds - kept + 1)
-            found = _mixed(
-                found, algorithm.advance({state: found}, heard, keys=(state,))[state], counts
-            )
-        return found
+    def relearn(state: str, v: Values) -> _Array:
+        learned: _Array = np.zeros((), np.int64)
+        for slot in range(n_slots):
+            recent = {k: v[f"recent_{k}"][..., slot] for k in read}
+            inputs = _as_inputs(algorithm, v, recent)
+            counts: _Array = v[_CLOCK] >= n_slots - slot
+            if slot == 0 and n_slots != rounds:
+                counts = counts * (rounds - n_slots + 1)
+            after = algorithm.advance({state: learned}, inputs, keys=(state,))
+            learned = _mix(learned, after[state], counts)
+        return learned
 
     parents = (*(f"recent_{k}" for k in read), _CLOCK)
     gone = {NEXT + k for k in algorithm.state}
-    variables = tuple(
-        replace(v, role="round", parents=parents, equation=partial(held, v.key))
-        if v.role == "state"
-        else v
-        for v in algorithm.variables
-        if v.key not in gone
-    )
-    made = key or f"{algorithm.key}_window", name or f"{algorithm.name} of the last rounds"
-    return _updated(
-        _carrying(algorithm, "recent", kept, variables), (), held, {"window": rounds}, *made
-    )
+    variables = []
+    for variable in algorithm.variables:
+        if variable.role == "state":
+            equation = partial(relearn, variable.key)
+            variable = replace(variable, role="round", parents=parents, equation=equation)
+        if variable.key not in gone:
+            variables.append(variable)
+    carrying = _carrying(algorithm, "recent", n_slots, tuple(variables))
+    key = key or f"{algorithm.key}_window"
+    name = name or f"{algorithm.name} of the last rounds"
+    return _vary(carrying, (), relearn, {"window": rounds}, key, name)
+
+
+_PARAMETERS: Mapping[Callable[..., Algorithm], str] = {
+    late: "lag",
+    stopped: "last",
+    fading: "decay",
+    window: "window",
+}
+"""Lapse -> what its parameter is called."""
 
 
 def lapsed(
     lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = ""
 ) -> Callable[..., Algorithm]:
-    """What makes ``base`` with a lapse: of the parameters of ``base``, and of the lapse's own by its name.
+    """Return what makes ``base`` with a lapse, from the parameters of both.
+
+    Args:
+        lapse: one of this module's.
+        base: makes the algorithm that is varied.
+        key: of the variant.
 
     >>> from interp.tasks.experts.algorithms import weighted_majority
     >>> dict(lapsed(stopped, weighted_majority)(gain=0.5, last=4).parameters)
     {'gain': 0.5, 'last': 4}
     """
-    name = {late: "lag", stopped: "last", fading: "decay", window: "window"}[lapse]
+    name = _PARAMETERS[lapse]
 
-    def make(*given: Any, **parameters: Any) -> Algorithm:
-        own = [parameters.pop(name)] if name in parameters else []
-        return lapse(base(*given, **parameters), *own, key=key)
+    def make(*arguments: Any, **parameters: Any) -> Algorithm:
+        lapse_arguments = [parameters.pop(name)] if name in parameters else []
+        return lapse(base(*arguments, **parameters), *lapse_arguments, key=key)
 
     return make
 
@@ -172,75 +227,90 @@ def _check_rounds(name: str, value: float) -> None:
     )
 
 
-def _read(algorithm: Algorithm) -> tuple[str, ...]:
-    """The inputs that the update reads."""
+def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the inputs that the update reads."""
     return tuple(v.key for v in algorithm.needed(algorithm.state) if v.role == "input")
 
 
-def _mixed(before: _Array, after: _Array, counts: _Array) -> _Array:
-    """``after`` where a round counts, ``before`` where not, and as far between them as a fraction of it counts."""
-    counts = counts.reshape(counts.shape + (1,) * (np.ndim(after) - counts.ndim))
-    return (
-        np.where(counts, after, before)
-        if counts.dtype == bool
-        else before + counts * (after - before)
-    )
+def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:
+    """Return ``after`` where a round counts, ``before`` where not; between them where a fraction of it counts."""
+    inner = (1,) * (np.ndim(after) - counts.ndim)
+    weight = counts.reshape(counts.shape + inner)
+    if counts.dtype == bool:
+        return np.where(weight, after, before)
+    return before + weight * (after - before)
 
 
-def _heard(algorithm: Algorithm, v: Values, inputs: Mapping[str, _Array]) -> dict[str, _Array]:
-    """Inputs that were carried: classes are the nearest ones, where another state was put into a machine."""
-    heard = dict(inputs)
-    for key, value in inputs.items():
-        if (n_classes := algorithm.variable(key).n_classes) is not None:
-            heard[key] = np.clip(np.rint(value), 0, n_classes(v) - 1).astype(np.int64)
-    return heard
+def _as_inputs(algorithm: Algorithm, v: Values, carried: Mapping[str, _Array]) -> dict[str, _Array]:
+    """Return inputs that were carried, classes as the nearest ones: another state may have been put into a machine.
+
+    Args:
+        algorithm: whose inputs they are.
+        v: all values of the round.
+        carried: the inputs.
+    """
+    inputs = dict(carried)
+    for key, value in carried.items():
+        count = algorithm.variable(key).n_classes
+        if count is not None:
+            nearest = np.clip(np.rint(value), 0, count(v) - 1)
+            inputs[key] = nearest.astype(np.int64)
+    return inputs
+
+
+_TIME = Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state")
 
 
 def _carrying(
     base: Algorithm, queue: str = "", length: int = 0, variables: tuple[Variable, ...] = ()
 ) -> Algorithm:
-    """``base``, or ``variables`` in the place of its own, with a clock and a queue of what the update reads.
+    """Return an algorithm that also carries a clock and a queue of what the update reads.
 
-    The clock is the number of rounds before this one; the queue holds the inputs of the last ``length`` rounds, the
-    oldest first along the last axis, and zeros before the first round.
+    The clock is the number of rounds before this one; the queue holds the inputs of the last rounds, the oldest first
+    along the last axis, and zeros before the first round.
+
+    Args:
+        base: the algorithm.
+        queue: what the queue is called; none when empty.
+        length: of the queue, in rounds.
+        variables: in the place of the algorithm's own, whose state is then not carried.
     """
-    clock, read = (
-        Variable(_CLOCK, "t", "the number of rounds before this one", "rounds", "state"),
-        _read(base),
-    )
-    carried, following = [clock], [_after(clock, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
-    for of in map(base.variable, read if queue else ()):
-        key, what = f"{queue}_{of.key}", f"{of.meaning}, in the last {length} rounds"
-        carried.append(
-            replace(
-                of,
-                key=key,
-                symbol=f"{of.symbol}, {queue}",
-                meaning=what,
-                role="state",
-                outputs=None,
-            )
-        )
-        following.append(_after(carried[-1], (key, of.key), _pusher(queue=key, key=of.key)))
+    read = _inputs_read(base) if queue else ()
+    carried = [_TIME]
+    after = [_after(_TIME, (_CLOCK,), lambda v: v[_CLOCK] + 1)]
+    for key in read:
+        waiting = _queue_of(base.variable(key), queue, length)
+        carried.append(waiting)
+        after.append(_after(waiting, (waiting.key, key), _pusher(waiting.key, key)))
     known = variables or base.variables
-    at = next(i for i, v in enumerate(known) if v.role == "round")
+    before = [v for v in known if v.role != "round"]
+    computed = [v for v in known if v.role == "round"]
 
     def initial(episodes: Episodes) -> dict[str, _Array]:
-        inputs = base.read(episodes) if queue else {}
-        queues = {
-            f"{queue}_{k}": np.zeros((*inputs[k][:, 0].shape, length), inputs[k].dtype)
-            for k in read
-            if queue
-        }
-        kept = {} if variables else base.initial(episodes)
-        return {**kept, _CLOCK: np.zeros(len(episodes), np.int64), **queues}
+        state = {} if variables else base.initial(episodes)
+        state[_CLOCK] = np.zeros(len(episodes), np.int64)
+        inputs = base.read(episodes) if read else {}
+        for key in read:
+            first = inputs[key][:, 0]
+            state[f"{queue}_{key}"] = np.zeros((*first.shape, length), first.dtype)
+        return state
 
+    return replace(base, variables=(*before, *carried, *computed, *after), initial=initial)
+
+
+def _queue_of(variable: Variable, queue: str, length: int) -> Variable:
+    """Return the queue of an input."""
     return replace(
-        base, variables=(*known[:at], *carried, *known[at:], *following), initial=initial
+        variable,
+        key=f"{queue}_{variable.key}",
+        symbol=f"{variable.symbol}, {queue}",
+        meaning=f"{variable.meaning}, in the last {length} rounds",
+        role="state",
+        outputs=None,
     )
 
 
-def _pusher(queue: str, key: str) -> Callable[[Values], _Array]:
+def _pusher(queue: str, key: str) -> Equation:
     """Return an equation that pushes the newest value of ``key`` onto ``queue`` and drops the oldest."""
 
     def push(values: Values) -> _Array:
@@ -251,35 +321,38 @@ def _pusher(queue: str, key: str) -> Callable[[Values], _Array]:
 
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
-    return replace(
-        carried, key=NEXT + carried.key, role="round", parents=parents, equation=equation
-    )
+    """Return what a carried variable is after a round."""
+    key = NEXT + carried.key
+    return replace(carried, key=key, role="round", parents=parents, equation=equation)
 
 
-def _updated(
+def _vary(
     algorithm: Algorithm,
     states: tuple[str, ...],
-    after: Callable[[str, Values], _Array],
+    learn: Callable[[str, Values], _Array],
     parameters: Mapping[str, Any],
     key: str,
     name: str,
     reads: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Algorithm:
-    """``algorithm`` with another value of ``states`` after a round, and further parameters.
+    """Return ``algorithm`` with another value of some states after a round.
 
-    ``reads`` are the parents of each of these values; the whole state and all inputs when None.
+    Args:
+        algorithm: with all that the values are made of.
+        states: keys of the states.
+        learn: (key of a state, values of a round) to its value after the round.
+        parameters: beside those of the algorithm.
+        key, name: of the variant.
+        reads: the parents of each of these values; the whole state and all inputs when None.
     """
-    given = tuple(v.key for v in algorithm.variables if v.role != "round")
-    changes = {
-        NEXT + state: (given if reads is None else reads[state], partial(after, state))
-        for state in states
-    }
-    memory, written = algorithm.memory, algorithm.written
-    if (
-        any(v.key == written for v in algorithm.variables)
-        and written.removeprefix(NEXT) not in states
-    ):
-        written = NEXT + memory  # a part of what the round would have written
-    return algorithm.varied(
-        key, name, {**algorithm.parameters, **parameters}, changes, written=written
-    )
+    everything = tuple(v.key for v in algorithm.variables if v.role != "round")
+    changes = {}
+    for state in states:
+        parents = everything if reads is None else reads[state]
+        changes[NEXT + state] = (parents, partial(learn, state))
+    written = algorithm.written
+    is_variable = any(v.key == written for v in algorithm.variables)
+    if is_variable and written.removeprefix(NEXT) not in states:
+        written = NEXT + algorithm.memory  # a part of what the round would have written
+    all_parameters = {**algorithm.parameters, **parameters}
+    return algorithm.varied(key, name, all_parameters, changes, written=written)

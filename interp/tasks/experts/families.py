@@ -10,7 +10,8 @@ All of them with their equations, and how their intervals are searched: docs/met
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,29 @@ from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import VARIABLES
-from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
+from interp.tasks.experts.posterior import (
+    check_bounds,
+    keep_uncertain,
+    log_evidence,
+    mean_accuracy,
+    share,
+)
 from interp.tasks.lapses import fading, lapsed, late, stopped, window
 
 _Array = NDArray[Any]
 
 
 _SILENT = 0.5  # what an expert says that has no vote: neither 0 nor 1
+
+
+def _require_inside(name: str, value: float) -> None:
+    """Refuse what does not lie between 0 and 1."""
+    require(0 < value < 1, f"{name} must lie in (0, 1), got {value}")
+
+
+def _misses(v: Values) -> _Array:
+    """Return how often each expert was wrong."""
+    return v["elapsed"][..., None] - v["counts"]
 
 
 def bayes_mixture(
@@ -38,152 +55,164 @@ def bayes_mixture(
     other_high: float = 1.0,
     weight: float = 0.5,
 ) -> Algorithm:
-    """The Bayes predictor of episodes whose experts are all from U[low, high], or all from U[other_low, other_high].
+    """Return the Bayes predictor of experts who are all from one interval, or all from another.
 
-    ``weight`` is the prior probability of the first interval, in (0, 1).
+    Args:
+        low, high: the first interval.
+        other_low, other_high: the second interval.
+        weight: prior probability of the first interval, in (0, 1).
     """
-    require(0 < weight < 1, f"weight must lie in (0, 1), got {weight}")
-    first, second = algorithms.bayes(low, high), algorithms.bayes(other_low, other_high)
-    bounds = (low, high), (other_low, other_high)
+    _require_inside("weight", weight)
+    intervals = (low, high), (other_low, other_high)
+    base = algorithms.bayes(low, high)
+    check_bounds((other_low, other_high))
 
-    def posterior(v: Values) -> _Array:
-        hits = v["counts"]
-        misses = v["elapsed"][..., None] - hits
-        one, other = (log_evidence(hits, misses, interval).sum(-1) for interval in bounds)
-        return special.expit(special.logit(weight) + one - other)
+    def regime(v: Values) -> _Array:
+        first, second = (
+            log_evidence(v["counts"], _misses(v), interval).sum(-1) for interval in intervals
+        )
+        return special.expit(special.logit(weight) + first - second)
 
     def evidence(v: Values) -> _Array:
-        misses, said = v["elapsed"][..., None] - v["counts"], v["votes"] > 0.5
-        means = [
-            keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds
-        ]
+        says_one = v["votes"] > 0.5
+        misses = _misses(v)
+        means = [mean_accuracy(v["counts"], misses, interval) for interval in intervals]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
+        return _vote_likelihood(says_one, means, prior) - _vote_likelihood(~says_one, means, prior)
 
-        def likelihood(agreeing: _Array) -> _Array:
-            """Log-probability of the votes, averaged over the intervals, where these experts are right."""
-            votes = [np.where(agreeing, np.log(mean), np.log1p(-mean)).sum(-1) for mean in means]
-            return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
-
-        return likelihood(said) - likelihood(~said)
-
-    (regime,) = VARIABLES("bayes_mixture", {"regime": posterior})
-    kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
-    at = [v.key for v in kept].index("evidence")
-    known = {
+    variables = [v for v in base.variables if v.key not in ("accuracies", "log_odds")]
+    place = [variable.key for variable in variables].index("evidence")
+    variables[place:place] = VARIABLES("bayes_mixture", {"regime": regime})
+    parameters = {
         "low": low,
         "high": high,
         "other_low": other_low,
         "other_high": other_high,
         "weight": weight,
     }
-    changes = {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)}
-    name, made = "Bayes predictor of two intervals", (*kept[:at], regime, *kept[at:])
-    return first.varied(
+    return base.varied(
         "bayes_mixture",
-        name,
-        known,
-        changes,
-        variables=made,
+        "Bayes predictor of two intervals",
+        parameters,
+        {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
+        variables=tuple(variables),
         memory="counts",
         written="next_counts",
     )
 
 
+def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -> _Array:
+    """Return the log-probability of the votes where these experts are right, averaged over the intervals.
+
+    Args:
+        is_right: ``[..., expert]``.
+        means: mean accuracies under each interval, ``[..., expert]``.
+        prior: probability of each interval, ``[..., interval]``.
+    """
+    votes = []
+    for mean in means:
+        accuracy = keep_uncertain(mean)
+        votes.append(np.where(is_right, np.log(accuracy), np.log1p(-accuracy)).sum(-1))
+    return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
+
+
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
-    """The Bayes predictor of counts that fade by ``decay`` a round."""
+    """Return the Bayes predictor of counts that fade by ``decay`` a round."""
 
     def accuracies(v: Values) -> _Array:
         hits = np.asarray(v["counts"], np.float64)
-        return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
+        misses = np.maximum(_misses(v), 0.0)
+        return mean_accuracy(hits, misses, (low, high))
 
-    made = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
-    return made.varied(
-        made.key, made.name, made.parameters, {"accuracies": (("counts", "elapsed"), accuracies)}
-    )
+    faded = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
+    changes = {"accuracies": (("counts", "elapsed"), accuracies)}
+    return faded.varied(faded.key, faded.name, faded.parameters, changes)
 
 
 @checked
 def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
-    """Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
+    """Return Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
 
     Source: Herbster and Warmuth, Tracking the best expert, 1998.
     """
-    require(0 < alpha < 1, f"alpha must lie in (0, 1), got {alpha}")
+    _require_inside("alpha", alpha)
 
-    def following(v: Values) -> _Array:
+    def share_out(v: Values) -> _Array:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
         return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
 
-    base, changes = (
-        algorithms.weighted_majority(gain),
-        {"next_log_weights": (("log_weights", "match"), following)},
-    )
+    changes = {"next_log_weights": (("log_weights", "match"), share_out)}
+    base = algorithms.weighted_majority(gain)
     return base.varied("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
-    """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
+    """Return the vote of experts who weigh ``gain`` times their hits less their misses, in log-odds."""
+
+    def log_odds(v: Values) -> _Array:
+        return gain * (2 * v["counts"] - v["elapsed"][..., None])
+
     base = algorithms.bayes()
-    changes = {
-        "log_odds": (
-            ("counts", "elapsed"),
-            lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]),
-        )
-    }
+    changes = {"log_odds": (("counts", "elapsed"), log_odds)}
     variables = tuple(v for v in base.variables if v.key != "accuracies")
     return base.varied("sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before."""
-    require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
-    changes = {
-        "prediction": (
-            ("votes",),
-            lambda v: special.expit(special.logit(accuracy) * (2 * v["votes"] - 1).sum(-1)),
-        )
-    }
-    return algorithms.majority_vote().varied(
-        "fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes
-    )
+    """Return the log-odds vote of experts that are all right with one probability, whatever happened before."""
+    _require_inside("accuracy", accuracy)
+
+    def predict(v: Values) -> _Array:
+        votes = (2 * v["votes"] - 1).sum(-1)
+        return special.expit(special.logit(accuracy) * votes)
+
+    changes = {"prediction": (("votes",), predict)}
+    base, parameters = algorithms.majority_vote(), {"accuracy": accuracy}
+    return base.varied("fixed_vote", "fixed log-odds vote", parameters, changes)
 
 
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
-    """Weighted Majority that never hears one expert.
+    """Return Weighted Majority that never hears one expert.
 
     Args:
+        gain: log gamma.
         expert: which one, from 1 on; one beyond the last is missed by nobody.
         hears: what it takes that expert to say in every round, 0 or 1; .5 if the expert has no vote at all.
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
-    base = algorithms.weighted_majority(gain)
     require(
         hears in (0, _SILENT, 1), f"hears must be 0, 1, or {_SILENT} for no vote, got {hears!r}"
     )
 
-    def weights(v: Values) -> _Array:
+    def weigh(v: Values) -> _Array:
         n_experts = v["votes"].shape[-1]
-        mute = (np.arange(n_experts) == expert - 1) & (hears == _SILENT) & (n_experts > 1)
-        return np.asarray(special.softmax(np.where(mute, -np.inf, v["log_weights"]), axis=-1))
+        log_weights = v["log_weights"]
+        if hears == _SILENT and n_experts > 1:
+            is_mute = np.arange(n_experts) == expert - 1
+            log_weights = np.where(is_mute, -np.inf, log_weights)
+        return np.asarray(special.softmax(log_weights, axis=-1))
 
-    changes = {
-        "weights": (("log_weights", "votes"), weights),
-        "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
-        "match": (
-            ("heard", "label"),
-            lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64),
-        ),
-    }
+    def hear(v: Values) -> _Array:
+        is_unheard = np.arange(v["votes"].shape[-1]) == expert - 1
+        return np.where(is_unheard, hears, v["votes"])
+
+    def match(v: Values) -> _Array:
+        return (v["heard"] == v["label"][..., None]).astype(np.int64)
+
+    def predict(v: Values) -> _Array:
+        return share(v["weights"], v["heard"])
+
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
-    heard = {
-        "heard": lambda v: np.where(
-            np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"]
-        )
+    changes = {
+        "weights": (("log_weights", "votes"), weigh),
+        "prediction": (("weights", "heard"), predict),
+        "match": (("heard", "label"), match),
     }
-    variables = (*base.variables[:2], *VARIABLES(key, heard), *base.variables[2:])
-    return base.varied(
-        key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables
-    )
+    base = algorithms.weighted_majority(gain)
+    inputs, others = base.variables[:2], base.variables[2:]
+    variables = (*inputs, *VARIABLES(key, {"heard": hear}), *others)
+    parameters = {"gain": gain, "expert": expert, "hears": hears}
+    return base.varied(key, name, parameters, changes, variables=variables)
 
 
 late_majority = lapsed(late, algorithms.weighted_majority, "late_majority")
@@ -192,13 +221,16 @@ fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority"
 
 
 def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """``make`` by how much of the room above its low end every interval takes."""
+    """Make an algorithm by how much of the room above its low end every interval takes."""
 
-    def made(**given: float) -> Algorithm:
-        for name in [name for name in given if name.endswith("low")]:
-            low, prefix = given[name], name.removesuffix("low")
-            given[f"{prefix}high"] = min(1.0, low + given.pop(f"{prefix}room") * (1 - low))
-        return make(**given)
+    def made(**parameters: float) -> Algorithm:
+        for name in list(parameters):
+            if name.endswith("room"):
+                prefix = name.removesuffix("room")
+                low = parameters[f"{prefix}low"]
+                width = parameters.pop(name) * (1 - low)
+                parameters[f"{prefix}high"] = min(1.0, low + width)
+        return make(**parameters)
 
     return made
 
@@ -223,139 +255,90 @@ _HEARS = Searched("hears", (0.0, 0.5, 1.0), kind="choice")
 _ACCURACY = Searched("accuracy", (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9), enters=("prediction",))
 
 
+_FINE_GAIN = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+_FEW_LOWS = Searched("low", (0.0, 0.3), enters=("accuracies",))
+_FEW_ROOMS = Searched("room", (0.5, 1.0), enters=("accuracies",))
+_WHOLE_WINDOW = Searched("window", (*range(1, 17), 20, 25), kind="choice")
+
+
 def families() -> tuple[Family, ...]:
-    """What a model of expert advice is compared with."""
-    stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
-    return (
-        Family(
-            "bayes",
-            "Bayes predictor",
-            _by_room(algorithms.bayes),
-            searched=(
-                Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
-                Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), enters=("accuracies",)),
-            ),
-        ),
-        Family(
-            "bayes_mixture",
-            "Bayes predictor of two intervals",
-            _by_room(bayes_mixture),
-            searched=(
-                Searched("low", (0.0, 0.15, 0.3), enters=("regime", "evidence")),
-                Searched("room", (0.6, 1.0), enters=("regime", "evidence")),
-                _OTHER_LOW,
-                _OTHER_ROOM,
-                _WEIGHT,
-            ),
-            extends="bayes",
-        ),
-        Family(
-            "bayes_fading",
-            "Bayes predictor of fading counts",
-            _by_room(bayes_fading),
-            searched=(_DECAY, _LOW, _ROOM),
-            extends="bayes",
-        ),
-        Family(
+    """List what a model of expert advice is compared with."""
+    return (*_bayes_families(), *_majority_families(), *_other_families())
+
+
+def _bayes_families() -> tuple[Family, ...]:
+    """List the Bayes predictor and what extends it."""
+    plain = (
+        Searched("low", (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), enters=("accuracies",)),
+        Searched("room", (0.2, 0.4, 0.6, 0.8, 1.0), enters=("accuracies",)),
+    )
+    mixed = (
+        Searched("low", (0.0, 0.15, 0.3), enters=("regime", "evidence")),
+        Searched("room", (0.6, 1.0), enters=("regime", "evidence")),
+        _OTHER_LOW,
+        _OTHER_ROOM,
+        _WEIGHT,
+    )
+    few = (_FEW_LOWS, _FEW_ROOMS)
+    windowed = lapsed(window, algorithms.bayes)
+    delayed = lapsed(late, algorithms.bayes)
+    ended = lapsed(stopped, algorithms.bayes)
+    extensions = (
+        ("bayes_mixture", "Bayes predictor of two intervals", bayes_mixture, mixed),
+        ("bayes_fading", "Bayes predictor of fading counts", bayes_fading, (_DECAY, _LOW, _ROOM)),
+        (
             "bayes_window",
             "Bayes predictor of the last rounds",
-            _by_room(lapsed(window, algorithms.bayes)),
-            searched=(
-                Searched(
-                    "window",
-                    (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 25),
-                    kind="choice",
-                ),
-                _LOW,
-                _ROOM,
-            ),
-            extends="bayes",
+            windowed,
+            (_WHOLE_WINDOW, _LOW, _ROOM),
         ),
-        Family(
-            "bayes_late",
-            "Bayes predictor, some rounds late",
-            _by_room(lapsed(late, algorithms.bayes)),
-            searched=(
-                _LAG,
-                Searched("low", (0.0, 0.3), enters=("accuracies",)),
-                Searched("room", (0.5, 1.0), enters=("accuracies",)),
-            ),
-            extends="bayes",
-        ),
-        Family(
-            "bayes_stopped",
-            "Bayes predictor that stops learning",
-            _by_room(lapsed(stopped, algorithms.bayes)),
-            searched=(
-                _LAST,
-                Searched("low", (0.0, 0.3), enters=("accuracies",)),
-                Searched("room", (0.5, 1.0), enters=("accuracies",)),
-            ),
-            extends="bayes",
-        ),
-        Family(
-            "weighted_majority",
-            "Weighted Majority",
-            algorithms.weighted_majority,
-            searched=(Searched("gain", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)),),
-        ),
-        Family(
-            "fading_majority",
-            "Weighted Majority that forgets",
-            fading_majority,
-            searched=(_GAIN, _DECAY),
-            extends="weighted_majority",
-        ),
-        Family(
-            "fixed_share",
-            "fixed share",
-            fixed_share,
-            searched=(_GAIN, _ALPHA),
-            extends="weighted_majority",
-        ),
-        Family(
-            "late_majority",
-            "Weighted Majority, some rounds late",
-            late_majority,
-            searched=(_LAG, _GAIN),
-            extends="weighted_majority",
-        ),
-        Family(
+        ("bayes_late", "Bayes predictor, some rounds late", delayed, (_LAG, *few)),
+        ("bayes_stopped", "Bayes predictor that stops learning", ended, (_LAST, *few)),
+    )
+    listed = [Family("bayes", "Bayes predictor", _by_room(algorithms.bayes), plain)]
+    for key, name, make, searched in extensions:
+        listed.append(Family(key, name, _by_room(make), searched, extends="bayes"))
+    return tuple(listed)
+
+
+def _majority_families() -> tuple[Family, ...]:
+    """List Weighted Majority and what extends it."""
+    plain = Searched("gain", _FINE_GAIN)
+    windowed_gain = replace(_GAIN, enters=("log_weights",))
+    stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
+    name = "Weighted Majority"
+    extensions = (
+        ("fading_majority", f"{name} that forgets", fading_majority, (_GAIN, _DECAY)),
+        ("fixed_share", "fixed share", fixed_share, (_GAIN, _ALPHA)),
+        ("late_majority", f"{name}, some rounds late", late_majority, (_LAG, _GAIN)),
+        (
             "majority_window",
-            "Weighted Majority of the last rounds",
+            f"{name} of the last rounds",
             majority_window,
-            searched=(_WINDOW, Searched("gain", (0.1, 0.3, 1.0, 3.0), enters=("log_weights",))),
-            extends="weighted_majority",
+            (_WINDOW, windowed_gain),
         ),
-        Family(
-            "stopped_majority",
-            "Weighted Majority that stops learning",
-            stopped_majority,
-            searched=(_LAST, _GAIN),
-            extends="weighted_majority",
-        ),
-        Family(
+        ("stopped_majority", f"{name} that stops learning", stopped_majority, (_LAST, _GAIN)),
+        (
             "deaf_majority",
-            "Weighted Majority that never hears one expert",
+            f"{name} that never hears one expert",
             deaf_majority,
-            searched=(_EXPERT, _HEARS, _GAIN),
-            extends="weighted_majority",
+            (_EXPERT, _HEARS, _GAIN),
         ),
-        Family(
-            "sigmoid_vote",
-            "sigmoid vote",
-            sigmoid_vote,
-            searched=(
-                Searched("gain", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0), enters=("log_odds",)),
-            ),
-            tempered=True,
-        ),
+    )
+    listed = [Family("weighted_majority", name, algorithms.weighted_majority, (plain,))]
+    for key, name, make, searched in extensions:
+        listed.append(Family(key, name, make, searched, extends="weighted_majority"))
+    return tuple(listed)
+
+
+def _other_families() -> tuple[Family, ...]:
+    """List the vote by hits less misses, the two that follow, and those without a memory."""
+    gain = Searched("gain", _FINE_GAIN, enters=("log_odds",))
+    follow_winners = algorithms.follow_previous_winners
+    return (
+        Family("sigmoid_vote", "sigmoid vote", sigmoid_vote, searched=(gain,), tempered=True),
         Family("follow_the_leader", "follow the leader", algorithms.follow_the_leader),
-        Family(
-            "follow_previous_winners",
-            "follow the previous winners",
-            algorithms.follow_previous_winners,
-        ),
+        Family("follow_previous_winners", "follow the previous winners", follow_winners),
         Family("majority_vote", "majority vote", algorithms.majority_vote, memoryless=True),
         Family(
             "fixed_vote",

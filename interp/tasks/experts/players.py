@@ -25,61 +25,52 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
-    """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before."""
+    """Return what says what one expert says (``agrees`` 1), or the opposite (0), whatever happened before."""
     require(
         expert >= 1 and agrees in (0, 1),
         f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}",
     )
 
-    def prediction(v: Values) -> _Array:
-        said = v["votes"][..., min(expert, v["votes"].shape[-1]) - 1].astype(np.float64)
-        return said if agrees else 1 - said
+    def predict(v: Values) -> _Array:
+        votes = v["votes"].astype(np.float64)
+        vote = votes[..., min(expert, votes.shape[-1]) - 1]
+        return vote if agrees else 1 - vote
 
-    changes = {"prediction": (("votes",), prediction)}
+    changes = {"prediction": (("votes",), predict)}
+    parameters = {"expert": expert, "agrees": agrees}
     base = algorithms.majority_vote()
-    return base.varied(
-        "one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes
-    )
+    return base.varied("one_expert", "what one expert says", parameters, changes)
 
 
 def _first_leader() -> Algorithm:
-    """Follow the leader; of several leaders the first."""
+    """Return what follows the leader; of several leaders the first."""
 
-    def prediction(v: Values) -> _Array:
-        return np.take_along_axis(v["votes"], v["leads"].argmax(-1)[..., None], -1)[..., 0].astype(
-            np.float64
-        )
+    def predict(v: Values) -> _Array:
+        first = v["leads"].argmax(-1)[..., None]
+        return np.take_along_axis(v["votes"], first, -1)[..., 0].astype(np.float64)
 
-    changes = {"prediction": (("leads", "votes"), prediction)}
-    return algorithms.follow_the_leader().varied(
-        "first_leader", "follow the first leader", {}, changes
-    )
+    changes = {"prediction": (("leads", "votes"), predict)}
+    base = algorithms.follow_the_leader()
+    return base.varied("first_leader", "follow the first leader", {}, changes)
 
 
 def player_families(n_experts: int) -> tuple[Family, ...]:
-    """What the choices of a player among ``n_experts`` experts are compared with."""
+    """List what the choices of a player among ``n_experts`` experts are compared with."""
     known = {family.key: family for family in families()}
-    chosen = []
+    players = []
     for key, grids in read_tables(Path(__file__).with_suffix(".toml")).items():
+        if "expert" in grids:
+            grids["expert"] = grids["expert"][:n_experts]
         family = known[key]
-        searched = tuple(replace(s, grid=tuple(grids[s.name])) for s in family.searched)
-        if key == "deaf_majority":
-            searched = tuple(
-                replace(s, grid=s.grid[:n_experts]) if s.name == "expert" else s for s in searched
-            )
-        chosen.append(
-            replace(
-                family,
-                searched=searched,
-                extends="weighted_majority" if key in _LIMITS else family.extends,
-            )
-        )
+        searched = tuple(replace(place, grid=tuple(grids[place.name])) for place in family.searched)
+        extends = "weighted_majority" if key in _LIMITS else family.extends
+        players.append(replace(family, searched=searched, extends=extends))
     experts = Searched(
         "expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",)
     )
     sides = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
     return (
-        *chosen,
+        *players,
         Family(
             "first_leader", "follow the first leader", _first_leader, extends="weighted_majority"
         ),
@@ -87,7 +78,7 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
             "one_expert",
             "what one expert says, or its opposite",
             _one_expert,
-            (experts, sides),
+            searched=(experts, sides),
             memoryless=True,
         ),
     )

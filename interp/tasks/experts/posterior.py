@@ -10,28 +10,28 @@ The formulas, and where a difference of tails is not trusted: docs/method/poster
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from itertools import product
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
+from numpy.typing import NDArray
 from scipy import special
 
 from interp.support.checks import non_empty
-from interp.support.errors import InputError, require
+from interp.support.errors import require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
 _Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
 """Whole numbers, or fractions where old rounds fade."""
 _Reals = Float[np.ndarray, "*shape"]
-_Mask = Bool[np.ndarray, "*shape"]
 
 _UNDERFLOW = 1e-250  # below this the tails are summed in logarithms
 _CERTAIN = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
-    """Raise unless ``bounds`` is an interval in [0, 1]."""
+    """Refuse what is no interval in [0, 1]."""
     require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
     require(
@@ -40,109 +40,126 @@ def check_bounds(bounds: Bounds) -> None:
 
 
 def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Posterior mean of an accuracy with prior U[low, high] after ``hits`` and ``misses``.
+    """Return the posterior mean of an accuracy with prior U[low, high] after hits and misses.
 
     Without prior knowledge this is Laplace's rule of succession, (k + 1) / (k + l + 2):
 
     >>> mean_accuracy(np.array([0, 7]), np.array([0, 1]), (0.0, 1.0)).tolist()
     [0.5, 0.8]
+
+    Args:
+        hits: how often the accuracy's expert was right.
+        misses: how often it was wrong.
+        bounds: low and high.
     """
     check_bounds(bounds)
     low, high = bounds
     if (low, high) == (0, 1):
-        return (hits + 1.0) / ((hits + 1.0) + (misses + 1.0))
-
+        ones, zeros = hits + 1.0, misses + 1.0
+        return ones / (ones + zeros)
     if low == high:
         return np.full(hits.shape, float(low))
-    return _once_per_record(
-        lambda k, m: np.clip(_mean(k + 1, m + 1, low, high), low, high), hits, misses
-    )
+
+    def mean(k: _Reals, m: _Reals) -> _Reals:
+        return np.clip(_mean(k + 1, m + 1, low, high), low, high)
+
+    return _once_per_record(mean, hits, misses)
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
-    """Log-probability of one particular sequence with ``hits`` and ``misses`` under prior U[low, high]."""
+    """Return the log-probability of one sequence with so many hits and misses under prior U[low, high].
+
+    Args:
+        hits: how often the expert was right.
+        misses: how often it was wrong.
+        bounds: low and high.
+    """
     check_bounds(bounds)
     low, high = bounds
 
-    def evidence(k: _Reals, l: _Reals) -> _Reals:  # noqa: E741
+    def evidence(k: _Reals, m: _Reals) -> _Reals:
         if low == high:
-            return special.xlogy(k, low) + special.xlog1py(l, -low)
-        return (
-            special.betaln(k + 1, l + 1) + _log_mass(k + 1, l + 1, low, high) - np.log(high - low)
-        )
+            return special.xlogy(k, low) + special.xlog1py(m, -low)
+        mass = _log_mass(k + 1, m + 1, low, high)
+        return special.betaln(k + 1, m + 1) + mass - np.log(high - low)
 
     return _once_per_record(evidence, hits, misses)
 
 
 def keep_uncertain(accuracies: _Reals) -> _Reals:
-    """Accuracies kept 1e-15 away from 0 and 1, so that no vote is infinite."""
+    """Return accuracies kept 1e-15 away from 0 and 1, so that no vote is infinite."""
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
 def _once_per_record(
     function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts
 ) -> _Reals:
-    """Many episodes share few records: evaluate ``function`` once for each different one, unless they are fractions."""
+    """Evaluate ``function`` once for each different record, as many episodes share few; of fractions, for each one."""
     if hits.dtype.kind == "f":
         return function(hits, misses)
     base = int(misses.max(initial=0)) + 1
-    codes, where = np.unique(hits * base + misses, return_inverse=True)
-    return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(
-        hits.shape
-    )
+    codes, places = np.unique(hits * base + misses, return_inverse=True)
+    k, m = np.divmod(codes, base)
+    return function(k.astype(float), m.astype(float))[places].reshape(hits.shape)
 
 
-def _below(
-    p: _Reals, r: _Reals, low: float, high: float
-) -> tuple[_Reals, _Reals, _Reals, _Reals, _Mask]:
-    """Beta(p, r) on (low, high), or its mirror image where the interval lies above the mean; and where it does."""
-    above = low > p / (p + r)
-    p, r = np.where(above, r, p), np.where(above, p, r)
-    return p, r, np.where(above, 1 - high, low), np.where(above, 1 - low, high), above
+class _Truncated:
+    """Beta(p, r) on an interval, or its mirror image where the interval lies above the mean.
+
+    Attributes:
+        is_mirrored: where it is the mirror image.
+        mass: the probability of the interval; ``tiny``: where this is too small to be computed so.
+    """
+
+    def __init__(self, p: _Reals, r: _Reals, low: float, high: float) -> None:
+        self.is_mirrored = low > p / (p + r)
+        self.p, self.r = np.where(self.is_mirrored, r, p), np.where(self.is_mirrored, p, r)
+        self.lower = np.where(self.is_mirrored, 1 - high, low)
+        self.upper = np.where(self.is_mirrored, 1 - low, high)
+        self.mass = self.mass_of(self.p)
+        self.tiny = self.mass < _UNDERFLOW
+
+    def mass_of(self, p: _Reals) -> _Reals:
+        """Return the probability of the interval under Beta(p, r)."""
+        return special.betainc(p, self.r, self.upper) - special.betainc(p, self.r, self.lower)
+
+    def tails(self) -> tuple[_Reals, _Reals, _Reals]:
+        """Return, where the mass is tiny, the series at both edges and the share of the density at the lower one."""
+        p, r = self.p[self.tiny], self.r[self.tiny]
+        lower, upper = self.lower[self.tiny], self.upper[self.tiny]
+        share = special.xlogy(p, lower / upper) + special.xlogy(r, (1 - lower) / (1 - upper))
+        return _series(p, r, upper), _series(p, r, lower), np.exp(share)
 
 
 def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """``log P(low < Beta(p, r) < high)``."""
-    p, r, lower, upper, _ = _below(p, r, low, high)
-    mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
-    tiny = mass < _UNDERFLOW
-    result = np.log(np.where(tiny, 1.0, mass))
+    """Return ``log P(low < Beta(p, r) < high)``."""
+    beta = _Truncated(p, r, low, high)
+    tiny = beta.tiny
+    result = np.log(np.where(tiny, 1.0, beta.mass))
     if tiny.any():
-        p, r, lower, upper = p[tiny], r[tiny], lower[tiny], upper[tiny]
-        at_edge = (
-            special.xlogy(p, upper) + special.xlog1py(r, -upper) - np.log(p) - special.betaln(p, r)
-        )
-        tails = (
-            1 + _series(p, r, upper) - _edge_ratio(p, r, lower, upper) * (1 + _series(p, r, lower))
-        )
-        result[tiny] = at_edge + np.log(tails)
+        p, r, upper = beta.p[tiny], beta.r[tiny], beta.upper[tiny]
+        density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
+        at_edge = density - np.log(p) - special.betaln(p, r)
+        at_upper, at_lower, share = beta.tails()
+        result[tiny] = at_edge + np.log(1 + at_upper - share * (1 + at_lower))
     return result
 
 
 def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
-    """Mean of Beta(p, r) restricted to (low, high)."""
-    p, r, lower, upper, above = _below(p, r, low, high)
-    mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
-    tiny = mass < _UNDERFLOW
-    ratio = (special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)) / np.where(
-        tiny, 1.0, mass
-    )
+    """Return the mean of Beta(p, r) restricted to (low, high)."""
+    beta = _Truncated(p, r, low, high)
+    tiny = beta.tiny
+    ratio = beta.mass_of(beta.p + 1) / np.where(tiny, 1.0, beta.mass)
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
-        series = [_series(p[tiny], r[tiny], edge[tiny]) for edge in (upper, lower)]
-        far = _edge_ratio(p[tiny], r[tiny], lower[tiny], upper[tiny])
-        ratio[tiny] = (series[0] - far * series[1]) / (1 + series[0] - far * (1 + series[1]))
-    mean = p / (p + r) * ratio
-    return np.where(above, 1 - mean, mean)
-
-
-def _edge_ratio(p: _Reals, r: _Reals, lower: _Reals, upper: _Reals) -> _Reals:
-    """``x^p (1-x)^r`` at the lower edge over that at the upper."""
-    return np.exp(special.xlogy(p, lower / upper) + special.xlogy(r, (1 - lower) / (1 - upper)))
+        at_upper, at_lower, share = beta.tails()
+        ratio[tiny] = (at_upper - share * at_lower) / (1 + at_upper - share * (1 + at_lower))
+    mean = beta.p / (beta.p + beta.r) * ratio
+    return np.where(beta.is_mirrored, 1 - mean, mean)
 
 
 def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
-    """``2F1(p+r, 1; p+1; x) - 1`` for x below the mean, where the ratios of its terms fall below 1."""
+    """Return ``2F1(p+r, 1; p+1; x) - 1`` for x below the mean, where the ratios of its terms fall below 1."""
     term = x * (p + r) / (p + 1)
     total, step = term, 1
     while (term > 1e-17 * (1 + total)).any():
@@ -156,9 +173,11 @@ def share(
     weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
     advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, "*any"]:
-    """Share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
+    """Return the share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
     total = weights.sum(axis=-1)
-    return np.where(total > 0, (weights * advice).sum(axis=-1) / np.where(total > 0, total, 1), 0.5)
+    for_one = (weights * advice).sum(axis=-1)
+    has_weight = total > 0
+    return np.where(has_weight, for_one / np.where(has_weight, total, 1), 0.5)
 
 
 _Predictions = Float[np.ndarray, "episode round"]
@@ -166,105 +185,139 @@ _Orders = Integer[np.ndarray, "order expert"]
 
 _MAX_ORDERS = 1000  # more orders than this are refused: use one interval for all experts
 _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
-_BLOCK = (
-    2**21
-)  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
+_BLOCK = 2**21
+"""Numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded."""
 
 
 def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
-    """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot."""
+    """Return the different slots, and each different way to deal them: ``orders[o, i]`` is expert i's slot."""
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
-    number = special.gammaln(len(slots) + 1) - special.gammaln(np.array(tally) + 1).sum()
+    n_orders = math.factorial(len(slots))
+    for count in tally:
+        n_orders //= math.factorial(count)
     require(
-        bool(number < np.log(_MAX_ORDERS + 0.5)),
-        f"{len(slots)} experts in {len(kinds)} kinds of slot have {np.exp(number):.0f} orders, more than "
+        n_orders <= _MAX_ORDERS,
+        f"{len(slots)} experts in {len(kinds)} kinds of slot have {n_orders} orders, more than "
         f"{_MAX_ORDERS}; give prior=(low, high), one interval for all experts",
     )
     return kinds, np.array(_deal(tally))
 
 
 def _deal(tally: list[int]) -> list[list[int]]:
+    """List every order of slots of which there are so many of each kind."""
     if not any(tally):
         return [[]]
-    return [
-        [kind, *rest]
-        for kind, left in enumerate(tally)
-        if left
-        for rest in _deal([n - (other == kind) for other, n in enumerate(tally)])
-    ]
+    orders = []
+    for kind, count in enumerate(tally):
+        if count:
+            rest = [*tally[:kind], count - 1, *tally[kind + 1 :]]
+            orders += [[kind, *order] for order in _deal(rest)]
+    return orders
+
+
+def count_records(episodes: ExpertEpisodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how often each expert was right and wrong before each round, ``[episode, round, expert]`` each."""
+    hits = episodes.correct.cumsum(axis=1) - episodes.correct
+    return hits, np.arange(episodes.n_rounds)[:, None] - hits
 
 
 def average_orders(
     episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]
 ) -> _Predictions:
-    """P(y=1) when each slot is one expert's, in an unknown order.
+    """Return P(y=1) when each slot is one expert's, in an unknown order.
 
     ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
-    dealt = [
-        _different_orders(slots)
-        for slots in non_empty("alternatives", alternatives, "the slots of each regime")
-    ]
-    kinds = sorted({kind for own, _ in dealt for kind in own})
-    orders = np.concatenate(
-        [np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt]
-    )
-    log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
-    deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
-    hits = episodes.correct.cumsum(axis=1) - episodes.correct
-    misses = np.arange(episodes.n_rounds)[:, None] - hits
+    non_empty("alternatives", alternatives, "the slots of each regime")
+    kinds = sorted({kind for slots in alternatives for kind in slots})
+    dealt, log_priors = [], []
+    for slots in alternatives:
+        slot_kinds, orders = _different_orders(slots)
+        numbers = np.array([kinds.index(kind) for kind in slot_kinds])
+        dealt.append(numbers[orders])
+        log_priors.append(np.full(len(orders), -np.log(len(orders))))
+    all_orders, log_prior = np.concatenate(dealt), np.concatenate(log_priors)
+    is_slot = all_orders[:, :, None] == np.arange(len(kinds))
+    deal = is_slot.reshape(len(all_orders), -1).astype(np.float64).T
+    hits, misses = count_records(episodes)
 
     def average(block: slice) -> _Predictions:
-        record, advice = (hits[block], misses[block]), episodes.advice[block, ..., None]
-        evidence = np.maximum(
-            np.stack([log_evidence(*record, kind) for kind in kinds], axis=-1), _IMPOSSIBLE
-        )
-        means = np.stack([mean_accuracy(*record, kind) for kind in kinds], axis=-1)
-        posterior = special.softmax(_flat(evidence) @ deal.T + log_prior, axis=-1)
+        k, m = hits[block], misses[block]
+        evidence = np.stack([log_evidence(k, m, kind) for kind in kinds], axis=-1)
+        possible = _flat(np.maximum(evidence, _IMPOSSIBLE))
+        posterior = special.softmax(possible @ deal + log_prior, axis=-1)
+        means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
         right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
-        return _predict(
-            posterior, [_flat(np.where(advice == y, right, wrong)) @ deal.T for y in (0, 1)]
-        )
+        says_one = episodes.advice[block, ..., None] == 1
+        zero = _flat(np.where(says_one, wrong, right)) @ deal
+        one = _flat(np.where(says_one, right, wrong)) @ deal
+        return _predict(posterior, zero, one)
 
-    return _in_blocks(average, episodes, len(orders))
+    return _in_blocks(average, episodes, len(all_orders))
 
 
 def filter_switches(
     episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int
 ) -> _Predictions:
-    """P(y=1) when known accuracies rotate to a new order every ``every`` rounds."""
-    if len(slots) != episodes.n_experts:
-        raise InputError(
-            f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}"
-        )
-    if any(low < high for low, high in slots):
-        raise InputError(
-            f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}"
-        )
+    """Return P(y=1) when known accuracies rotate to a new order.
+
+    Args:
+        episodes: whose labels are predicted.
+        slots: the accuracies, as intervals of width zero.
+        every: after how many rounds they rotate.
+    """
+    n_experts = episodes.n_experts
+    require(
+        len(slots) == n_experts,
+        f"slots must be the accuracies of {n_experts} experts, got {len(slots)}",
+    )
+    require(
+        all(low == high for low, high in slots),
+        f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}",
+    )
     kinds, orders = _different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
-    # How likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely.
-    number, rotate = (
-        {tuple(order): i for i, order in enumerate(orders)},
-        np.zeros((len(orders), len(orders))),
-    )
-    for i, shift in product(range(len(orders)), range(1, len(slots))):
-        rotate[i, number[tuple(np.roll(orders[i], shift))]] += 1 / (len(slots) - 1)
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
+    rotate = _rotations(orders)
 
-    def filtered(block: slice) -> _Predictions:
-        correct, advice = episodes.correct[block], episodes.advice[block, :, None]
-        posterior = _beliefs(correct, hit, miss, rotate, every)
-        return _predict(posterior, [np.where(advice == y, hit, miss).sum(axis=-1) for y in (0, 1)])
+    def predict(block: slice) -> _Predictions:
+        posterior = _beliefs(episodes.correct[block], hit, miss, rotate, every)
+        says_one = episodes.advice[block, :, None] == 1
+        zero = np.where(says_one, miss, hit).sum(axis=-1)
+        one = np.where(says_one, hit, miss).sum(axis=-1)
+        return _predict(posterior, zero, one)
 
-    return _in_blocks(filtered, episodes, len(orders))
+    return _in_blocks(predict, episodes, len(orders))
+
+
+def _rotations(orders: _Orders) -> NDArray[np.float64]:
+    """Return how likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely."""
+    numbers = {tuple(order): i for i, order in enumerate(orders)}
+    n_shifts = orders.shape[1] - 1
+    rotate = np.zeros((len(orders), len(orders)))
+    for i, order in enumerate(orders):
+        for shift in range(1, n_shifts + 1):
+            rotate[i, numbers[tuple(np.roll(order, shift))]] += 1 / n_shifts
+    return rotate
 
 
 def _beliefs(
-    correct: np.ndarray, hit: np.ndarray, miss: np.ndarray, rotate: np.ndarray, every: int
+    correct: NDArray[np.bool_],
+    hit: NDArray[np.float64],
+    miss: NDArray[np.float64],
+    rotate: NDArray[np.float64],
+    every: int,
 ) -> Float[np.ndarray, "episode round order"]:
-    """P(order | history) before each round; ``hit`` and ``miss`` are logs, [order, expert]."""
+    """Return P(order | history) before each round.
+
+    Args:
+        correct: which experts were right, ``[episode, round, expert]``.
+        hit: logs of the accuracies in each order, ``[order, expert]``.
+        miss: logs of one less the accuracies.
+        rotate: how likely each order follows each.
+        every: after how many rounds it does.
+    """
     belief = np.full((len(correct), len(hit)), 1 / len(hit))
     segments = []
     for start in range(0, correct.shape[1], every):
@@ -280,22 +333,25 @@ def _beliefs(
     return np.concatenate(segments, axis=1)
 
 
-def _flat(values: np.ndarray) -> np.ndarray:
-    """``[..., expert, slot] -> [..., expert * slot]``, so that a sum over an order is a product with a matrix."""
+def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``[..., expert, slot]`` as ``[..., expert * slot]``: a sum over an order is then a product of matrices."""
     return values.reshape(*values.shape[:-2], -1)
 
 
-def _predict(posterior: np.ndarray, vote: list[np.ndarray]) -> _Predictions:
-    """P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0, 1."""
-    zero, one = (special.logsumexp(side, b=posterior, axis=-1) for side in vote)
-    return special.expit(one - zero)
+def _predict(
+    posterior: NDArray[np.float64], zero: NDArray[np.float64], one: NDArray[np.float64]
+) -> _Predictions:
+    """Return P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0 and 1."""
+    for_zero = special.logsumexp(zero, b=posterior, axis=-1)
+    for_one = special.logsumexp(one, b=posterior, axis=-1)
+    return special.expit(for_one - for_zero)
 
 
 def _in_blocks(
     function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int
 ) -> _Predictions:
-    """``function`` on blocks of episodes, put together."""
-    size = max(1, _BLOCK // (2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts))
-    return np.concatenate(
-        [function(slice(start, start + size)) for start in range(0, len(episodes), size)]
-    )
+    """Compute ``function`` on blocks of episodes, and put its results together."""
+    per_episode = 2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts
+    size = max(1, _BLOCK // per_episode)
+    starts = range(0, len(episodes), size)
+    return np.concatenate([function(slice(start, start + size)) for start in starts])

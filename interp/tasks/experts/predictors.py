@@ -24,7 +24,7 @@ from scipy import special
 
 from interp.core.algorithm import Algorithm, refuse_missing
 from interp.support.checks import array_of, checked
-from interp.support.errors import InputError, require
+from interp.support.errors import require, theirs
 from interp.tasks.experts import (
     Bounds,
     ExpertEpisodes,
@@ -60,36 +60,41 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """The log-weights before each round, and after the last, added up round by round: bitwise those of a plain loop."""
+    """Return the log-weights before each round, and after the last, added up as a plain loop adds them, bit for bit."""
     rates = array_of("eta", eta).astype(np.float64)
-    wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
-    require(rates.shape in ((), (len(episodes),)), wanted)
+    n_episodes = len(episodes)
     require(
-        bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}"
+        rates.shape in ((), (n_episodes,)),
+        f"eta must be one number or one per episode ({n_episodes}), got shape {rates.shape}",
     )
-    gains = (episodes.correct & episodes.counted[..., None]) * rates.reshape(-1, 1, 1)
-    return np.concatenate(
-        [np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1
-    )
+    is_rate = np.isfinite(rates) & (rates >= 0)
+    require(bool(is_rate.all()), f"eta must be finite and >= 0, got {eta!r}")
+    is_right = episodes.correct & episodes.counted[..., None]
+    sums = (is_right * rates.reshape(-1, 1, 1)).cumsum(axis=1)
+    return np.pad(sums, ((0, 0), (1, 0), (0, 0)))
 
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """The weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
-    return ExpertRun(
-        share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice)
-    )
+    """Return the weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
+    weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
+    return ExpertRun(share(weights, episodes.advice))
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
-    """The learning rate sqrt(ln n / T) of the classical regret bound."""
+    """Return the learning rate sqrt(ln n / T) of the classical regret bound."""
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
-def _of(
+def _run(
     algorithm: Algorithm, decision: Decision = "threshold"
 ) -> Callable[[ExpertEpisodes], ExpertRun]:
-    return lambda episodes: ExpertRun(algorithm.run(episodes)["prediction"], decision)
+    """Return a predictor that is an algorithm of the task."""
+
+    def predict(episodes: ExpertEpisodes) -> ExpertRun:
+        return ExpertRun(algorithm.run(episodes)["prediction"], decision)
+
+    return predict
 
 
 @checked
@@ -97,12 +102,13 @@ def bayes(
     episodes: ExpertEpisodes,
     prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None,
 ) -> ExpertRun:
-    """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
+    """Predict as Bayes: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
     With independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))`` of posterior mean
     accuracies, s_i = +1 for advice 1 and -1 for advice 0; other regimes are in ``interp.tasks.experts.posterior``.
 
     Args:
+        episodes: whose labels are predicted.
         prior: a regime, by name or record, or one interval for all experts; a list of regimes where every episode is
             of one of them, each as likely; None for the episodes' own regime.
 
@@ -110,72 +116,71 @@ def bayes(
         InputError: a prior that needs too many orders, a switching regime in a list, None for episodes made by hand.
     """
     refuse_missing("the Bayes predictor", episodes)
-    regimes = (
-        [_prior(episodes, each) for each in prior]
-        if isinstance(prior, list)
-        else [_prior(episodes, prior)]
-    )
+    priors = prior if isinstance(prior, list) else [prior]
+    regimes = [_regime_of(episodes, choice) for choice in priors]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
-    alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
-    slots, *others = alternatives
     for regime in regimes:
-        message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
-        require(regime.switch_every is None or not others, message)
-    if (every := regimes[0].switch_every) is not None:
-        predictions = posterior.filter_switches(episodes, slots, every)
-    elif not others and len(set(slots)) == 1:
-        hits = episodes.correct.cumsum(axis=1) - episodes.correct
-        misses = np.arange(episodes.n_rounds)[:, None] - hits
-        predictions = vote(mean_accuracy(hits, misses, slots[0]), episodes.advice)
+        require(
+            regime.switch_every is None or len(regimes) == 1,
+            f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior",
+        )
+    alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
+    first_slots, every = alternatives[0], regimes[0].switch_every
+    has_one_interval = len(regimes) == 1 and len(set(first_slots)) == 1
+    if every is not None:
+        predictions = posterior.filter_switches(episodes, first_slots, every)
+    elif has_one_interval:
+        means = mean_accuracy(*posterior.count_records(episodes), first_slots[0])
+        predictions = vote(means, episodes.advice)
     else:
         predictions = posterior.average_orders(episodes, alternatives)
-    ignored = {
-        "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
-        "shared predictions": any(regime.correlation for regime in regimes),
-    }
-    return ExpertRun(
-        predictions,
-        "threshold",
-        "; ".join(name for name, parameter in ignored.items() if parameter),
-    )
+    ignored = []
+    if any(regime.drift_std for regime in regimes):
+        ignored.append("drifting accuracies taken as fixed")
+    if any(regime.correlation for regime in regimes):
+        ignored.append(_SHARED)
+    return ExpertRun(predictions, approximation="; ".join(ignored))
+
+
+_SHARED = "shared predictions"
 
 
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
-    """The log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
-    ignored = "shared predictions" if episodes.params.get("correlation") else ""
+    """Return the log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
+    ignored = _SHARED if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
-    """P(y = 1) from votes weighted by the log-odds of accuracies (0 and 1 kept uncertain), both ``[..., expert]``."""
+    """Return P(y = 1) from votes weighted by the log-odds of accuracies.
+
+    Args:
+        accuracies: ``[..., expert]``; 0 and 1 are kept uncertain.
+        advice: 0 or 1, ``[..., expert]``.
+    """
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
-    try:
+    with theirs(
+        f"accuracies and advice are [..., expert] both, got shapes {accuracies.shape} and {advice.shape}",
+        of=ValueError,
+    ):
         np.broadcast_shapes(accuracies.shape, advice.shape)
-    except ValueError:
-        one, other = accuracies.shape, advice.shape
-        raise InputError(
-            f"accuracies and advice are [..., expert] both, got shapes {one} and {other}"
-        ) from None
-    return special.expit(
-        ((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1)
-    )
+    log_odds = special.logit(keep_uncertain(accuracies))
+    return special.expit(((2 * advice - 1) * log_odds).sum(axis=-1))
 
 
-def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
+def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
+    """Return the regime that a prior means: one by name, an interval, or the episodes' own."""
     if isinstance(prior, str | ExpertRegime):
         return get_regime(prior)
     if prior is not None:
         check_bounds(prior)
         return ExpertRegime("interval", "one interval for all experts", prior)
-    if "rest" not in episodes.params:
-        raise InputError(
-            f"episodes of regime {episodes.regime!r} do not say how their accuracies were drawn; "
-            "give prior=(low, high) or the name of a regime"
-        )
-    own = dict(episodes.params)
-    own |= {"first": tuple(tuple(b) for b in own["first"]), "rest": tuple(own["rest"])}
-    own |= {"drift_bounds": tuple(own["drift_bounds"])} if "drift_bounds" in own else {}
-    return ExpertRegime(episodes.regime, "", min_experts=2 if "switch_every" in own else 1, **own)
+    require(
+        "rest" in episodes.params,
+        f"episodes of regime {episodes.regime!r} do not say how their accuracies were drawn; "
+        "give prior=(low, high) or the name of a regime",
+    )
+    return ExpertRegime.from_params(episodes.regime, episodes.params)
 
 
 @dataclass(frozen=True)
@@ -186,28 +191,34 @@ class _Baseline:
     run: Callable[[ExpertEpisodes], ExpertRun]
 
 
+def _majority_with_horizon(episodes: ExpertEpisodes) -> ExpertRun:
+    return weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds))
+
+
+def _majority_of_the_paper(episodes: ExpertEpisodes) -> ExpertRun:
+    rng = np.random.default_rng([episodes.seed or 0, _ETA])
+    return weighted_majority(episodes, rng.uniform(0.05, 0.5, len(episodes)))
+
+
+def _guess(episodes: ExpertEpisodes) -> ExpertRun:
+    return ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
+
+
+_follow_leader = _run(algorithms.follow_the_leader(), "sample")
+_follow_winners = _run(algorithms.follow_previous_winners())
+_vote_evenly = _run(algorithms.majority_vote())
 PREDICTORS: Mapping[str, _Baseline] = {
     "weighted_majority": _Baseline("weighted majority, eta 1", weighted_majority),
     "weighted_majority_horizon": _Baseline(
-        "weighted majority, eta sqrt(ln n / T)",
-        lambda e: weighted_majority(e, horizon_eta(e.n_experts, e.n_rounds)),
+        "weighted majority, eta sqrt(ln n / T)", _majority_with_horizon
     ),
     "weighted_majority_paper": _Baseline(
-        "weighted majority, eta U[.05, .5] per episode",
-        lambda e: weighted_majority(
-            e, np.random.default_rng([e.seed or 0, _ETA]).uniform(0.05, 0.5, len(e))
-        ),
+        "weighted majority, eta U[.05, .5] per episode", _majority_of_the_paper
     ),
-    "follow_the_leader": _Baseline(
-        "follow the leader", _of(algorithms.follow_the_leader(), "sample")
-    ),
-    "follow_previous_winners": _Baseline(
-        "follow previous winners", _of(algorithms.follow_previous_winners())
-    ),
-    "majority_vote": _Baseline("majority vote", _of(algorithms.majority_vote())),
-    "random": _Baseline(
-        "random guessing", lambda e: ExpertRun(np.full(e.labels.shape, 0.5), "sample")
-    ),
+    "follow_the_leader": _Baseline("follow the leader", _follow_leader),
+    "follow_previous_winners": _Baseline("follow previous winners", _follow_winners),
+    "majority_vote": _Baseline("majority vote", _vote_evenly),
+    "random": _Baseline("random guessing", _guess),
     "bayes": _Baseline("Bayes predictor, the regime's own prior", bayes),
     "bayes_uniform": _Baseline(
         "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))

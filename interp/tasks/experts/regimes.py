@@ -53,61 +53,66 @@ class ExpertRegime:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        regime = f"regime {self.name!r}"
         for low, high in (*self.first, self.rest, self.drift_bounds):
             require(
-                0 <= low <= high <= 1,
-                f"regime {self.name!r}: ({low}, {high}) is not an interval in [0, 1]",
+                0 <= low <= high <= 1, f"{regime}: ({low}, {high}) is not an interval in [0, 1]"
             )
         require(
             0 <= self.correlation <= 1,
-            f"regime {self.name!r}: correlation {self.correlation} is not in [0, 1]",
+            f"{regime}: correlation {self.correlation} is not in [0, 1]",
         )
-        departures = [
-            self.switch_every is not None,
-            self.drift_std is not None,
-            self.correlation > 0,
-        ]
+        departures = [self.switch_every, self.drift_std, self.correlation or None]
         require(
-            sum(departures) <= 1,
-            f"regime {self.name!r}: give only one of switch_every, drift_std and correlation",
+            departures.count(None) >= 2,
+            f"{regime}: give only one of switch_every, drift_std and correlation",
         )
         if self.switch_every is not None:
             require(
-                self.switch_every >= 1,
-                f"regime {self.name!r}: switch_every {self.switch_every} must be >= 1",
+                self.switch_every >= 1, f"{regime}: switch_every {self.switch_every} must be >= 1"
             )
-            require(
-                self.min_experts >= 2, f"regime {self.name!r}: switching needs min_experts >= 2"
-            )
-        if self.drift_std is not None:
-            require(
-                self.drift_std > 0, f"regime {self.name!r}: drift_std {self.drift_std} must be > 0"
-            )
+            require(self.min_experts >= 2, f"{regime}: switching needs min_experts >= 2")
+        require(
+            self.drift_std is None or self.drift_std > 0,
+            f"{regime}: drift_std {self.drift_std} must be > 0",
+        )
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """The accuracy interval of each of ``n_experts`` slots, before identities are permuted."""
+        """Return the accuracy interval of each of ``n_experts`` slots, before identities are permuted."""
         integer("n_experts", n_experts, most=1_000_000)
         require(
             n_experts >= self.min_experts,
             f"regime {self.name!r} needs n_experts >= {self.min_experts}, got {n_experts}",
         )
-        return (*self.first, *(self.rest,) * n_experts)[:n_experts]
+        slots = self.first + (self.rest,) * n_experts
+        return slots[:n_experts]
 
     @property
     def params(self) -> dict[str, Any]:
         """The parameters that are in use, as JSON values."""
-        values = {
-            "first": [list(b) for b in self.first],
+        params: dict[str, Any] = {
+            "first": [list(bounds) for bounds in self.first],
             "rest": list(self.rest),
-            "switch_every": self.switch_every,
         }
-        values |= {
-            "drift_std": self.drift_std,
-            "drift_bounds": self.drift_std and list(self.drift_bounds),
-        }
-        values["correlation"] = self.correlation
-        return {name: value for name, value in values.items() if value or name == "first"}
+        if self.switch_every is not None:
+            params["switch_every"] = self.switch_every
+        if self.drift_std is not None:
+            params |= {"drift_std": self.drift_std, "drift_bounds": list(self.drift_bounds)}
+        if self.correlation:
+            params["correlation"] = self.correlation
+        return params
+
+    @classmethod
+    def from_params(cls, name: str, params: Mapping[str, Any]) -> ExpertRegime:
+        """Return the regime whose :attr:`params` are these."""
+        fields = dict(params)
+        fields["first"] = tuple(tuple(bounds) for bounds in fields["first"])
+        for field in ("rest", "drift_bounds"):
+            if field in fields:
+                fields[field] = tuple(fields[field])
+        min_experts = 2 if "switch_every" in fields else 1
+        return cls(name, "", min_experts=min_experts, **fields)
 
 
 _REGIMES = (
@@ -235,7 +240,7 @@ REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for 
 
 @checked
 def get_regime(name: str | ExpertRegime) -> ExpertRegime:
-    """The regime called ``name``; a record is returned as it is."""
+    """Return the regime called ``name``; a record is returned as it is."""
     if isinstance(name, ExpertRegime):
         return name
     require_known("regime", name, REGIMES, limit=len(REGIMES))
