@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from interp.core import catalog
 from interp.core.display import lacks
 from interp.core.machine import Machine
@@ -27,6 +30,13 @@ class Place(NamedTuple):
     sites: tuple[str, ...] | None = None
     outcome: str = "prediction"
     control: bool = False
+
+
+def first_element(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return 1 in the first element along the last axis of a state, 0 elsewhere: what steering adds to it."""
+    change = np.zeros(shape)
+    change[..., 0] = 1.0
+    return change
 
 
 class Model:

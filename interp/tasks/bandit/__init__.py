@@ -18,29 +18,32 @@ from interp.tasks.bandit.reader import read
 
 __all__ = ["REGIMES", "TASK", "BanditEpisodes", "read", "sample"]
 
+_DATA = Data(
+    layout=lazy("interp.tasks.bandit.layout:BanditRound"),
+    sample=sample,
+    losses=lazy("interp.tasks.bandit.layout:losses"),
+    sizes=(Size("n_arms", "arms", "number of arms", minimum=2, default=2),),
+    regimes=lambda: REGIMES,
+    read=read,
+)
+_ALGORITHMS = Algorithms(
+    **lazies("interp.tasks.bandit.algorithms", "records", "families"),
+    battery=lazy("interp.tasks.bandit.episodes:battery"),
+)
+_ANALYSIS = Analysis(
+    **lazies("interp.tasks.bandit.episodes", "round_inputs", "corruptions"),
+    probed=("arm_values", "logits", "choice_trace", "arm_wins", "pulled", "payoff"),
+    default_corruption="exchange-history",
+    aligned=lambda model: (("arm_values", "latent"), ("payoff", "latent")),
+    claims=lambda model: (("arm_values", None), ("arm_values", None, "state")),
+)
 TASK = Task(
     key="bandit",
     name="a bandit",
     what="predict which arm a player chooses, from its choices and what they paid",
-    data=Data(
-        **lazies("interp.tasks.bandit.layout", "losses"),
-        layout=lazy("interp.tasks.bandit.layout:BanditRound"),
-        sample=sample,
-        sizes=(Size("n_arms", "arms", "number of arms", minimum=2, default=2),),
-        regimes=lambda: REGIMES,
-        read=read,
-    ),
-    algorithms=Algorithms(
-        **lazies("interp.tasks.bandit.algorithms", "records", "families"),
-        battery=lazy("interp.tasks.bandit.episodes:battery"),
-    ),
-    analysis=Analysis(
-        **lazies("interp.tasks.bandit.episodes", "round_inputs", "corruptions"),
-        probed=("arm_values", "logits", "choice_trace", "arm_wins", "pulled", "payoff"),
-        default_corruption="exchange-history",
-        aligned=lambda model: (("arm_values", "latent"), ("payoff", "latent")),
-        claims=lambda model: (("arm_values", None), ("arm_values", None, "state")),
-    ),
+    data=_DATA,
+    algorithms=_ALGORITHMS,
+    analysis=_ANALYSIS,
     training=above("goals", "bandit:goal"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

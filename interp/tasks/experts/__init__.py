@@ -27,36 +27,39 @@ __all__ = [
     "sample",
 ]
 
+_DATA = Data(
+    layout=lazy("interp.tasks.experts.layout:ExpertRound"),
+    sample=sample,
+    read=read,
+    losses=lazy("interp.tasks.experts.analysis:losses"),
+    sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
+    regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
+)
+_ALGORITHMS = Algorithms(
+    records=lazy("interp.tasks.experts.algorithms:records"),
+    hypothesis=lazy("interp.tasks.experts.analysis:hypothesis"),
+    families=lazy("interp.tasks.experts.families:families"),
+    battery=lazy("interp.tasks.experts.episodes:battery"),
+)
+_ANALYSIS = Analysis(
+    **lazies(
+        "interp.tasks.experts.analysis",
+        "round_inputs",
+        "corruptions",
+        "aligned",
+        "claims",
+        "steering",
+    ),
+    probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
+    default_corruption="exchange-history",
+)
 TASK = Task(
     key="experts",
     name="expert advice",
     what="predict a label from the advice of experts whose accuracies are unknown",
-    data=Data(
-        layout=lazy("interp.tasks.experts.layout:ExpertRound"),
-        sample=sample,
-        read=read,
-        losses=lazy("interp.tasks.experts.analysis:losses"),
-        sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
-        regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
-    ),
-    algorithms=Algorithms(
-        records=lazy("interp.tasks.experts.algorithms:records"),
-        hypothesis=lazy("interp.tasks.experts.analysis:hypothesis"),
-        families=lazy("interp.tasks.experts.families:families"),
-        battery=lazy("interp.tasks.experts.episodes:battery"),
-    ),
-    analysis=Analysis(
-        **lazies(
-            "interp.tasks.experts.analysis",
-            "round_inputs",
-            "corruptions",
-            "aligned",
-            "claims",
-            "steering",
-        ),
-        probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
-        default_corruption="exchange-history",
-    ),
+    data=_DATA,
+    algorithms=_ALGORITHMS,
+    analysis=_ANALYSIS,
     training=above("goals", "experts:goal"),
     evaluation=above("evaluation", "experts.plan:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),

@@ -26,33 +26,35 @@ from interp.support.checks import checked
 from interp.support.errors import require
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.places import Model, Place
+from interp.tasks.places import Model, Place, first_element
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 
 def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:
-    """The probability of a mistake, ``|P(y = 1) - y|``, ``[*batch, episode, round]``."""
-    return (predictions - torch.from_numpy(episodes.labels[:, rounds]).to(predictions)).abs()
+    """Return the probability of a mistake, ``|P(y = 1) - y|``, ``[*batch, episode, round]``.
+
+    Args:
+        predictions: P(y = 1), ``[*batch, episode, round]``.
+        episodes: whose labels they are about.
+        rounds: those that were predicted.
+    """
+    labels = torch.from_numpy(episodes.labels[:, rounds]).to(predictions)
+    return (predictions - labels).abs()
 
 
 def hypothesis(model: Machine) -> Algorithm:
-    """The algorithm that a model is held against."""
+    """Return the algorithm that a model is held against."""
     arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 
 
 def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
-    """Advice and label of each round, then also whether each expert was right: what one round says by itself."""
-    advice, label = (
-        episodes.advice.astype(np.float64),
-        episodes.labels.astype(np.float64)[..., None],
-    )
-    plain = np.concatenate([advice, label], axis=-1)
-    products = np.concatenate([plain, episodes.correct.astype(np.float64)], axis=-1)
-    return RoundInputs(
-        (plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
-    )
+    """Return advice and label of each round, then also whether each expert was right: what one round says."""
+    kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
+    plain = kinds.astype(np.float64)
+    products = np.concatenate([plain, episodes.correct], axis=-1)
+    return RoundInputs((plain, products), kinds)
 
 
 def claims(machine: Machine) -> tuple[Place, ...]:
@@ -62,12 +64,14 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     counts = model.carried("counts", memory)
     if not model.has_layers:
         return Place(memory), Place(counts, outcome="state")
-    places = [
+    predicted = [
         Place(memory, ("latent@<z>",)),
         *model.below(memory, "p?"),
         Place(memory, ("embed@<w>",), control=True),
         Place("votes", model.at_all("embed", "p_")),
         Place("prediction", (model.final("p?"),)),
+    ]
+    state_places = [
         Place(counts, ("latent@<z>",), "state"),
         Place("label", ("embed@y",), "state"),
         *model.below("label", "w?", "state"),
@@ -75,8 +79,8 @@ def claims(machine: Machine) -> tuple[Place, ...]:
         Place("match", (model.final("w?"),), "state"),
     ]
     if model.replaces:
-        places.append(Place(model.written, (model.final("w?"),), "state"))
-    return tuple(places)
+        state_places.append(Place(model.written, (model.final("w?"),), "state"))
+    return (*predicted, *state_places)
 
 
 def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
@@ -95,7 +99,7 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 def steering() -> Steering:
     """More weight for the first expert, read in the probability of its own vote."""
     return Steering(
-        change=lambda shape: 1.0 * np.broadcast_to(np.eye(shape[-1])[0], shape),
+        change=first_element,
         doses=(-4, -2, -1, 0, 1, 2, 4),
         outcome=lambda episodes, t: episodes.advice[:, t, 0],
         what="first expert's weight + 1",
@@ -128,15 +132,16 @@ flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """The first two experts trade votes before ``round``."""
-    t, second = corrupted_round(episodes, round, history=True), _find_expert(episodes, "p_2")
+    """Let the first two experts trade votes before ``round``."""
+    t = corrupted_round(episodes, round, history=True)
+    second = _find_expert(episodes, "p_2")
     advice = episodes.advice.copy()
     advice[:, :t, [0, second]] = advice[:, :t, [second, 0]]
     return episodes, replace(episodes, advice=advice)
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """The corruptions of this task; both sides share everything else, so that what patching finds is about that one.
+    """List the corruptions of this task; both sides share everything else, so that patching is about that one thing.
 
     A label is read after the round's prediction, so its corruption shows from the next round on.
     """

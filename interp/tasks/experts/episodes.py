@@ -10,6 +10,7 @@ An episode of one regime is evidence about that regime only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
+_PEAK_BYTES = 48.0
+"""What is held at once of each round and expert when episodes are made."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,20 +59,23 @@ class ExpertEpisodes(BaseEpisodes):
         advice = episode_array("advice", self.advice, "episode, round, expert", 0, 1, whole=True)
         labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
         require(advice.size > 0, f"advice must be a non-empty array, got shape {advice.shape}")
-        accuracies, (b, t, n) = self.accuracies, advice.shape
+        n_episodes, n_rounds, n_experts = advice.shape
+        wanted = (n_episodes, n_rounds)
+        require(
+            labels.shape == wanted,
+            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {wanted}",
+        )
+        accuracies = self.accuracies
         if accuracies is not None:
-            axes = "episode, round, expert" if np.ndim(accuracies) == 3 else "episode, expert"
+            moves = np.ndim(accuracies) == 3
+            axes = "episode, round, expert" if moves else "episode, expert"
             accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
-        require(
-            labels.shape == (b, t),
-            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {(b, t)}",
-        )
-        shape = None if accuracies is None else accuracies.shape
-        require(
-            shape in (None, (b, n), (b, t, n)),
-            f"accuracies have shape {shape} but advice {advice.shape} needs "
-            f"[episode, expert] = {(b, n)} or [episode, round, expert] = {(b, t, n)}",
-        )
+            fitting = advice.shape if moves else (n_episodes, n_experts)
+            require(
+                accuracies.shape == fitting,
+                f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
+                f"[episode, expert] = {(n_episodes, n_experts)} or [episode, round, expert] = {advice.shape}",
+            )
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
@@ -78,7 +84,7 @@ class ExpertEpisodes(BaseEpisodes):
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Bool[episode, round, expert]: was the advice right?"""
+        """Whether the advice was right, Bool[episode, round, expert]."""
         return self.advice == self.labels[..., None]
 
     @property
@@ -110,30 +116,35 @@ def sample(
 
     Labels, accuracies and luck come from separate streams of ``seed``: two regimes with one seed have the same labels.
 
+    Args:
+        n_episodes, n_rounds, n_experts: sizes.
+        regime: how accuracies are drawn: a key of ``REGIMES``, or a record.
+        seed: of all draws.
+
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
     >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape
     ((2, 3, 4), (2, 3), (2, 4))
     """
-    for name, size in (
-        ("n_episodes", n_episodes),
-        ("n_rounds", n_rounds),
-        ("n_experts", n_experts),
-    ):
-        integer(name, size, 1)
+    integer("n_episodes", n_episodes, 1)
+    integer("n_rounds", n_rounds, 1)
+    integer("n_experts", n_experts, 1)
+    shape = (n_episodes, n_rounds, n_experts)
+    # At the peak: luck and advice in numbers, the copies that are checked, and accuracies by round.
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds with {n_experts} experts",
-        24.0 * n_episodes * n_rounds * n_experts,
+        _PEAK_BYTES * math.prod(shape),
     )
     record = get_regime(regime)
     labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
-    accuracies = _accuracies(record, (n_episodes, n_rounds, n_experts), seed)
+    accuracies = _draw_accuracies(record, shape, seed)
     by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
-    correct = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts)) < by_round
+    is_right = _stream(seed, _CORRECT).random(shape) < by_round
     if record.correlation:
-        shared, shared_luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
-        together = shared_luck < by_round.mean(axis=-1)
-        correct = np.where((shared < record.correlation)[..., None], together[..., None], correct)
-    advice = np.where(correct, labels[..., None], 1 - labels[..., None])
+        drawn, luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
+        are_right = luck < by_round.mean(axis=-1)
+        is_shared = drawn < record.correlation
+        is_right = np.where(is_shared[..., None], are_right[..., None], is_right)
+    advice = _advise(labels, is_right)
     return ExpertEpisodes(advice, labels, accuracies, record.name, seed, record.params)
 
 
@@ -173,28 +184,35 @@ def _stream(seed: int, stage: int) -> np.random.Generator:
     return np.random.default_rng([seed, stage])
 
 
-def _accuracies(
+def _advise(labels: NDArray[np.int64], is_right: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return what experts say who are right or wrong about the labels."""
+    truth = labels[..., None]
+    return np.where(is_right, truth, 1 - truth)
+
+
+def _draw_accuracies(
     record: ExpertRegime, shape: tuple[int, int, int], seed: int
 ) -> NDArray[np.float64]:
+    """Draw the accuracies of a regime, ``[episode, expert]``, or ``[episode, round, expert]`` where they move."""
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
     in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
     start = _stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
+    motion = _stream(seed, _MOTION)
     if record.drift_std is not None:
         path = [start]
-        for step in _stream(seed, _MOTION).normal(
-            0, record.drift_std, size=(n_rounds - 1, *start.shape)
-        ):
+        for step in motion.normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):
             path.append(np.clip(path[-1] + step, *record.drift_bounds))
         return np.stack(path, axis=1)
     if record.switch_every is None:
         return start
     # Every so many rounds accuracies rotate by a random non-zero shift: the best expert always changes.
     segment = np.arange(n_rounds) // record.switch_every
-    steps = _stream(seed, _MOTION).integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
-    steps[:, 0] = 0
-    source = (np.arange(n_experts) - steps.cumsum(axis=1)[:, segment][..., None]) % n_experts
-    return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
+    shifts = motion.integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
+    shifts[:, 0] = 0
+    total_shift = shifts.cumsum(axis=1)[:, segment]
+    source = (np.arange(n_experts) - total_shift[..., None]) % n_experts
+    return np.take_along_axis(np.broadcast_to(start[:, None], shape), source, axis=-1)
 
 
 def battery(
@@ -213,25 +231,30 @@ def battery(
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
     turncoat[:, : n_rounds // 2, 0] = 1.0
     graded = np.broadcast_to(np.linspace(0.05, 0.95, n_experts), turncoat.shape)
-    whose = np.where(np.arange(n_experts) < (n_experts + 1) // 2, 0, np.arange(n_experts))
-    copied = uniform.advice[..., whose], uniform.labels, uniform.known_accuracies[..., whose]
+    numbers = np.arange(n_experts)
+    source = np.where(numbers < (n_experts + 1) // 2, 0, numbers)
+    copied = ExpertEpisodes(
+        uniform.advice[..., source],
+        uniform.labels,
+        uniform.known_accuracies[..., source],
+        "copied",
+        uniform.seed,
+    )
     return {
         "uniform": uniform,
         "wide": sample(n_episodes, n_rounds, n_experts, "wide", seed),
-        "copied": ExpertEpisodes(*copied, "copied", uniform.seed),
-        "turncoat": _drawn("turncoat", turncoat, seed),
-        "graded": _drawn("graded", graded, seed),
+        "copied": copied,
+        "turncoat": _draw_with("turncoat", turncoat, seed),
+        "graded": _draw_with("graded", graded, seed),
     }
 
 
-def _drawn(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
-    """Episodes of experts with these accuracies ``[episode, round, expert]``, each expert at a place of its own."""
+def _draw_with(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:
+    """Draw episodes of experts with accuracies ``[episode, round, expert]``, each expert at a place of its own."""
     rng = np.random.default_rng([seed, len(name)])
     n_episodes, n_rounds, n_experts = accuracies.shape
     order = rng.permuted(np.tile(np.arange(n_experts), (n_episodes, 1)), axis=1)
-    moved = np.take_along_axis(accuracies, np.repeat(order[:, None], n_rounds, 1), -1)
+    in_order = np.take_along_axis(accuracies, order[:, None], -1)
     labels = rng.integers(0, 2, (n_episodes, n_rounds))
-    right = rng.random(moved.shape) < moved
-    return ExpertEpisodes(
-        np.where(right, labels[..., None], 1 - labels[..., None]), labels, moved, name, seed
-    )
+    is_right = rng.random(accuracies.shape) < in_order
+    return ExpertEpisodes(_advise(labels, is_right), labels, in_order, name, seed)

@@ -46,12 +46,11 @@ class ExpertRound(SizedRound):
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        advice, labels = (
-            torch.from_numpy(episodes.advice).long(),
-            torch.from_numpy(episodes.labels).long(),
-        )
-        tokens, q0 = self.blank(*labels.shape), self.token_ids["q0"]
-        tokens[..., 3 : 3 + 2 * self.n_experts : 2] = q0 + advice
+        labels = torch.from_numpy(episodes.labels)
+        tokens = self.blank(*labels.shape)
+        q0 = self.token_ids["q0"]
+        votes = slice(3, 3 + 2 * self.n_experts, 2)
+        tokens[..., votes] = q0 + torch.from_numpy(episodes.advice)
         tokens[..., self.position("y")] = q0 + labels
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(labels))
 

@@ -115,7 +115,7 @@ class ExpertRegime:
         return cls(name, "", min_experts=min_experts, **fields)
 
 
-_REGIMES = (
+_DRAWN = (
     ExpertRegime("uniform", "all U[.3, .9]: the training distribution", rest=(0.3, 0.9)),
     ExpertRegime("wide", "all U[0, 1]: no prior knowledge", rest=(0.0, 1.0)),
     ExpertRegime(
@@ -162,6 +162,9 @@ _REGIMES = (
         "dominant", "one exactly .9, the others U[.35, .5]", rest=(0.35, 0.5), first=((0.9, 0.9),)
     ),
     ExpertRegime("close", "all U[.55, .65]", rest=(0.55, 0.65)),
+)
+"""Accuracies that stay, each drawn on its own."""
+_MOVED = (
     ExpertRegime(
         "switch-10",
         "every 10 rounds a new best expert (.85), the others .4",
@@ -210,6 +213,9 @@ _REGIMES = (
         rest=(0.4, 0.8),
         correlation=0.9,
     ),
+)
+"""Accuracies that move, or whose experts agree."""
+_WITH_GOOD_EXPERTS = (
     ExpertRegime(
         "1-high-quality", "1 U[.9, 1], the others U[.3, .9]", rest=(0.3, 0.9), first=((0.9, 1.0),)
     ),
@@ -235,6 +241,7 @@ _REGIMES = (
         min_experts=4,
     ),
 )
+_REGIMES = (*_DRAWN, *_MOVED, *_WITH_GOOD_EXPERTS)
 REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _REGIMES})
 
 

@@ -19,41 +19,44 @@ from interp.tasks.qlearning.sampling import Interaction, sample
 
 __all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "read", "sample"]
 
+_DATA = Data(
+    layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
+    sample=sample,
+    read=read,
+    losses=lazy("interp.tasks.qlearning.analysis:losses"),
+    sizes=(
+        Size("n_states", "states", "number of states", minimum=1, default=4),
+        Size("n_actions", "actions", "number of actions", minimum=1, default=3),
+    ),
+    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+    sample_options=lazy("interp.tasks.qlearning.analysis:rates"),
+    interaction=Interaction,
+)
+_ALGORITHMS = Algorithms(
+    records=lazy("interp.tasks.qlearning.algorithms:records"),
+    hypothesis=lazy("interp.tasks.qlearning.analysis:hypothesis"),
+    **lazies("interp.tasks.qlearning.families", "families", "updates"),
+    battery=lazy("interp.tasks.qlearning.sampling:battery"),
+)
+_ANALYSIS = Analysis(
+    **lazies(
+        "interp.tasks.qlearning.analysis",
+        "round_inputs",
+        "corruptions",
+        "aligned",
+        "claims",
+        "steering",
+    ),
+    probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
+    default_corruption="exchange-history",
+)
 TASK = Task(
     key="qlearning",
     name="Q-learning",
     what="choose actions in an unknown Markov decision process as tabular Q-learning would",
-    data=Data(
-        layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
-        sample=sample,
-        read=read,
-        losses=lazy("interp.tasks.qlearning.analysis:losses"),
-        sizes=(
-            Size("n_states", "states", "number of states", minimum=1, default=4),
-            Size("n_actions", "actions", "number of actions", minimum=1, default=3),
-        ),
-        regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-        sample_options=lazy("interp.tasks.qlearning.analysis:rates"),
-        interaction=Interaction,
-    ),
-    algorithms=Algorithms(
-        records=lazy("interp.tasks.qlearning.algorithms:records"),
-        hypothesis=lazy("interp.tasks.qlearning.analysis:hypothesis"),
-        **lazies("interp.tasks.qlearning.families", "families", "updates"),
-        battery=lazy("interp.tasks.qlearning.sampling:battery"),
-    ),
-    analysis=Analysis(
-        **lazies(
-            "interp.tasks.qlearning.analysis",
-            "round_inputs",
-            "corruptions",
-            "aligned",
-            "claims",
-            "steering",
-        ),
-        probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
-        default_corruption="exchange-history",
-    ),
+    data=_DATA,
+    algorithms=_ALGORITHMS,
+    analysis=_ANALYSIS,
     training=above("goals", "qlearning:goal"),
     evaluation=above("evaluation", "qlearning.plan:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),

@@ -16,7 +16,7 @@ from interp.core import task
 from interp.core.algorithm import Algorithm
 from interp.core.machine import Machine
 from interp.core.task import Corruption, RoundInputs, Steering, in_one_round
-from interp.tasks.places import Model, Place
+from interp.tasks.places import Model, Place, first_element
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
 
@@ -66,13 +66,13 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     if not model.has_layers:
         return Place("table"), Place("table", outcome="state")
     next_state = model.at_all("embed", "s'")
-    places = [
-        Place("table", ("latent",)),
-    ]
+    places = [Place("table", ("latent",))]
     for layer in model.layers:
         places.append(Place("next_values", model.at_all(f"resid_post[{layer}]", "a_")))
-    places.append(Place("next_values", ("embed@<BOS>",), control=True))
-    places.append(Place("next_state", next_state))
+    places += [
+        Place("next_values", ("embed@<BOS>",), control=True),
+        Place("next_state", next_state),
+    ]
     if machine.layout.draws:
         places.append(Place("noise", ("embed@n",)))
     places += [
@@ -84,8 +84,10 @@ def claims(machine: Machine) -> tuple[Place, ...]:
     ]
     if model.replaces:
         places.append(Place("action", ("embed@a",), "state"))
-    places.append(Place("reward", ("embed@<BOS>",), "state", control=True))
-    places.append(Place("change", (model.final("Update"),), "state"))
+    places += [
+        Place("reward", ("embed@<BOS>",), "state", control=True),
+        Place("change", (model.final("Update"),), "state"),
+    ]
     if model.replaces:
         places.append(Place("next_column", (model.final("Update"),), "state"))
     return tuple(places)
@@ -106,7 +108,7 @@ def aligned(machine: Machine) -> tuple[tuple[str, str], ...]:
 def steering() -> Steering:
     """Higher values of the first action, read in its probability; values of non-negative rewards are never negative."""
     return Steering(
-        change=lambda shape: 0.2 * np.broadcast_to(np.eye(shape[-1])[0], shape),
+        change=lambda shape: 0.2 * first_element(shape),
         doses=(0, 0.5, 1, 2, 4),
         outcome=lambda episodes, t: 0,
         what="first action's values + 0.2",

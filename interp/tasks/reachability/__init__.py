@@ -18,39 +18,42 @@ from interp.tasks.reachability.sampling import REGIMES, sample
 
 __all__ = ["REGIMES", "TASK", "ReachabilityEpisodes", "sample"]
 
+_DATA = Data(
+    layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
+    sample=sample,
+    losses=lazy("interp.tasks.reachability.analysis:losses"),
+    sizes=(
+        Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
+        Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
+    ),
+    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+    rounds=6,
+    first_asked=1,
+)
+_ALGORITHMS = Algorithms(
+    **lazies("interp.tasks.reachability.algorithms", "records", "families"),
+    hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
+    battery=lazy("interp.tasks.reachability.sampling:battery"),
+)
+_ANALYSIS = Analysis(
+    **lazies(
+        "interp.tasks.reachability.analysis",
+        "round_inputs",
+        "corruptions",
+        "aligned",
+        "claims",
+        "steering",
+    ),
+    probed=("reached", "member", "prediction"),
+    default_corruption="exchange-history",
+)
 TASK = Task(
     key="reachability",
     name="reachability",
     what="say which of two nodes of a directed graph can be reached from its root",
-    data=Data(
-        layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
-        sample=sample,
-        losses=lazy("interp.tasks.reachability.analysis:losses"),
-        sizes=(
-            Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
-            Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
-        ),
-        regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-        rounds=6,
-        first_asked=1,
-    ),
-    algorithms=Algorithms(
-        **lazies("interp.tasks.reachability.algorithms", "records", "families"),
-        hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
-        battery=lazy("interp.tasks.reachability.sampling:battery"),
-    ),
-    analysis=Analysis(
-        **lazies(
-            "interp.tasks.reachability.analysis",
-            "round_inputs",
-            "corruptions",
-            "aligned",
-            "claims",
-            "steering",
-        ),
-        probed=("reached", "member", "prediction"),
-        default_corruption="exchange-history",
-    ),
+    data=_DATA,
+    algorithms=_ALGORITHMS,
+    analysis=_ANALYSIS,
     training=above("goals", "reachability:goal"),
     evaluation=above("evaluation", "reachability:plan"),
     report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
