@@ -35,7 +35,16 @@ from interp.core.algorithm import (
 )
 from interp.core.machine import Machine
 from interp.stats.intervals import of_whom
-from interp.support.checks import array_of, checked, checked_fields, fit, integer, unique
+from interp.support.checks import (
+    array_of,
+    check_fields,
+    checked,
+    checked_fields,
+    fit,
+    integer,
+    shown,
+    unique,
+)
 from interp.support.errors import InputError, require, require_known, theirs, unknown_name
 from interp.support.session import once
 
@@ -198,6 +207,7 @@ class BaseEpisodes:
     reading: Any = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         shape = len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
         if self.missing is not None:
             missing = array_of("missing", self.missing)
@@ -311,7 +321,10 @@ class BaseEpisodes:
 
 
 def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``given`` with the lists ``names`` padded to one number of rounds, and the mask of rounds that are missing.
+    """Pad the lists ``names`` of ``given`` to one number of rounds, and say which rounds are missing.
+
+    A round is missing after the end of its episode, where a value is NaN or None, and where a mask ``missing``, a list
+    for each episode as the others are, says so.
 
     >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
     [[False, False], [False, True]]
@@ -321,34 +334,57 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
         not absent,
         f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there",
     )
-    rows = {name: [array_of(name, one) for one in given[name]] for name in names}
-    lengths = {name: [len(one) for one in episodes] for name, episodes in rows.items()}
-    for name, found in lengths.items():
-        own = lengths[names[0]]
-        require(
-            found == own,
-            f"{name} has {found} rounds by episode but {names[0]} has {own}; give one for each round",
-        )
-    n_rounds = max(own, default=0)
-    missing = np.arange(n_rounds) >= np.array(own, int)[:, None]
-    arrays: dict[str, Any] = {}
+    has_mask = given.get("missing") is not None
+    rows = {name: _list_episodes(name, given[name]) for name in names}
+    if has_mask:
+        rows["missing"] = _list_episodes("missing", given["missing"])
+    first = names[0]
+    lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
-        shapes = {one.shape[1:] for one in episodes if len(one)}
+        found = [len(episode) for episode in episodes]
         require(
-            len(shapes) == 1,
-            f"{name} must be of one size in every round, got sizes {sorted(shapes)}",
+            found == lengths,
+            f"{name} has {found} rounds by episode but {first} has {lengths}; give one for each round",
         )
-        arrays[name] = np.full((*missing.shape, *shapes.pop()), np.nan)
-        for row, one in zip(arrays[name], episodes, strict=True):
-            if len(one):
-                row[: len(one)] = one
-        missing |= np.isnan(arrays[name]).reshape(*missing.shape, -1).any(-1)
-    filled = np.where(
-        missing, missing.argmin(1)[:, None], np.arange(n_rounds)
-    )  # by the first round that took place
-    at = np.arange(len(own))[:, None], filled
-    arrays = {name: np.where(np.isnan(array[at]), 0.0, array[at]) for name, array in arrays.items()}
+    n_rounds = max(lengths, default=0)
+    missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
+    arrays = {name: _pad(name, episodes, n_rounds) for name, episodes in rows.items()}
+    if has_mask:
+        missing |= arrays.pop("missing") == 1
+    for array in arrays.values():
+        missing |= np.isnan(array).any(axis=tuple(range(2, array.ndim)))
+    first_counted = missing.argmin(1)[:, None]
+    filled = np.where(missing, first_counted, np.arange(n_rounds))
+    episodes_of = np.arange(len(lengths))[:, None]
+    arrays = {name: np.nan_to_num(array[episodes_of, filled]) for name, array in arrays.items()}
     return {**given, **arrays, "missing": missing}
+
+
+def _list_episodes(name: str, values: Any) -> list[NDArray[Any]]:
+    """Return an array for each episode, ``[round, ...]``."""
+    is_list = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str)
+    require(is_list, f"{name} must be a list with an entry for each episode, got {shown(values)}")
+    episodes = [array_of(name, episode) for episode in values]
+    for episode in episodes:
+        require(
+            episode.ndim > 0,
+            f"{name} must be a list of rounds for each episode, got {shown(values)}",
+        )
+    return episodes
+
+
+def _pad(name: str, episodes: Sequence[NDArray[Any]], n_rounds: int) -> NDArray[np.float64]:
+    """Return arrays of unequal length as one, ``[episode, round, ...]``, NaN after the end of each."""
+    shapes = {episode.shape[1:] for episode in episodes if len(episode)}
+    require(
+        len(shapes) == 1,
+        f"{name} must be of one size in every round, got sizes {sorted(shapes)}",
+    )
+    array = np.full((len(episodes), n_rounds, *shapes.pop()), np.nan)
+    for row, episode in zip(array, episodes, strict=True):
+        if len(episode):
+            row[: len(episode)] = episode
+    return array
 
 
 @checked

@@ -137,8 +137,39 @@ test_what_are_no_choices_is_refused = refused(
         "choices must be arms 0 to n_arms - 1 of 2 or more, got 2",
     ),
     ({"choices": [[0, -1]], "rewards": [[1, 0]]}, "choices must be whole numbers >= 0, got -1"),
+    (
+        {"choices": [[0, 1]], "rewards": [[1, 0]], "arms": ("a",)},
+        r"arms must name each of the 2 arms, got \('a',\)",
+    ),
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "arms": "ab"}, "arms must be a list"),
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": np.nan}, "scale must be a finite number"),
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "scale": 0.0}, "scale must be above 0, got 0"),
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "regime": 3}, "regime must be a text, got 3"),
+    ({"choices": [[0, 1]], "rewards": [[1, 0]], "seed": "x"}, "seed must be .*integer.*, got 'x'"),
+    (
+        {"choices": [[0, 1]], "rewards": [[1, 0]], "n_arms": 10**12},
+        "1 episodes of 2 rounds with 1000000000000 arms would take about .* GB",
+    ),
     by=lambda fields: bandit.BanditEpisodes(**fields),
 )
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "message"),
+    [
+        ("rescorla_wagner", {"rate": 2}, "rate must be a finite number >= 0 and <= 1, got 2"),
+        ("rescorla_wagner", {"rate": -1}, "rate must be a finite number >= 0 and <= 1, got -1"),
+        ("rescorla_wagner", {"inverse_temperature": -1.0}, "inverse_temperature must be .* >= 0"),
+        ("two_rates", {"loss": 1.5}, "loss must be a finite number >= 0 and <= 1, got 1.5"),
+        ("forgetting", {"forgets": -0.1}, "forgets must be .* >= 0 and <= 1"),
+        ("win_stay", {"shifts": 1.0}, "shifts must be a finite number >= 1e-06"),
+        ("fixed_bias", {"first": 0.0}, "first must be a finite number >= 1e-06"),
+        ("bayes_thompson", {"keeps": 0.0}, "keeps must be a finite number >= 0.001 and <= 1"),
+    ],
+)
+def test_a_parameter_lies_in_its_bounds(family, parameters, message):
+    """However it is made: the registered algorithms, the families of a fit, and the shell's hypothesis are one."""
+    refuses(message, bandit.TASK.rivals()[family].make, **parameters)
 
 
 def test_a_gru_of_two_units_is_a_machine_of_this_task():

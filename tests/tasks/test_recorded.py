@@ -147,6 +147,29 @@ def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_c
         assert np.array_equal(filled.q_tables, ragged.q_tables)
 
 
+@pytest.mark.parametrize("task", ["bandit", "experts", "qlearning"])
+def test_a_mask_that_is_given_counts_beside_the_gaps(task):
+    """Rounds 1 of the first episode and 0 of the second are missing by the mask, the rest as the lists say."""
+    mask = [[False, True, False], [True, False]]
+    if task == "bandit":
+        made = bandit.BanditEpisodes.of(
+            choices=[[0, 1, 0], [1, 0]], rewards=[[1, 0, None], [1, 1]], missing=mask
+        )
+    elif task == "experts":
+        made = ExpertEpisodes.of(
+            advice=[[[0, 1]] * 3, [[1, 1]] * 2], labels=[[1, 0, None], [1, 1]], missing=mask
+        )
+    else:
+        made = MDPEpisodes.of(
+            states=[[0, 1, 0], [1, 0]],
+            actions=[[0, 1, 0], [1, 0]],
+            rewards=[[1, 0, None], [1, 1]],
+            next_states=[[1, 0, 1], [0, 1]],
+            missing=mask,
+        )
+    assert made.missing.tolist() == [[False, True, True], [True, False, True]]
+
+
 def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
     for task, ragged in RAGGED.items():
         _, corrupted = interp.tasks.get(task).corruption("exchange-history").build(ragged, 2)
@@ -368,6 +391,22 @@ test_what_cannot_be_is_refused = refused(
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]),
         r"labels has \[2\] rounds by episode but advice",
+    ),
+    (
+        lambda: bandit.BanditEpisodes.of(choices=None, rewards=[[1]]),
+        "choices must be a list with an entry for each episode, got None",
+    ),
+    (
+        lambda: bandit.BanditEpisodes.of(choices={0: [1]}, rewards=[[1]]),
+        "choices must be a list with an entry for each episode",
+    ),
+    (
+        lambda: bandit.BanditEpisodes.of(choices=[0, 1], rewards=[1, 0]),
+        r"choices must be a list of rounds for each episode, got \[0, 1\]",
+    ),
+    (
+        lambda: bandit.BanditEpisodes.of(choices=[[0, 1]], rewards=[[1, 0]], missing=[[True]]),
+        r"missing has \[1\] rounds by episode but choices has \[2\]",
     ),
     (
         lambda: ExpertEpisodes.of(advice=[[[0, 1]], [[0]]], labels=[[1], [1]]),

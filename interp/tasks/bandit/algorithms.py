@@ -14,8 +14,9 @@ A payoff above 0 is a win. A family with an inverse temperature, or with probabi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,18 +35,40 @@ from interp.core.algorithm import (
 from interp.support.checks import checked, number
 
 _Array = NDArray[np.float64]
-_made = maker(
-    "bandit",
-    variable_table(Path(__file__).with_name("variables.csv")),
-    {
-        "pulled": lambda episodes: np.eye(episodes.n_arms)[episodes.choices],
-        "payoff": lambda episodes: episodes.rewards,
-        "offered": lambda episodes: episodes.offered.astype(np.float64),
-    },
-    # What was paid last is one number; the others are one for each arm.
-    lambda episodes, key: np.zeros((len(episodes), episodes.n_arms)[: 1 + (key != "last_paid")]),
-    lambda v: v["arm_probabilities"],
-)
+
+_SHARE, _CHANCE, _ANY = (0.0, 1.0), (1e-6, 1 - 1e-6), (None, None)
+_BOUNDS: Mapping[str, tuple[float | None, float | None]] = {
+    "rate": _SHARE,
+    "gain": _SHARE,
+    "loss": _SHARE,
+    "forgets": _SHARE,
+    "keeps": (1e-3, 1.0),
+    "inverse_temperature": (0.0, None),
+    "shifts": _CHANCE,
+    "first": _CHANCE,
+}
+"""Between which numbers a parameter lies, where it has bounds."""
+
+
+def _pull(episodes: Any) -> _Array:
+    """Return which arm was chosen, an indicator for each arm."""
+    is_chosen = episodes.choices[..., None] == np.arange(episodes.n_arms)
+    return is_chosen.astype(np.float64)
+
+
+def _zeros(episodes: Any, key: str) -> _Array:
+    """Return what is carried into the first round: a number for each arm; what was paid last is one number."""
+    shape = (len(episodes),) if key == "last_paid" else (len(episodes), episodes.n_arms)
+    return np.zeros(shape)
+
+
+_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"))
+_INPUTS: Mapping[str, Callable[[Any], _Array]] = {
+    "pulled": _pull,
+    "payoff": lambda episodes: episodes.rewards,
+    "offered": lambda episodes: episodes.offered.astype(np.float64),
+}
+_make = maker("bandit", _VARIABLES, _INPUTS, _zeros, lambda v: v["arm_probabilities"])
 
 
 def _algorithm(
@@ -55,17 +78,31 @@ def _algorithm(
     memory: str,
     equations: Mapping[str, Equation | None],
 ) -> Algorithm:
-    """An algorithm of this task, which chooses by the softmax of its ``logits``."""
+    """Make an algorithm of this task, which chooses by the softmax of its ``logits``.
+
+    Args:
+        key: of the algorithm.
+        name: of the algorithm.
+        parameters: which must lie in their bounds.
+        memory: key of the variable that holds what earlier rounds left.
+        equations: of each variable but the inputs; None for what is carried.
+    """
     for parameter, value in parameters.items():
-        number(parameter, value)
+        number(parameter, value, *_BOUNDS.get(parameter, _ANY))
     softmax = {"arm_probabilities": _choose_among_offered}
-    return _made(key, name, {**equations, **softmax}, memory, **parameters)
+    return _make(key, name, {**equations, **softmax}, memory, **parameters)
 
 
 def _choose_among_offered(v: Values) -> _Array:
-    """The softmax of the logits over the arms that are on offer."""
+    """Return the softmax of the logits over the arms that are on offer."""
     possible = np.where(v["offered"] > 0, v["logits"], -np.inf)
     return np.asarray(special.softmax(possible, axis=-1))
+
+
+def _err(v: Values) -> _Array:
+    """Return what the arm paid beyond what it was expected to."""
+    expected = (v["arm_values"] * v["pulled"]).sum(-1)
+    return v["payoff"] - expected
 
 
 def _learner(
@@ -77,185 +114,203 @@ def _learner(
     forgets: float = 0.0,
     stays: float | None = None,
 ) -> Algorithm:
-    """Rescorla-Wagner with what extends it; with ``stays`` the last choice adds to its own log-odds."""
+    """Make Rescorla-Wagner with what extends it.
+
+    Args:
+        key: of the algorithm.
+        name: of the algorithm.
+        parameters: what it was made with.
+        gain: rate for errors above 0.
+        loss: rate for errors below 0.
+        forgets: the share by which the values of arms that were not chosen fall.
+        stays: what the last choice adds to its own log-odds; no such memory when None.
+    """
     beta = parameters["inverse_temperature"]
 
-    def moved(v: Values) -> _Array:
-        rates = v["pulled"] * np.where(v["payoff_error"] > 0, gain, loss)[..., None]
-        return np.asarray(
-            v["arm_values"] * (1 - forgets * (1 - v["pulled"]))
-            + rates * v["payoff_error"][..., None]
-        )
+    def update(v: Values) -> _Array:
+        error, pulled = v["payoff_error"], v["pulled"]
+        rates = pulled * np.where(error > 0, gain, loss)[..., None]
+        kept = v["arm_values"] * (1 - forgets * (1 - pulled))
+        return np.asarray(kept + rates * error[..., None])
 
-    last: dict[str, Equation | None] = {
-        "last_pulled": None,
-        "next_last_pulled": lambda v: v["pulled"],
-    }
-    equations: dict[str, Equation | None] = {
-        "arm_values": None,
-        **({} if stays is None else last),
-        "logits": lambda v: (
-            beta * v["arm_values"] + (0.0 if stays is None else stays * v["last_pulled"])
-        ),
-        "payoff_error": lambda v: v["payoff"] - (v["arm_values"] * v["pulled"]).sum(-1),
-        "next_arm_values": moved,
-    }
+    def choose(v: Values) -> _Array:
+        logits = beta * v["arm_values"]
+        return logits if stays is None else logits + stays * v["last_pulled"]
+
+    equations: dict[str, Equation | None] = {"arm_values": None}
+    if stays is not None:
+        equations |= {"last_pulled": None, "next_last_pulled": lambda v: v["pulled"]}
+    equations |= {"logits": choose, "payoff_error": _err, "next_arm_values": update}
     return _algorithm(key, name, parameters, "arm_values", equations)
 
 
 @checked
 def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algorithm:
-    """Rescorla-Wagner: the value of the chosen arm moves towards what it paid by a share ``rate`` of the error.
+    """Return Rescorla-Wagner: the chosen arm's value moves towards what it paid by a share ``rate`` of the error.
 
     >>> rescorla_wagner(0.5).state, rescorla_wagner().written
     (('arm_values',), 'next_arm_values')
     """
-    known = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _learner("rescorla_wagner", "Rescorla-Wagner", known, rate, rate)
+    parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
+    return _learner("rescorla_wagner", "Rescorla-Wagner", parameters, rate, rate)
 
 
 def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
-    """Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
-    known = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
-    return _learner("two_rates", "Rescorla-Wagner with two rates", known, gain, loss)
+    """Return Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
+    parameters = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
+    return _learner("two_rates", "Rescorla-Wagner with two rates", parameters, gain, loss)
 
 
 def _forgetting(
     rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0
 ) -> Algorithm:
-    """Rescorla-Wagner whose values of the arms that were not chosen fall to 0 by a share ``forgets`` a round."""
-    known = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
-    return _learner("forgetting", "Rescorla-Wagner that forgets", known, rate, rate, forgets)
+    """Return Rescorla-Wagner whose values of arms that were not chosen fall to 0 by a share ``forgets`` a round."""
+    parameters = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
+    name = "Rescorla-Wagner that forgets"
+    return _learner("forgetting", name, parameters, rate, rate, forgets=forgets)
 
 
 @checked
 def perseveration(
     rate: float = 0.3, stays: float = 1.0, inverse_temperature: float = 5.0
 ) -> Algorithm:
-    """Rescorla-Wagner that repeats: the last choice has ``stays`` nats more log-odds, or less where it is negative."""
-    known = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
-    return _learner("perseveration", "Rescorla-Wagner that repeats", known, rate, rate, stays=stays)
+    """Return Rescorla-Wagner that repeats: the last choice has ``stays`` nats more log-odds, or less if negative."""
+    parameters = {"rate": rate, "stays": stays, "inverse_temperature": inverse_temperature}
+    name = "Rescorla-Wagner that repeats"
+    return _learner("perseveration", name, parameters, rate, rate, stays=stays)
 
 
 @checked
 def choice_kernel(rate: float = 0.3, inverse_temperature: float = 3.0) -> Algorithm:
-    """A habit: what was chosen of late is chosen again, whatever it paid."""
+    """Return a habit: what was chosen of late is chosen again, whatever it paid."""
+
+    def update(v: Values) -> _Array:
+        trace = v["choice_trace"]
+        return trace + rate * (v["pulled"] - trace)
+
     equations: dict[str, Equation | None] = {
         "choice_trace": None,
         "logits": lambda v: inverse_temperature * v["choice_trace"],
-        "next_choice_trace": lambda v: v["choice_trace"] + rate * (v["pulled"] - v["choice_trace"]),
+        "next_choice_trace": update,
     }
-    known = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _algorithm("choice_kernel", "choice kernel", known, "choice_trace", equations)
+    parameters = {"rate": rate, "inverse_temperature": inverse_temperature}
+    return _algorithm("choice_kernel", "choice kernel", parameters, "choice_trace", equations)
+
+
+def _win(v: Values) -> _Array:
+    """Return whether the choice paid more than nothing."""
+    return (v["payoff"] > 0).astype(np.float64)
 
 
 @checked
 def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
-    """Win-stay lose-shift: the last choice again with probability ``stays`` after a win, else 1 - ``shifts``."""
-    for name, value in (("stays", stays), ("shifts", shifts)):
-        number(name, value, 1e-6, 1 - 1e-6)
+    """Return win-stay lose-shift: the last choice again with probability ``stays`` after a win, else 1 - ``shifts``."""
+    number("stays", stays, *_CHANCE)
 
     def logits(v: Values) -> _Array:
         last = v["last_pulled"]
-        others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
+        n_others = np.maximum(v["offered"].sum(-1, keepdims=True) - 1, 1)
         again = np.where(v["last_paid"] > 0, stays, 1 - shifts)[..., None]
-        return np.asarray(
-            np.where(
-                last.sum(-1, keepdims=True) > 0,
-                np.log(last * again + (1 - last) * (1 - again) / others),
-                0.0,
-            )
-        )
+        chances = last * again + (1 - last) * (1 - again) / n_others
+        has_last = last.sum(-1, keepdims=True) > 0
+        return np.asarray(np.where(has_last, np.log(chances), 0.0))
 
     equations: dict[str, Equation | None] = {
         "last_pulled": None,
         "last_paid": None,
-        "paid": lambda v: (v["payoff"] > 0).astype(np.float64),
+        "paid": _win,
         "logits": logits,
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
     }
-    return _algorithm(
-        "win_stay",
-        "win-stay lose-shift",
-        {"stays": stays, "shifts": shifts},
-        "last_pulled",
-        equations,
-    )
+    parameters = {"stays": stays, "shifts": shifts}
+    return _algorithm("win_stay", "win-stay lose-shift", parameters, "last_pulled", equations)
 
 
 def _bayes(
     key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0
 ) -> Algorithm:
-    """A Bayesian with a Beta(1, 1) prior, whose counts fade: ``keeps`` of them is left after each round."""
+    """Make a Bayesian with a Beta(1, 1) prior, whose counts fade.
+
+    Args:
+        key: of the algorithm.
+        name: of the algorithm.
+        parameters: what it was made with.
+        logits: equation of the log-odds of the arms.
+        keeps: the share of the counts that is left after each round.
+    """
+
+    def count_wins(v: Values) -> _Array:
+        return keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None]
+
+    def count_losses(v: Values) -> _Array:
+        return keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None]
+
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
         "arm_losses": None,
-        "paid": lambda v: (v["payoff"] > 0).astype(np.float64),
+        "paid": _win,
         "logits": logits,
-        "next_arm_wins": lambda v: keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None],
-        "next_arm_losses": lambda v: (
-            keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None]
-        ),
+        "next_arm_wins": count_wins,
+        "next_arm_losses": count_losses,
     }
     return _algorithm(key, name, parameters, "arm_wins", equations)
 
 
 def _posterior(v: Values) -> tuple[_Array, _Array]:
-    """Mean and standard deviation of the chance that each arm pays."""
+    """Return mean and standard deviation of the chance that each arm pays."""
     wins, losses = 1 + v["arm_wins"], 1 + v["arm_losses"]
-    mean = wins / (wins + losses)
-    return mean, np.sqrt(mean * (1 - mean) / (wins + losses + 1))
+    total = wins + losses
+    mean = wins / total
+    variance = mean * (1 - mean) / (total + 1)
+    return mean, np.sqrt(variance)
 
 
 def _bayes_ucb(bonus: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
-    """A Bayesian who adds ``bonus`` standard deviations to the mean of each arm: the upper confidence bound."""
+    """Return a Bayesian who adds ``bonus`` standard deviations to each arm's mean: the upper confidence bound."""
 
     def logits(v: Values) -> _Array:
         mean, deviation = _posterior(v)
         return inverse_temperature * (mean + bonus * deviation)
 
-    known = {"bonus": bonus, "inverse_temperature": inverse_temperature}
-    return _bayes("bayes_ucb", "Bayes with an upper confidence bound", known, logits)
+    parameters = {"bonus": bonus, "inverse_temperature": inverse_temperature}
+    return _bayes("bayes_ucb", "Bayes with an upper confidence bound", parameters, logits)
 
 
 @checked
 def bayes_thompson(keeps: float = 1.0) -> Algorithm:
-    """A Bayesian who draws each arm's chance from a normal of the posterior's moments, and takes the largest draw.
+    """Return a Bayesian who draws each arm's chance from a normal of the posterior's moments, and takes the largest.
 
     ``keeps`` is the share of all counts that is left after a round, in (0, 1].
     """
-    number("keeps", keeps, 1e-3, 1)
     points = np.linspace(-0.5, 1.5, 201)[:, None]
 
     def logits(v: Values) -> _Array:
-        mean, deviation = _posterior(v)
-        z = (points - mean[..., None, :]) / deviation[..., None, :]
+        mean, deviation = (moment[..., None, :] for moment in _posterior(v))
+        z = (points - mean) / deviation
+        log_density = -(z**2) / 2 - np.log(deviation)
         below = special.log_ndtr(z)
-        log_density = -(z**2) / 2 - np.log(deviation[..., None, :])
-        return np.asarray(
-            special.logsumexp(log_density + below.sum(-1, keepdims=True) - below, axis=-2)
-        )
+        all_below = below.sum(-1, keepdims=True)
+        return np.asarray(special.logsumexp(log_density + all_below - below, axis=-2))
 
     return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
 
 
 @checked
 def fixed_bias(first: float = 0.5) -> Algorithm:
-    """The first arm with probability ``first``, the others evenly, whatever happened before."""
-    number("first", first, 1e-6, 1 - 1e-6)
+    """Return a bias: the first arm with probability ``first``, the others evenly, whatever happened before."""
 
     def logits(v: Values) -> _Array:
-        n = v["pulled"].shape[-1]
-        return np.broadcast_to(
-            np.log([first, *[(1 - first) / (n - 1)] * (n - 1)]), v["pulled"].shape
-        )
+        shape = v["pulled"].shape
+        chances = np.full(shape, (1 - first) / (shape[-1] - 1))
+        chances[..., 0] = first
+        return np.log(chances)
 
     return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
-    """The algorithms of this task."""
+    """List the algorithms of this task."""
     return (
         AlgorithmRecord("rescorla_wagner", "Rescorla-Wagner", "RW", rescorla_wagner),
         AlgorithmRecord(
@@ -285,89 +340,33 @@ _KEEPS = Searched("keeps", (0.5, 0.7, 0.8, 0.9, 0.95, 1.0))
 _FIRST = Searched("first", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",))
 
 
+_FEW_RATES = Searched("rate", (0.05, 0.2, 0.5, 0.9))
+_FEW_TEMPERATURES = Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",))
+_STAYS_AFTER_WIN = Searched("stays", _SHIFTS.grid, enters=("logits",))
+
+
 def families() -> tuple[Family, ...]:
-    """What a player, or a model of one, is compared with."""
-    return (
-        Family(
-            "rescorla_wagner",
-            "Rescorla-Wagner",
-            rescorla_wagner,
-            searched=(_RATE, _INVERSE_TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "two_rates",
-            "Rescorla-Wagner with two rates",
-            _two_rates,
-            searched=(
-                _GAIN,
-                _LOSS,
-                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
-            ),
-            extends="rescorla_wagner",
-            tempered=True,
-        ),
-        Family(
-            "forgetting",
-            "Rescorla-Wagner that forgets",
-            _forgetting,
-            searched=(
-                Searched("rate", (0.05, 0.2, 0.5, 0.9)),
-                _FORGETS,
-                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
-            ),
-            extends="rescorla_wagner",
-            tempered=True,
-        ),
-        Family(
-            "perseveration",
-            "Rescorla-Wagner that repeats",
-            perseveration,
-            searched=(
-                Searched("rate", (0.05, 0.2, 0.5, 0.9)),
-                _STAYS,
-                Searched("inverse_temperature", (0.5, 2.0, 5.0, 15.0), enters=("logits",)),
-            ),
-            extends="rescorla_wagner",
-            tempered=True,
-        ),
-        Family(
-            "choice_kernel",
-            "choice kernel",
-            choice_kernel,
-            searched=(_RATE, _INVERSE_TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "win_stay",
-            "win-stay lose-shift",
-            win_stay,
-            searched=(
-                Searched("stays", (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), enters=("logits",)),
-                _SHIFTS,
-            ),
-            tempered=True,
-        ),
-        Family(
-            "bayes_ucb",
-            "Bayes with an upper confidence bound",
-            _bayes_ucb,
-            searched=(_BONUS, _INVERSE_TEMPERATURE),
-            tempered=True,
-        ),
-        Family(
-            "bayes_thompson",
-            "Bayes that draws (Thompson)",
-            bayes_thompson,
-            searched=(_KEEPS,),
-            tempered=True,
-        ),
-        Family(
-            "fixed_bias",
-            "a fixed bias",
-            fixed_bias,
-            searched=(_FIRST,),
-            memoryless=True,
-            tempered=True,
-        ),
+    """List what a player, or a model of one, is compared with."""
+    rw = "Rescorla-Wagner"
+    plain = (_RATE, _INVERSE_TEMPERATURE)
+    rates = (_GAIN, _LOSS, _FEW_TEMPERATURES)
+    forgets = (_FEW_RATES, _FORGETS, _FEW_TEMPERATURES)
+    repeats = (_FEW_RATES, _STAYS, _FEW_TEMPERATURES)
+    ucb = (_BONUS, _INVERSE_TEMPERATURE)
+    learners = (
+        ("rescorla_wagner", rw, rescorla_wagner, plain, ""),
+        ("two_rates", f"{rw} with two rates", _two_rates, rates, "rescorla_wagner"),
+        ("forgetting", f"{rw} that forgets", _forgetting, forgets, "rescorla_wagner"),
+        ("perseveration", f"{rw} that repeats", perseveration, repeats, "rescorla_wagner"),
+        ("choice_kernel", "choice kernel", choice_kernel, plain, ""),
+        ("win_stay", "win-stay lose-shift", win_stay, (_STAYS_AFTER_WIN, _SHIFTS), ""),
+        ("bayes_ucb", "Bayes with an upper confidence bound", _bayes_ucb, ucb, ""),
+        ("bayes_thompson", "Bayes that draws (Thompson)", bayes_thompson, (_KEEPS,), ""),
     )
+    listed = []
+    for key, name, make, searched, extends in learners:
+        listed.append(Family(key, name, make, searched, extends=extends, tempered=True))
+    bias = Family(
+        "fixed_bias", "a fixed bias", fixed_bias, (_FIRST,), memoryless=True, tempered=True
+    )
+    return (*listed, bias)

@@ -74,69 +74,88 @@ class BanditEpisodes(BaseEpisodes):
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
         rewards = episode_array("rewards", self.rewards, "episode, round")
         require(choices.size > 0, f"choices must be a non-empty array, got shape {choices.shape}")
-        wanted = f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice"
-        require(rewards.shape == choices.shape, wanted)
-        n_arms = integer("n_arms", self.n_arms) or max(2, int(choices.max()) + 1)
-        fits = 2 <= n_arms > choices.max()
         require(
-            fits,
-            f"choices must be arms 0 to n_arms - 1 of 2 or more, got {choices.max()} with n_arms={n_arms}",
+            rewards.shape == choices.shape,
+            f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice",
         )
+        largest = int(choices.max())
+        n_arms = integer("n_arms", self.n_arms) or max(2, largest + 1)
+        require(
+            2 <= n_arms > largest,
+            f"choices must be arms 0 to n_arms - 1 of 2 or more, got {largest} with n_arms={n_arms}",
+        )
+        _refuse_large(*choices.shape, n_arms)
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
+        require(
+            len(self.arms) in (0, n_arms),
+            f"arms must name each of the {n_arms} arms, got {self.arms}",
+        )
+        require(self.scale > 0, f"scale must be above 0, got {self.scale}")
         for name in ("forced", "unpaid"):
-            if getattr(self, name) is not None:
-                freeze(self, **{name: round_mask(name, getattr(self, name), choices.shape)})
+            mask = getattr(self, name)
+            if mask is not None:
+                freeze(self, **{name: _check_mask(name, mask, choices.shape)})
         if self.offers is not None:
-            freeze(self, offers=_checked_offers(self))
+            freeze(self, offers=_check_offers(self))
 
     n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
 
     @property
     def offered(self) -> NDArray[np.bool_]:
-        """Bool[episode, round, arm]: which arms could be chosen."""
+        """Which arms could be chosen, Bool[episode, round, arm]."""
         if self.offers is None:
             return np.ones((*self.choices.shape, self.n_arms), bool)
-        arms = np.arange(self.n_arms)
-        return np.asarray((self.offers[..., None] == arms).any(-2))
+        is_arm = self.offers[..., None] == np.arange(self.n_arms)
+        return np.asarray(is_arm.any(-2))
+
+    @property
+    def _known(self) -> NDArray[np.bool_]:
+        """Which choices are known, Bool[episode, round]."""
+        return self.counted if self.unpaid is None else self.counted | self.unpaid
 
     @property
     def scored(self) -> NDArray[np.bool_]:
-        """Bool[episode, round]: which choices are predicted: those that are known and were free."""
-        known = self.counted if self.unpaid is None else self.counted | self.unpaid
-        return known if self.forced is None else known & ~self.forced
+        """Which choices are predicted, Bool[episode, round]: those that are known and were free."""
+        return self._known if self.forced is None else self._known & ~self.forced
 
 
-def _checked_offers(episodes: BanditEpisodes) -> _Array:
+def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
+    """Refuse episodes of which an algorithm's variables do not fit into memory: four numbers for each arm, or more."""
+    refuse_beyond_machine(
+        f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms",
+        32.0 * n_episodes * n_rounds * n_arms,
+    )
+
+
+def _check_offers(episodes: BanditEpisodes) -> _Array:
     """Refuse offers of another shape, of arms that there are not, or without the arm that was chosen."""
+    largest = episodes.n_arms - 1
     offers = episode_array(
-        "offers",
-        array_of("offers", episodes.offers),
-        "episode, round, slot",
-        -1,
-        episodes.n_arms - 1,
-        whole=True,
+        "offers", episodes.offers, "episode, round, slot", -1, largest, whole=True
     )
     choices = episodes.choices
+    *rounds, n_slots = offers.shape
     require(
-        offers.shape[:2] == choices.shape and offers.shape[2] > 1,
+        tuple(rounds) == choices.shape and n_slots > 1,
         f"offers must be [episode, round, slot] = {(*choices.shape, 2)} or with more slots, got {offers.shape}",
     )
-    known = episodes.counted if episodes.unpaid is None else episodes.counted | episodes.unpaid
-    absent = known & ~(offers == choices[..., None]).any(-1)
-    for e, t in np.argwhere(absent)[:1]:
+    is_offered = (offers == choices[..., None]).any(-1)
+    for e, t in np.argwhere(episodes._known & ~is_offered)[:1]:
+        listed = offers[e, t].tolist()
         raise InputError(
-            f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {offers[e, t].tolist()}"
+            f"the choice {choices[e, t]} of episode {e}, round {t}, is none of its offers {listed}"
         )
     return offers
 
 
-def round_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Check truth values ``[episode, round]``."""
+def _check_mask(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Return truth values ``[episode, round]``, which must be of a shape."""
     mask = array_of(name, values)
-    fits = mask.shape == shape and mask.dtype == bool
-    got = f"{mask.dtype} of shape {mask.shape}"
-    require(fits, f"{name} must be truth values [episode, round] = {shape}, got {got}")
+    require(
+        mask.shape == shape and mask.dtype == bool,
+        f"{name} must be truth values [episode, round] = {shape}, got {mask.dtype} of shape {mask.shape}",
+    )
     return mask
 
 
@@ -149,46 +168,51 @@ def sample(
     seed: int = 0,
     player: Algorithm | None = None,
 ) -> BanditEpisodes:
-    """Draw episodes in which ``player`` chooses: an algorithm, Rescorla-Wagner by default.
+    """Draw episodes in which a player chooses.
 
     What the arms would pay has a random stream of its own: two players with one seed play the same arms.
+
+    Args:
+        n_episodes, n_rounds, n_arms: sizes.
+        regime: how the arms pay, a key of :data:`REGIMES`.
+        seed: of all draws.
+        player: an algorithm; Rescorla-Wagner when None.
 
     >>> sample(n_episodes=2, n_rounds=5, n_arms=3, regime="reversal", seed=0)
     BanditEpisodes(2 episodes of 5 rounds, 3 arms, reversal regime, seed 0)
     """
-    for name, size, least in (
-        ("n_episodes", n_episodes, 1),
-        ("n_rounds", n_rounds, 1),
-        ("n_arms", n_arms, 2),
-    ):
-        integer(name, size, least)
-    what = f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms"
-    refuse_beyond_machine(what, 24.0 * n_episodes * n_rounds * n_arms)
+    integer("n_episodes", n_episodes, 1)
+    integer("n_rounds", n_rounds, 1)
+    integer("n_arms", n_arms, 2)
+    _refuse_large(n_episodes, n_rounds, n_arms)
     require_known("regime", regime, REGIMES)
-    arms, luck = (np.random.default_rng([seed, stream]) for stream in (0, 1))
-    chances = _chances(regime, n_episodes, n_rounds, n_arms, arms)
+    arms, luck = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+    chances = _draw_chances(regime, n_episodes, n_rounds, n_arms, arms)
     pays = (arms.random(chances.shape) < chances).astype(np.int64)
     drawn = luck.random((n_rounds, n_episodes, 1))
     algorithm = rescorla_wagner() if player is None else player
     choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
 
-    def told(t: int) -> dict[str, _Array]:
-        one = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
-        return {key: value[:, 0] for key, value in algorithm.read(one).items()}
+    def read(t: int) -> dict[str, _Array]:
+        """Return the inputs of a round as it stands."""
+        now = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
+        return {key: value[:, 0] for key, value in algorithm.read(now).items()}
 
+    rows = np.arange(n_episodes)
     state: Mapping[str, _Array] = algorithm.start(BanditEpisodes(choices, rewards, n_arms))
     for t in range(n_rounds):
-        likely = algorithm.distribution(algorithm.step(state, told(t))[1])
-        choices[:, t] = (drawn[t] > likely.cumsum(-1)[:, :-1]).sum(-1)
-        rewards[:, t] = pays[np.arange(n_episodes), t, choices[:, t]]
-        state = algorithm.advance(state, told(t))
+        _, values = algorithm.step(state, read(t))
+        cumulative = algorithm.distribution(values).cumsum(-1)
+        choices[:, t] = (drawn[t] > cumulative[:, :-1]).sum(-1)
+        rewards[:, t] = pays[rows, t, choices[:, t]]
+        state = algorithm.advance(state, read(t))
     return BanditEpisodes(choices, rewards, n_arms, regime, seed)
 
 
-def _chances(
+def _draw_chances(
     regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator
 ) -> _Array:
-    """The chance that each arm pays, ``[episode, round, arm]``."""
+    """Draw the chance that each arm pays, ``[episode, round, arm]``."""
     start = rng.uniform(0.1, 0.9, (n_episodes, 1, n_arms))
     if regime == "stationary":
         return np.repeat(start, n_rounds, 1)
@@ -200,16 +224,18 @@ def _chances(
     block = np.arange(n_rounds) // 20
     moves = rng.integers(1, n_arms, (n_episodes, block[-1] + 1))
     moves[:, 0] = rng.integers(n_arms, size=n_episodes)
-    return np.where(np.arange(n_arms) == (moves.cumsum(1)[:, block] % n_arms)[..., None], 0.8, 0.2)
+    best = moves.cumsum(1)[:, block] % n_arms
+    is_best = np.arange(n_arms) == best[..., None]
+    return np.where(is_best, 0.8, 0.2)
 
 
 def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
-    """Episodes of every regime, by its name: on them algorithms predict differently."""
+    """Draw episodes of every regime, by its name: on them algorithms predict differently."""
     return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
 
 
 def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
-    """Choice and reward of each round, then also which arm paid: what one round says by itself."""
+    """Return choice and reward of each round, then also which arm paid: what one round says by itself."""
     pulled = np.eye(episodes.n_arms)[episodes.choices]
     plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
     _, kinds = np.unique(episodes.rewards, return_inverse=True)
@@ -219,13 +245,14 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 
 
 def _other_reward(episodes: BanditEpisodes, t: int) -> _Array:
-    """The least reward of these episodes in place of the largest, and the other way round."""
+    """Return the least reward of these episodes in place of the largest, and the other way round."""
     paid = episodes.rewards[episodes.counted]
-    return np.asarray(paid.min() + paid.max() - episodes.rewards[:, t])
+    middle = paid.min() + paid.max()
+    return np.asarray(middle - episodes.rewards[:, t])
 
 
 def corruptions() -> tuple[Corruption, ...]:
-    """What patching changes in episodes of this task."""
+    """List what patching changes in episodes of this task."""
     return (
         Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _other_reward)),
         Corruption(

@@ -35,32 +35,34 @@ class BanditRound(SizedRound):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return (
-            "<w>",
-            "cue",
-            "choice?",
-            "reward",
-            "w?",
-            *(f"arm_{i + 1}" for i in range(self.served[0][1])),
-        )
+        _, most_arms = self.served[0]
+        return ("<w>", "cue", "choice?", "reward", "w?", *_arms(most_arms))
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        return tuple(f"arm_{i + 1}" for i in range(self.n_arms))
+        return tuple(_arms(self.n_arms))
 
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        tokens = self.blank(*episodes.choices.shape)
-        tokens[..., self.position("choice")] = self.token_ids["arm_1"] + torch.from_numpy(
-            episodes.choices
-        )
+        choices = torch.from_numpy(episodes.choices)
+        tokens = self.blank(*choices.shape)
+        tokens[..., self.position("choice")] = self.token_ids["arm_1"] + choices
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
+        return EncodedRounds(tokens, values, torch.zeros_like(choices))
+
+
+def _arms(n_arms: int) -> list[str]:
+    return [f"arm_{i + 1}" for i in range(n_arms)]
 
 
 def losses(predictions: Tensor, episodes: BanditEpisodes, rounds: slice) -> Tensor:
-    """The probability of another choice than the player's, ``[*batch, episode, round]``."""
-    return BanditRound(episodes.n_arms).loss(
-        predictions, torch.from_numpy(episodes.choices[:, rounds])
-    )
+    """Return the probability of another choice than the player's, ``[*batch, episode, round]``.
+
+    Args:
+        predictions: of each arm, ``[*batch, episode, round, arm]``.
+        episodes: whose choices they are about.
+        rounds: those that were predicted.
+    """
+    choices = torch.from_numpy(episodes.choices[:, rounds])
+    return BanditRound(episodes.n_arms).loss(predictions, choices)
