@@ -162,10 +162,10 @@ def q_learning(
             return special.softmax(beta * v["next_values"], axis=-1)
         if hardness is not None:
             return special.softmax(hardness * slope_values(v), axis=-1)
-        return np.eye(_count_actions(v))[v["choice"]]
+        return np.eye(v["next_values"].shape[-1])[v["choice"]]
 
     def explore(v: Values) -> _Array:
-        random_action = np.eye(_count_actions(v))[v["noise"] - 1]
+        random_action = np.eye(v["next_values"].shape[-1])[v["noise"] - 1]
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
     def change(v: Values) -> _Array:
