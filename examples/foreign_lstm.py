@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import interp
 import probes
-from interp.audit import Scope, audit
+from interp.audit import Budget, audit
 from interp.interventions import sites
 from interp.support.files import write_figure
 from interp.tasks import register, series
@@ -170,8 +170,8 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
             states, voiced, untrained=other, inputs=now, method="logistic"
         )
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
-    effort = Scope(episodes=48, rounds=12, writes=4)
-    found["audit"] = audit(silero, effort=effort)
+    budget = Budget(episodes=48, rounds=12, writes=4)
+    found["audit"] = audit(silero, budget=budget)
     write_figure("output/foreign.svg", found["audit"].plot(), facecolor="#fcfcfb")
     print(found["audit"])
     return found

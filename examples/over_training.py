@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.audit import Scope, audit
+from interp.audit import Budget, audit
 from interp.results import figures
 from interp.support.files import write_csv, write_figure
 from interp.training.batches import EpisodeSource, watched
@@ -26,7 +26,7 @@ from interp.training.trainer import train
 
 STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
 """Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""
-EFFORT = Scope(episodes=64, rounds=6, writes=4)
+BUDGET = Budget(episodes=64, rounds=6, writes=4)
 CURVES = {
     "behaviour": "right, of the rounds that can know",
     "decoded": "R2 of the set",
@@ -52,7 +52,7 @@ def configuration(steps: int, seed: int = 0) -> TrainingConfig:
 
 
 def main(
-    folder: Path, steps: tuple[int, ...] = STEPS, effort: Scope = EFFORT, seed: int = 0
+    folder: Path, steps: tuple[int, ...] = STEPS, budget: Budget = BUDGET, seed: int = 0
 ) -> pd.DataFrame:
     """Train, audit at every checkpoint, and write tables and figure; a row for each claim and checkpoint."""
     path, config = folder / "over_training.csv", configuration(max(steps), seed)
@@ -66,7 +66,7 @@ def main(
             continue  # it ended before
         model = run.model
         evaluation = watched(model, EpisodeSource(config, model.layout).evaluation(), config.commit)
-        found = audit(model, effort=effort)
+        found = audit(model, budget=budget)
         lines = found.to_frame().assign(key=[one.key for one in found])
         told = {
             name: number

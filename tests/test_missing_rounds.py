@@ -11,7 +11,7 @@ import interp
 import probes
 from circuits.compare.algorithm import explain
 from interp.audit import fixed_points, used
-from interp.audit.trial import QUICK, Trial
+from interp.audit.trial import Budget, Trial
 from interp.choices.explain import explain_choices
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
@@ -186,7 +186,7 @@ test_what_cannot_leave_rounds_out_says_so = refused(
     ),
     (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
     (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
-    (lambda: Trial(MODEL, RAGGED, QUICK), "an audit counts every round"),
+    (lambda: Trial(MODEL, RAGGED, Budget.quick()), "an audit counts every round"),
     (lambda: fixed_points(MODEL, RAGGED), "an audit counts every round"),
     (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
     (lambda: bayes(RAGGED, "uniform"), "the Bayes predictor counts every round"),
@@ -214,7 +214,7 @@ OF_ALL = {
     "search": lambda e: explain(
         ALGORITHM, experts.TASK, {"one": (ONCE, e)}, seed=0, families=VOTES
     ).to_frame(),
-    "audit": lambda e: used.presence(Trial(MODEL, e, QUICK)),
+    "audit": lambda e: used.presence(Trial(MODEL, e, Budget.quick())),
 }
 """Tables of numbers of episodes that are alone in what they count."""
 

@@ -4,7 +4,5 @@ from interp.audit.battery import AuditResult as AuditResult
 from interp.audit.battery import audit as audit
 from interp.audit.dynamics import FixedPoints as FixedPoints
 from interp.audit.dynamics import fixed_points as fixed_points
-from interp.audit.trial import FULL as FULL
-from interp.audit.trial import QUICK as QUICK
 from interp.audit.trial import THRESHOLDS as THRESHOLDS
-from interp.audit.trial import Scope as Scope
+from interp.audit.trial import Budget as Budget

@@ -1,7 +1,7 @@
 """The audit of a machine: six checks of the state that it carries.
 
-from interp.audit import QUICK, audit
-result = audit("reachability-learned", effort=QUICK)
+from interp.audit import Budget, audit
+result = audit("reachability-learned", budget=Budget.quick())
 result["used"].verdict                      # a measure of each check: number, controls, threshold and verdict
 result.tables["used"]                       # the numbers behind it
 """
@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from interp.audit import content, shortcuts, used
-from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial
+from interp.audit.trial import ALL, THRESHOLDS, Budget, Trial
 from interp.core.machine import Machine
 from interp.model.library import load
 from interp.results.measure import Measure, Measured
@@ -43,17 +43,18 @@ class AuditResult(Measured):
 
 @checked
 @one_thread()
-def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
+def audit(machine: str | Machine, *, budget: Budget | None = None) -> AuditResult:
     """Check what a machine's state is used for.
 
     Args:
         machine: a machine, or a name that :func:`interp.load` takes.
-        effort: how much is run; ``QUICK`` takes a third of the episodes, fewer rounds and copies.
+        budget: how much is run: ``Budget()`` when None; ``Budget.quick()`` does a fifth of it.
     """
+    budget = budget or Budget()
     model = load(machine) if isinstance(machine, str) else machine
     model.eval()
     with session(), bar(f"auditing {model.name}", 3) as advance:
-        trial = Trial.of(model, effort)
+        trial = Trial.of(model, budget)
         measures = _measure_checks(trial)
         advance(1)
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
@@ -61,7 +62,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         tables = _make_tables(trial)
         advance(1)
     thresholds = {name: threshold.value for name, threshold in THRESHOLDS.items()}
-    settings = {**vars(effort), "episodes": trial.shape[0], "thresholds": thresholds}
+    settings = {**vars(budget), "episodes": trial.shape[0], "thresholds": thresholds}
     return AuditResult(
         model=model.name,
         measures=tuple(measures),

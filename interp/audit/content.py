@@ -89,7 +89,7 @@ def _effects_by_rank(trial: Trial, round: int) -> _ByRank:
     change = (donor - own).flatten(1).double()
     axes = _principal_directions(own)
     ranks = sorted({min(k, len(axes)) for k in (*_RANKS, len(axes))})
-    random = _random_directions(change.shape[1], max(ranks), trial.effort.seed).to(change)
+    random = _random_directions(change.shape[1], max(ranks), trial.budget.seed).to(change)
 
     states = []
     for directions in (axes, random):
@@ -185,7 +185,7 @@ def _losses_by_directions(trial: Trial, n_directions: int) -> _Losses:
     states = trial.read(rounds)
     own = states.flatten(2).double()
     donor = change_states(trial, rounds, Change.DONOR).flatten(2).double()
-    random = _random_directions(own.shape[2], n_directions, trial.effort.seed).to(own)
+    random = _random_directions(own.shape[2], n_directions, trial.budget.seed).to(own)
 
     def lose(changed: Float[Tensor, "written episode number"]) -> Array:
         read = changed.to(states).unflatten(2, states.shape[2:])
@@ -225,7 +225,7 @@ def decoded(trial: Trial) -> Measure:
     n_episodes, n_rounds = trial.shape
     wide = trial
     if n_episodes < PLATEAU:
-        more = replace(trial.effort, episodes=PLATEAU)
+        more = replace(trial.budget, episodes=PLATEAU)
         wide = Trial.of(trial.model, more, seed=_MORE_SEED, n_rounds=n_rounds)
     memory = flat(algorithm.run(trial.episodes)[algorithm.memory])[:, 1:]
     memory_wide = flat(algorithm.run(wide.episodes)[algorithm.memory])[:, 1:]
@@ -236,7 +236,7 @@ def decoded(trial: Trial) -> Measure:
         return _score(copy, memory_wide) if _varies(copy) else None
 
     controls = wide.untrained(score_copy)
-    donor = draw_donors(n_episodes, trial.effort.seed)
+    donor = draw_donors(n_episodes, trial.budget.seed)
     controls["the memory of other episodes"] = Control(_score(trial, memory[donor]).estimate)
     return Measure(
         key="decoded",
@@ -286,7 +286,7 @@ def _score(
     target = memory[rows]
     whose = trial.whose[rows]
     predicted = cross_fitted(
-        features, target, ridge=RIDGE, seed=trial.effort.seed, participants=whose
+        features, target, ridge=RIDGE, seed=trial.budget.seed, participants=whose
     )
     missed = ((predicted.numpy(force=True) - target) ** 2).sum((1, 2))
     varied = ((target.mean(0) - target) ** 2).sum((1, 2))

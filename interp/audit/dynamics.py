@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from interp.audit.trial import QUICK, Array, Trial
+from interp.audit.trial import Array, Budget, Trial
 from interp.core.algorithm import Episodes
 from interp.core.machine import Machine
 from interp.interventions.experiment import Edit, Experiment, Tabulated, batches
@@ -83,7 +83,7 @@ def fixed_points(
         InputError: a state without a fixed size, or of more than 512 numbers.
     """
     integer("starts", starts, 1)
-    trial = Trial(model.eval(), episodes, replace(QUICK, seed=seed))
+    trial = Trial(model.eval(), episodes, replace(Budget.quick(), seed=seed))
     n_episodes, n_rounds = trial.shape
     (at,) = select_rounds(n_rounds // 2 if round is None else round, n_rounds)
     require(0 <= episode < n_episodes, f"episode is 0 to {n_episodes - 1}, got {episode}")

@@ -100,7 +100,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     largest = max(float(gaps(_draw(trial, regime, 0)).max()) for regime in regimes)
     if largest * _MARGIN < _TIE:
         return None
-    wanted = min(_WANTED, trial.effort.episodes)
+    wanted = min(_WANTED, trial.budget.episodes)
     chosen: list[Trial] = []
     n_chosen = n_drawn = 0
     n_draws = 1 if trial.task.data.halves else _DRAWS  # recorded episodes are drawn once
@@ -113,7 +113,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
             n_drawn += len(draw.episodes)
             rows = np.flatnonzero(gaps(draw) > largest * _MARGIN)[: wanted - n_chosen]
             if len(rows):
-                chosen.append(Trial(trial.model, draw.episodes.select(rows), trial.effort))
+                chosen.append(Trial(trial.model, draw.episodes.select(rows), trial.budget))
                 n_chosen += len(rows)
     if n_chosen < _FEW:
         return None
@@ -129,7 +129,7 @@ def find_adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
 @remembered
 def _draw(trial: Trial, regime: str, i: int) -> Trial:
     """A further draw of a regime, of as many episodes, for every heuristic."""
-    return Trial.of(trial.model, trial.effort, regime, _SEED + i, trial.shape[1])
+    return Trial.of(trial.model, trial.budget, regime, _SEED + i, trial.shape[1])
 
 
 @remembered

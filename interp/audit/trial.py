@@ -62,7 +62,7 @@ judged once they stood."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
+class Budget:
     """How much an audit runs.
 
     Attributes:
@@ -85,9 +85,10 @@ class Scope:
         for name, value in vars(self).items():
             integer(name, value, least[name])
 
-
-FULL = Scope()
-QUICK = Scope(episodes=32, rounds=8, writes=3, copies=2)
+    @classmethod
+    def quick(cls) -> Budget:
+        """Return the budget of a quick audit: a third of the episodes, fewer rounds and copies."""
+        return cls(episodes=32, rounds=8, writes=3, copies=2)
 
 
 @dataclass(eq=False)
@@ -106,7 +107,7 @@ class Trial:
 
     model: Machine
     episodes: Any
-    effort: Scope
+    budget: Budget
 
     def __post_init__(self) -> None:
         """Compute what needs no run."""
@@ -117,7 +118,7 @@ class Trial:
         self.layout = self.model.layout.fit(self.episodes)
         self.shape = (len(self.episodes), self.episodes.n_rounds)
         last_round = self.episodes.n_rounds - 1
-        n_writes = min(self.effort.writes, last_round)
+        n_writes = min(self.budget.writes, last_round)
         evenly = np.linspace(1, last_round, n_writes).round().astype(int).tolist()
         self.writes = tuple(sorted(set(evenly)))
         self.grows = next((channel.name for channel in self.model.channels if channel.grows), "")
@@ -134,26 +135,26 @@ class Trial:
 
     @classmethod
     def of(
-        cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0
+        cls, model: Machine, budget: Budget, regime: str = "", seed: int = 0, n_rounds: int = 0
     ) -> Trial:
         """Sample new episodes for a model.
 
         Args:
             model: the machine.
-            effort: how many episodes and rounds.
+            budget: how many episodes and rounds.
             regime: of the episodes; the sampler's default one when empty.
-            seed: added to that of ``effort``.
-            n_rounds: of an episode; those of ``effort`` when 0.
+            seed: added to that of ``budget``.
+            n_rounds: of an episode; those of ``budget`` when 0.
         """
         task = catalog.of(model)
-        n_rounds = n_rounds or room(model, task.at_most(effort.rounds))
+        n_rounds = n_rounds or room(model, task.at_most(budget.rounds))
         require(
             n_rounds >= 2,
             f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}",
         )
-        n_episodes = max(effort.episodes, task.recorded.get("participants", 0))
-        episodes = task.sample_for(model, n_episodes, n_rounds, effort.seed + seed, regime)
-        return cls(model, episodes, effort)
+        n_episodes = max(budget.episodes, task.recorded.get("participants", 0))
+        episodes = task.sample_for(model, n_episodes, n_rounds, budget.seed + seed, regime)
+        return cls(model, episodes, budget)
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ class Trial:
 
         def serves(regime: str) -> bool:
             with suppress(InputError):
-                return len(self.task.sample_for(self.model, 1, 2, self.effort.seed, regime)) == 1
+                return len(self.task.sample_for(self.model, 1, 2, self.budget.seed, regime)) == 1
             return False
 
         return tuple(filter(serves, self.task.data.regimes()))
@@ -253,8 +254,8 @@ class Trial:
     def copies(self) -> tuple[Trial, ...]:
         """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
         finite: list[Trial] = []
-        for seed in range(self.effort.seed, self.effort.seed + self.effort.copies + _SPARE):
-            if len(finite) == self.effort.copies:
+        for seed in range(self.budget.seed, self.budget.seed + self.budget.copies + _SPARE):
+            if len(finite) == self.budget.copies:
                 break
             copy = replace(self, model=untrained(self.model, seed))
             if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():

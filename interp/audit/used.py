@@ -90,7 +90,7 @@ def change_states(
 
 
 def _new_states(trial: Trial, rounds: Sequence[int], change: str, own: Tensor) -> Tensor:
-    seed = trial.effort.seed
+    seed = trial.budget.seed
     n_episodes = own.shape[1]
     mean = own.mean(1, keepdim=True)
     if change == Change.INITIAL:
@@ -138,7 +138,7 @@ def _has_change(trial: Trial, change: str) -> Bool[np.ndarray, "write episode"]:
     if trial.run.layout.kind != "classes":
         return np.zeros((len(trial.writes), trial.shape[0]), bool)
     answers = trial.run.choices.numpy(force=True)
-    return np.stack([draw_donors_alike(answers[:, t], trial.effort.seed)[1] for t in trial.writes])
+    return np.stack([draw_donors_alike(answers[:, t], trial.budget.seed)[1] for t in trial.writes])
 
 
 def _by_lag(
@@ -228,7 +228,7 @@ def _saved_by_chance(
     own = trial.run.predictions
     saved = []
     for i in range(_N_FURTHER):
-        rows = torch.from_numpy(draw_donors(trial.shape[0], trial.effort.seed + 1 + i))
+        rows = torch.from_numpy(draw_donors(trial.shape[0], trial.budget.seed + 1 + i))
         difference = trial.losses(changed[rows]) - trial.losses(own[rows])
         saved.append(difference[:, rounds].sum(1))
     return np.mean(saved, axis=0)

@@ -33,12 +33,12 @@ def _audit(
     out: Path = Path("output/audits"),
 ) -> None:
     """Run six robustness checks of the carried state: is it really used, and for what?"""
-    from interp.audit import FULL, QUICK
+    from interp.audit import Budget
     from interp.audit import audit as ask
 
     machine = options.study(say, model, sizes, False, **how).model
     folder = folder_to_write(out / Path(model).name)
-    found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
+    found = ask(machine, budget=replace(Budget.quick() if quick else Budget(), seed=seed))
     say.measures(found)
     say.facts(model=found.model, settings=dict(found.settings))
     frames = {"measures": found.to_frame(), **found.tables}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
+from interp.audit import THRESHOLDS, AuditResult, Budget, audit
 from interp.audit.trial import ALL
 from interp.audit.used import EITHER
 from interp.support.files import read_rows
@@ -23,7 +23,7 @@ def part(result: AuditResult | None = None) -> Part:
     def compute(context: Context) -> AuditResult:
         if result is not None:
             return result
-        return audit(context.model, effort=QUICK if context.quick else FULL)
+        return audit(context.model, budget=Budget.quick() if context.quick else Budget())
 
     def head(context: Context) -> tuple[str, str]:
         return f"Audit of {context.model.name}", "Is what it carries used, and for what?"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from interp.audit import AuditResult, Scope, audit
+from interp.audit import AuditResult, Budget, audit
 from interp.core.algorithm import Algorithm, Variable
 from interp.tasks.experts import TASK as EXPERTS
 from interp.tasks.experts.algorithms import (
@@ -29,7 +29,7 @@ from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known
 from lab.known import by_algorithm
 
-SMALL = Scope(episodes=48, rounds=8, writes=4, copies=1)
+SMALL = Budget(episodes=48, rounds=8, writes=4, copies=1)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def main(keys: list[str]) -> None:
     for key in keys or list(PLANTED):
         one = PLANTED[key]
         start = time.process_time()
-        found = audit(one.make(), effort=SMALL)
+        found = audit(one.make(), budget=SMALL)
         words = {question: (right, said(found, question)) for question, right in one.right.items()}
         wrong = {question: pair for question, pair in words.items() if pair[0] != pair[1]}
         sys.stdout.write(

@@ -16,7 +16,7 @@ import pandas as pd
 
 import interp
 import lab
-from interp.audit import FULL, QUICK, AuditResult, audit
+from interp.audit import AuditResult, Budget, audit
 from interp.support.files import write_csv
 from tests.audit.planted import cached
 from tests.machines_of_others.kinds import KINDS, make
@@ -66,7 +66,7 @@ def main(asked: list[str], full: bool) -> None:
         with tempfile.TemporaryDirectory() as folder:
             machine = built(name, Path(folder))
         start = time.process_time()
-        found = audit(machine, effort=FULL if full else QUICK)
+        found = audit(machine, budget=Budget() if full else Budget.quick())
         new = row(name, found, full, time.process_time() - start)
         sys.stdout.write(f"{new}\n" + f"{found!r}\n")
         sys.stdout.flush()

@@ -8,18 +8,18 @@ import pandas as pd
 import pytest
 
 from interp import audit as room
-from interp.audit import Scope
+from interp.audit import Budget
 from tests.audit import shipped
 from tests.refusals import refuses
 from tests.shell import invoked
 
-TINY = Scope(episodes=12, rounds=5, writes=2, copies=1)
+TINY = Budget(episodes=12, rounds=5, writes=2, copies=1)
 
 
 @pytest.fixture
 def told(monkeypatch, tmp_path):
-    """What the command says of a small model, at little effort."""
-    monkeypatch.setattr("interp.audit.trial.QUICK", TINY)
+    """What the command says of a small model, at little budget."""
+    monkeypatch.setattr("interp.audit.trial.Budget.quick", lambda: TINY)
     words = [
         "audit",
         "wma-handwired",

@@ -37,7 +37,7 @@ SMALLER = replace(SMALL, episodes=32, writes=3)
     "key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE else ()) for k in PLANTED]
 )
 def test_what_is_planted_is_named(key):
-    found = audit(PLANTED[key].make(), effort=SMALL if key in LONG | ALIKE else SMALLER)
+    found = audit(PLANTED[key].make(), budget=SMALL if key in LONG | ALIKE else SMALLER)
     words = {question: said(found, question) for question in PLANTED[key].right}
     expected = {
         q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()

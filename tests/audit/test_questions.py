@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import interp
-from interp.audit import THRESHOLDS, Scope, content, fixed_points, shortcuts, used
+from interp.audit import THRESHOLDS, Budget, content, fixed_points, shortcuts, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, change_states, draw_donors, draw_donors_alike
 from interp.stats.intervals import Interval
@@ -18,7 +18,7 @@ from interp.tasks import experts
 from tests.audit.planted import SMALL, cached, moving
 from tests.refusals import refuses
 
-TINY = Scope(episodes=12, rounds=6, writes=3, copies=2)
+TINY = Budget(episodes=12, rounds=6, writes=3, copies=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,8 +28,8 @@ def whole_file():
         yield
 
 
-def of(machine, effort=TINY):
-    return Trial.of(machine, effort)
+def of(machine, budget=TINY):
+    return Trial.of(machine, budget)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,12 @@ def test_every_change_is_what_it_is_called(majority):
     assert all(part.shape == own.shape for part in state.values())
     assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
     assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
-    given = draw_donors(len(own[0]), majority.effort.seed)
+    given = draw_donors(len(own[0]), majority.budget.seed)
     assert (given != np.arange(len(given))).all() and sorted(given) == list(range(len(given)))
     assert torch.equal(state[Change.DONOR][2], own[2][torch.from_numpy(given)])
     assert torch.allclose(state[Change.MEAN][1], own[1].mean(0).expand_as(own[1]))
     labels = run.choices[:, starts[1]].numpy()
-    same, found = draw_donors_alike(labels, majority.effort.seed)
+    same, found = draw_donors_alike(labels, majority.budget.seed)
     assert (labels[same] == labels).all() and (same[found] != np.arange(len(labels))[found]).all()
     assert torch.equal(state[Change.SAME][1], own[1][torch.from_numpy(same)])
 
@@ -60,7 +60,7 @@ def test_noise_has_the_covariance_of_the_states(majority):
     own = majority.read(starts)[0].flatten(1).double()
     several = []
     for seed in range(20):
-        other = replace(majority, effort=replace(majority.effort, seed=seed))
+        other = replace(majority, budget=replace(majority.budget, seed=seed))
         several.append(change_states(other, starts, Change.NOISE)[0].flatten(1).double())
     drawn = torch.cat(several)
     assert torch.allclose(
@@ -86,7 +86,7 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
 def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
     """The influence of a swap in round 3, by another route."""
     (start,) = [t for t in majority.writes if t == 3]
-    given = torch.from_numpy(draw_donors(majority.shape[0], majority.effort.seed))
+    given = torch.from_numpy(draw_donors(majority.shape[0], majority.budget.seed))
     hooked = interp.rollout(
         majority.model,
         majority.episodes,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import interp
-from interp.audit import FULL, QUICK, audit, shortcuts, used
+from interp.audit import Budget, audit, shortcuts, used
 from interp.audit.trial import ALL, Trial
 from interp.results.measure import UNTRAINED, Control
 from interp.stats.intervals import mean_interval
@@ -116,24 +116,24 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, wo
         assert measure.controls[UNTRAINED].number == pytest.approx(0.4)
 
 
-def none_is_yes(name, seeds, effort):
+def none_is_yes(name, seeds, budget):
     for seed in seeds:
-        found = audit(interp.load(name).untrained(seed), effort=effort)
+        found = audit(interp.load(name).untrained(seed), budget=budget)
         assert [one.key for one in found if one.verdict == "yes"] == [], found
 
 
 def test_an_untrained_copy_in_the_models_place_is_never_yes():
-    none_is_yes("wma-gru", (5,), QUICK)
+    none_is_yes("wma-gru", (5,), Budget.quick())
 
 
 @pytest.mark.slow(reason="six audits of transformers")
 @pytest.mark.parametrize("name", ["wma-learned-additive", "wma-gru", "reachability-learned"])
 def test_untrained_copies_of_learned_models_are_never_yes(name):
-    none_is_yes(name, (5, 6, 7), QUICK)
+    none_is_yes(name, (5, 6, 7), Budget.quick())
 
 
 def test_less_work_is_less():
     for name in ("episodes", "rounds", "writes", "copies"):
-        assert getattr(QUICK, name) < getattr(FULL, name)
+        assert getattr(Budget.quick(), name) < getattr(Budget(), name)
     with pytest.raises(TypeError):
-        type(FULL)(16, 4, 2)
+        Budget(16, 4, 2)

@@ -28,7 +28,7 @@ from tests.machines_of_others.kinds import made, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
 TINY = Budget(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
-AUDITED = interp.audit.Scope(episodes=8, rounds=3, writes=1, copies=1)
+AUDITED = interp.audit.Budget(episodes=8, rounds=3, writes=1, copies=1)
 RAN = "ran"
 """What a cell says of a room that ran whole."""
 
@@ -103,7 +103,7 @@ def _compare(machine: Any, folder: Path) -> str:
 
 
 def _audit(machine: Any, folder: Path) -> str:
-    found = interp.audit.audit(machine, effort=AUDITED)
+    found = interp.audit.audit(machine, budget=AUDITED)
     assert not np.isnan(found["used"].number.estimate)
     return RAN
 

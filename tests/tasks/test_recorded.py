@@ -8,7 +8,7 @@ import pytest
 import interp
 import probes
 from circuits.compare.question import Budget, Samples
-from interp.audit.trial import QUICK as SHORT
+from interp import audit
 from interp.audit.trial import Trial
 from interp.core.algorithm import refuse_missing
 from interp.evaluation.qlearning import returns
@@ -232,7 +232,7 @@ def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_resu
         assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
         samples, trial = (
             Samples.draw(machine, Budget.quick(), {"n_arms": 2}),
-            Trial.of(machine, replace(SHORT, episodes=8)),
+            Trial.of(machine, replace(audit.Budget.quick(), episodes=8)),
         )
         used = provenance(machine)
     assert (
