@@ -318,7 +318,7 @@ def _draw_decoded(computed: _Decoded, context: Context) -> list[object]:
     true = {name: context.algorithm.parameters[name] for name in ("alpha", "gamma")}
     by_source = fitted.groupby("source", sort=False)[["alpha", "gamma"]]
     quartiles = by_source.quantile(np.array([0.25, 0.5, 0.75]))
-    middle = quartiles.loc["decoded table", 0.5]
+    middle = by_source.median().loc["decoded table"]
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
     caption = (
         f"From the decoded tables α is {middle['alpha']:.2g} and γ {middle['gamma']:.2g} in the median. One point a "
