@@ -298,8 +298,8 @@ _Choices = list[tuple[str, str]]
 """What a form offers: a value, and the name that it shows."""
 
 
-def _list_choices(bench: Bench) -> dict[str, _Choices]:
-    """List what the forms offer: inputs, numbers of inputs and of the state, and places."""
+def _list_choices(bench: Bench) -> dict[str, Any]:
+    """List what the forms offer: inputs, numbers of inputs and of the state, heads and places."""
     corruptions = bench.task.analysis.corruptions()
     numbered = [choice for record in corruptions for choice in _list_numbered(record)]
     state: _Choices = []
@@ -312,11 +312,15 @@ def _list_choices(bench: Bench) -> dict[str, _Choices]:
     points = [key for key in bench.model.points if key != "latent"]
     if points:
         places += map(str, sites(bench.model, bench.layout, points, None))
+    heads: list[str] = []
+    if "z" in bench.model.points:
+        heads += map(str, sites(bench.model, bench.layout, ["z"], None))
     return {
         "inputs": _list_inputs(bench),
         "numbered": numbered,
         "state": state,
-        "places": [(place, place) for place in places],
+        "heads": heads,
+        "places": places,
     }
 
 

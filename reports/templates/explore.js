@@ -52,6 +52,17 @@
     event.preventDefault();
     show(link.href, true);
   });
+  document.addEventListener("keydown", (event) => {  // arrow keys step through the rounds, where they do nothing else
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key], at = document.activeElement;
+    if (!step || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (at !== document.body && !at.closest(".rounds")) return;
+    const now = at.closest(".rounds a") ?? document.querySelector(".rounds a[aria-current]");
+    const next = document.getElementById(`round-${Number(now.id.slice(6)) + step}`);
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
   document.addEventListener("submit", (event) => {
     event.preventDefault();
     show(`${event.target.action}?${new URLSearchParams(new FormData(event.target))}`, true, event.target);

@@ -77,6 +77,10 @@ def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
         assert (
             page.evaluate("document.activeElement.id") == "round-2"
         )  # the focus stays where it was
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url("**/?round=3&rounds=5")
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_url("**/?round=2&rounds=5")
         tabbed(page, "#move-state > summary")
         page.keyboard.press("Enter")
         tabbed(page, "form[aria-label='Move the decoded state'] input[name=value]")
@@ -204,6 +208,20 @@ def test_a_machine_of_64_experts(browser: Browser) -> None:
             look(page, width, dark=False)
             assert faults(browser) == {}, width
         assert page.locator("#state tbody tr").count() == 64
+
+
+def test_no_head_is_hidden_and_no_number_is_clipped(browser: Browser) -> None:
+    """All that one click ablates is seen without scrolling, and a cell of the Q-table shows its whole number."""
+    model = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    view = "rounds=3&round=2&edit=move+2+table.0.1+-0.0123456"
+    hidden = "((box) => box.scrollHeight - box.clientHeight)(document.querySelector('.chips'))"
+    clipped = "[...document.querySelectorAll('.tile input')].filter((one) => one.scrollWidth > one.clientWidth)"
+    with opened(browser, model, view) as (_, page):
+        for width in (390, 1440):
+            look(page, width, dark=False)
+            assert page.locator(".chips a").last.inner_text().startswith("ablate head L")
+            assert page.evaluate(hidden) <= 1
+            assert page.evaluate(f"{clipped}.map((one) => one.value)") == []
 
 
 def test_two_tabs_do_not_disturb_each_other(browser: Browser) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from reports.page import Report, write_index
+from reports.blocks import Prose
+from reports.page import Report, Section, write_index
 from tests.reports.browser import STRICT, Browser
 from tests.reports.conftest import KINDS, fewer, written
 
@@ -50,6 +51,17 @@ def test_nothing_sticks_out(browser: Browser, small_page: Path, width: int) -> N
     browser.evaluate(UNFOLD)
     assert browser.evaluate(OVERFLOW) <= 0
     assert browser.evaluate(TINY_TEXT) == {}
+
+
+def test_long_names_of_files_are_broken_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """A name without a space, in the title, the text and the settings, is broken where the window ends."""
+    name = "experiment_2_of_two_armed_reversals_all_participants_and_sessions_as_recorded.csv"
+    section = Section("What was read", [Prose(f"Read from {name}.")])
+    page = Report(f"Choices in {name}", name, [section], {"file": name}, sentence=name)
+    browser.open(page.write(tmp_path / "page.html"), width=390)
+    assert browser.evaluate(OVERFLOW) <= 0
+    wide = "[...document.querySelectorAll('main *')].filter((one) => one.scrollWidth > innerWidth)"
+    assert browser.evaluate(f"{wide}.map((one) => one.tagName)") == []
 
 
 def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
