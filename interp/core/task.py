@@ -207,7 +207,6 @@ class BaseEpisodes:
     reading: Any = None
 
     def __post_init__(self) -> None:
-        check_fields(self)
         shape = len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
         if self.missing is not None:
             missing = array_of("missing", self.missing)
@@ -221,6 +220,7 @@ class BaseEpisodes:
         if self.participants is not None:
             of_whom(self.participants, len(self))
             freeze(self, participants=np.asarray(self.participants))
+        check_fields(self)
 
     def __len__(self) -> int:
         return len(getattr(self, self.round_arrays[0]))

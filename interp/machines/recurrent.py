@@ -267,9 +267,9 @@ def loop(
             z = refine(entered)
         return scores, {"z": z}
 
-    axes, labels = "", ()
-    if len(shape) == 2:
-        axes, labels = "pos", tuple(f"z_{i + 1}" for i in range(shape[0]))
+    has_positions = len(shape) == 2
+    axes = "pos" if has_positions else ""
+    labels = tuple(f"z_{i + 1}" for i in range(shape[0])) if has_positions else ()
     points = {
         "entered": Point(block, of="input", times=cycles, axes=axes, labels=labels),
         "cycle": Point(block, times=cycles, axes=axes, labels=labels),

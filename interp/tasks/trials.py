@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ _MISSED_WORDS = frozenset(
         "invalid",
     ]
 )
-_NINES_BELOW = re.compile(r"-9{2,}")
+_NINES_BELOW = re.compile("-9{2,}")
+_NINES = re.compile("-?9{2,}")
 _TRUE = frozenset(["1", "1.0", "true", "yes", "y", "t", "forced"])
 _FALSE = frozenset(["0", "0.0", "false", "no", "n", "f", "free"])
 _SHOWN = 8  # labels that a summary counts one by one
@@ -94,16 +95,16 @@ class ReadingOptions:
         """The codes of missed trials as texts."""
         if self.missed is None:
             return ()
-        single = isinstance(self.missed, str | int | float)
-        given = (self.missed,) if single else tuple(self.missed)
-        return tuple(str(code).strip() for code in given)
+        is_one = isinstance(self.missed, str | int | float)
+        codes = (self.missed,) if is_one else self.missed
+        return tuple(str(code).strip() for code in codes)
 
 
-def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingOptions]:
+def split_options(keywords: Mapping[str, Any]) -> tuple[dict[str, Any], ReadingOptions]:
     """Split a reader's keywords into its columns and its :class:`ReadingOptions`."""
-    names = {field.name for field in fields(ReadingOptions)}
-    columns = {name: value for name, value in given.items() if name not in names}
-    options = {name: value for name, value in given.items() if name in names}
+    columns = dict(keywords)
+    names = [field.name for field in fields(ReadingOptions)]
+    options = {name: columns.pop(name) for name in names if name in columns}
     return columns, ReadingOptions(**options)
 
 
@@ -136,37 +137,36 @@ class TrialsRead:
     @property
     def columns_sentence(self) -> str:
         """Which column was taken for what, and which were not used."""
-        taken = [
-            f"{role.replace('_', ' ')} from {' and '.join(map(repr, names))}"
-            for role, names in self.columns.items()
-        ]
+        taken = []
+        for role, names in self.columns.items():
+            quoted = " and ".join(map(repr, names))
+            taken.append(f"{role.replace('_', ' ')} from {quoted}")
+        listed = ", ".join(taken)
         unused = f"not used: {', '.join(self.unused)}" if self.unused else "all columns are used"
-        return f"Read from {self.file} ({self.encoding}): {', '.join(taken)}; {unused}."
+        return f"Read from {self.file} ({self.encoding}): {listed}; {unused}."
 
     @property
     def counts_sentence(self) -> str:
         """How many participants, sessions, trials, missed trials and labels there are."""
-        counts = [
-            _count(self.participants, "participant"),
-            _count(self.sessions, "session"),
-            _count(self.trials, "trial"),
-            f"{self.missed:,} missed",
-        ]
+        people = _count(self.participants, "participant")
+        sessions = _count(self.sessions, "session")
+        counts = [people, sessions, _count(self.trials, "trial"), f"{self.missed:,} missed"]
         for kind, labels in self.labels.items():
-            listed = [f"{label} ({n:,})" for label, n in list(labels.items())[:_SHOWN]]
-            if len(labels) > _SHOWN:
-                listed.append("...")
-            counts.append(f"{_count(len(labels), kind)}: {', '.join(listed)}")
+            listed = [f"{label} ({n:,})" for label, n in labels.items()]
+            if len(listed) > _SHOWN:
+                listed[_SHOWN:] = ["..."]
+            number = _count(len(labels), kind)
+            counts.append(f"{number}: {', '.join(listed)}")
         return f"{'; '.join(counts)}."
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """All that there is to say, a sentence each."""
-        said = [self.columns_sentence, self.counts_sentence]
+        sentences = [self.columns_sentence, self.counts_sentence]
         if self.scale is not None:
             reward = " and ".join(self.columns.get("reward", ("reward",)))
-            said.append(f"A reward of 1 is {self.scale:g} of {reward}.")
-        return (*said, *self.remarks)
+            sentences.append(f"A reward of 1 is {self.scale:g} of {reward}.")
+        return (*sentences, *self.remarks)
 
     def summary(self) -> str:
         """Say what was read, a line a sentence."""
@@ -229,14 +229,14 @@ class TrialTable:
 
     def texts(self, role: str) -> pd.DataFrame:
         """Return the labels of a role, a column each; NaN where a trial was missed."""
-        return pd.DataFrame({name: self._label_cells(name) for name in self.columns.by_role[role]})
+        return self._each_column(role, self._label_cells)
+
+    def _each_column(self, role: str, read: Callable[[str], pd.Series]) -> pd.DataFrame:
+        return pd.DataFrame({name: read(name) for name in self.columns.by_role[role]})
 
     def _label_cells(self, name: str) -> pd.Series:
         cells = _without_written_fractions(self.table.cells[name])
-        codes = {_spelling(code) for code in self.options.codes}
-        if codes:
-            cells = cells.mask(cells.map(lambda text: _spelling(text) in codes))
-        return cells
+        return _mask_codes(cells, self.options.codes)
 
     def numbers(self, role: str) -> pd.DataFrame:
         """Return the numbers of a role, a column each; NaN where nothing is said.
@@ -244,17 +244,14 @@ class TrialTable:
         A code of missed trials is one here, too, if it is a word or is spelled like 99 or -999: other numbers are
         rewards.
         """
-        names = self.columns.by_role[role]
-        return pd.DataFrame({name: self._number_cells(name) for name in names})
+        return self._each_column(role, self._number_cells)
 
     def _number_cells(self, name: str) -> pd.Series:
-        cells = self.table.cells[name]
-        codes = {_spelling(code) for code in self.options.codes if _is_code_of_numbers(code)}
-        cells = cells.mask(cells.map(lambda text: _spelling(text) in codes))
+        codes = [code for code in self.options.codes if _is_code_of_numbers(code)]
+        cells = _mask_codes(self.table.cells[name], codes)
         values = parse_numbers(self.table, name, cells, self.options.decimal)
-        wrong = values.isna() & cells.notna()
         self.refuse(
-            wrong,
+            values.isna() & cells.notna(),
             name,
             "must be a number",
             "; if that is a missed trial, give missed={0} (--missed {0})",
@@ -271,11 +268,19 @@ class TrialTable:
         return words.isin(_TRUE)
 
     def refuse(self, rows: Any, name: str, what: str, remedy: str = "") -> None:
-        """Refuse the first of some rows, with its line and what stands in it."""
+        """Refuse the first of some rows, with its line and what stands in it.
+
+        Args:
+            rows: whether each row is wrong.
+            name: of the column.
+            what: it must be, in words.
+            remedy: in words; {0} stands for the cell.
+        """
         for line in self.table.cells.index[np.asarray(rows, bool)][:1]:
-            cell = self.table.cells[name][line]
-            wrong = f"line {line} of {self.table.file}: {name!r} {what}, got {str(cell)[:40]}"
-            raise InputError(wrong + remedy.format(str(cell)[:40]))
+            cell = str(self.table.cells[name][line])[:40]
+            raise InputError(
+                f"line {line} of {self.table.file}: {name!r} {what}, got {cell}{remedy.format(cell)}"
+            )
 
     # Labels.
 
@@ -296,71 +301,77 @@ class TrialTable:
             InputError: labels that look alike, that look like codes of missed trials, too few, or too many.
         """
         names = [str(name) for frame in frames for name in frame.columns]
-        about = f"{' and '.join(names)} of {self.table.file}"
+        place = f"{' and '.join(names)} of {self.table.file}"
         if self.options.lookalikes == "same":
-            merged = _merged_spellings(_labels_in(frames))
+            merged = _merged_spellings(_label_counts(frames))
             frames = [frame.replace(merged) for frame in frames]
         counts = _label_counts(frames)
-        self._refuse_codes(about, kind, counts)
-        self._refuse_lookalikes(about, counts)
-        self._refuse_many(about, kind, counts)
+        if NONE not in self.options.codes:
+            self._refuse_codes(place, kind, counts)
+        self._refuse_lookalikes(place, counts)
+        self._refuse_many(place, kind, counts)
         labels = sorted(counts, key=_sorting)
         require(
             len(labels) > 1 or not several,
-            f"{about} must hold two {kind}s or more, got {labels}",
+            f"{place} must hold two {kind}s or more, got {labels}",
         )
         numbers = {label: i for i, label in enumerate(labels)}
         self._labels[kind] = {label: counts[label] for label in labels}
-        return [frame.apply(lambda cells: cells.map(numbers)) for frame in frames], tuple(labels)
+        coded = []
+        for frame in frames:
+            coded.append(frame.apply(lambda cells: cells.map(numbers)))
+        return coded, tuple(labels)
 
-    def _refuse_codes(self, about: str, kind: str, counts: Mapping[str, int]) -> None:
-        """Refuse a label that looks like the code of a missed trial, unless the user said that none is."""
-        if NONE in self.options.codes:
-            return
+    def _refuse_codes(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
+        """Refuse a label that looks like the code of a missed trial."""
         label = suspicious_label(counts)
         if label is not None:
-            others = [other for other in counts if other != label]
-            self.refuse_code(
-                f"{about}: is {label!r} (in {counts[label]:,} trials)", label, others, kind
-            )
+            others = [name for name in counts if name != label]
+            is_it = f"{place}: is {label!r} (in {counts[label]:,} trials)"
+            self.refuse_code(is_it, label, others, kind)
 
     def refuse_code(self, is_it: str, label: str, others: Sequence[str], kind: str) -> None:
-        """Refuse a label that may be the code of a missed trial."""
-        beside = ", ".join(others[:6])
+        """Refuse a label that may be the code of a missed trial.
+
+        Args:
+            is_it: the question, up to "the code of a missed trial".
+            label: as it is given for ``missed``.
+            others: what stands beside it.
+            kind: what it is otherwise.
+        """
+        others_shown = ", ".join(others[:6])
         raise InputError(
-            f"{is_it} the code of a missed trial, beside {beside}? Give missed={label} (--missed {label}) if it is, "
-            f"or missed={NONE} if it is an {kind}"
+            f"{is_it} the code of a missed trial, beside {others_shown}? Give missed={label} (--missed {label}) if it "
+            f"is, or missed={NONE} if it is an {kind}"
         )
 
-    def _refuse_lookalikes(self, about: str, labels: Iterable[str]) -> None:
+    def _refuse_lookalikes(self, place: str, labels: Iterable[str]) -> None:
         """Refuse labels that differ only in how they are spelled, unless the user said what they are."""
         if self.options.lookalikes is not None:
             return
-        alike = _lookalikes(labels)
-        if alike:
+        similar = _lookalikes(labels)
+        if similar:
             raise InputError(
-                f"{about}: {' and '.join(map(repr, alike))} look alike; give lookalikes=same (--lookalikes same) "
+                f"{place}: {' and '.join(map(repr, similar))} look alike; give lookalikes=same (--lookalikes same) "
                 "if they mean the same, or lookalikes=different"
             )
 
-    def _refuse_many(self, about: str, kind: str, counts: Mapping[str, int]) -> None:
+    def _refuse_many(self, place: str, kind: str, counts: Mapping[str, int]) -> None:
         """Refuse more labels than an experiment has, and measured numbers."""
-        most = self.options.most_arms
-        if most is None:
-            measured = is_measured(pd.Series(list(counts), dtype=object))
-            require(
-                not measured,
-                f"{about} holds {len(counts)} different numbers, as measurements do; "
-                f"name the column of the {kind}, or give most_arms={len(counts)} (--most-arms {len(counts)})",
-            )
-        limit = MOST_LABELS if most is None else most
-        require(
-            len(counts) <= limit,
-            f"{about} holds {len(counts)} {kind}s, more than {limit}; "
-            f"name the column of the {kind}, or give most_arms={len(counts)} (--most-arms {len(counts)})",
+        n_labels, n_trials = len(counts), len(self.table.cells)
+        limit = self.options.most_arms
+        is_measurement = limit is None and is_measured(pd.Series(list(counts), dtype=object))
+        limit = MOST_LABELS if limit is None else limit
+        remedy = (
+            f"name the column of the {kind}, or give most_arms={n_labels} (--most-arms {n_labels})"
         )
-        what = f"{len(self.table.cells):,} trials with {len(counts):,} {kind}s"
-        refuse_beyond_machine(what, 160.0 * len(self.table.cells) * len(counts))
+        require(
+            not is_measurement,
+            f"{place} holds {n_labels} different numbers, as measurements do; {remedy}",
+        )
+        require(n_labels <= limit, f"{place} holds {n_labels} {kind}s, more than {limit}; {remedy}")
+        what = f"{n_trials:,} trials with {n_labels:,} {kind}s"
+        refuse_beyond_machine(what, 160.0 * n_trials * n_labels)
 
     # Rewards.
 
@@ -387,11 +398,13 @@ class TrialTable:
         """
         columns = self.numbers("reward").where(counted, axis=0)
         for name in columns:
-            self._refuse_reward_code(str(name), columns[name])
+            if NONE not in self.options.codes:
+                self._refuse_reward_code(str(name), columns[name])
         if columns.shape[1] == 1:
             return columns.iloc[:, 0]
         for name in columns:
-            if spelled(str(name)).startswith("loss") and (columns[name].dropna() >= 0).all():
+            has_no_sign = bool((columns[name].dropna() >= 0).all())
+            if has_no_sign and spelled(str(name)).startswith("loss"):
                 columns[name] = -columns[name]
                 self.remarks.append(
                     f"{name!r} is subtracted from the reward: no number of it is below 0."
@@ -400,19 +413,13 @@ class TrialTable:
 
     def _refuse_reward_code(self, name: str, values: pd.Series) -> None:
         """Refuse a reward spelled like 99 or -999 that is far from the others."""
-        if NONE in self.options.codes:
-            return
         present = values.dropna()
-        codes = [value for value in present.unique() if re.fullmatch("-?9{2,}", f"{value:g}")]
-        for value in codes:
+        for value in present.unique():
             others = present[present != value]
-            if len(others) and _is_far(value, others):
-                self.refuse_code(
-                    f"{name!r} of {self.table.file}: is {value:g}",
-                    f"{value:g}",
-                    [f"rewards of size {others.abs().max():g} at most"],
-                    "ordinary reward",
-                )
+            if _NINES.fullmatch(f"{value:g}") and len(others) and _is_far(value, others):
+                is_it = f"{name!r} of {self.table.file}: is {value:g}"
+                sizes = [f"rewards of size {others.abs().max():g} at most"]
+                self.refuse_code(is_it, f"{value:g}", sizes, "ordinary reward")
 
     # Sessions.
 
@@ -422,22 +429,22 @@ class TrialTable:
         Returns:
             For each session the participant, and its rows in the order of its trials.
         """
-        cells = self.table.cells
-        keys = pd.DataFrame({"who": self._participants(), "session": self._session_labels()})
-        keys["order"] = self._order_numbers()
-        found: list[tuple[str, pd.Index]] = []
-        returned = 0
+        columns = {"who": self._participants(), "session": self._session_labels()}
+        keys = pd.DataFrame({**columns, "order": self._order_numbers()})
+        sessions: list[tuple[str, pd.Index]] = []
+        n_returned = 0
         for who, rows in keys.groupby("who", sort=False):
             parts = self._split(rows)
-            returned += len(parts) - rows["session"].nunique()
-            found += [(str(who), part.index) for part in parts]
-        if returned:
+            n_returned += len(parts) - rows["session"].nunique()
+            for part in parts:
+                sessions.append((str(who), part.index))
+        if n_returned:
             names = " and ".join(map(repr, self.columns.by_role["session"]))
-            self._refuse_alternating(names, len(cells) / len(found))
+            self._refuse_alternating(names, len(keys) / len(sessions))
             self.remarks.append(
-                f"A label of {names} returns {returned:,} times after another one; each time is a new session."
+                f"A label of {names} returns {n_returned:,} times after another one; each time is a new session."
             )
-        return found
+        return sessions
 
     def _participants(self) -> pd.Series:
         """Return whose trial each row is."""
@@ -449,10 +456,11 @@ class TrialTable:
         names = _without_written_fractions(cells[name])
         if self.options.lookalikes == "same":
             names = names.replace(_merged_spellings(names.unique()))
-        self._refuse_lookalikes(f"{name} of {self.table.file}", names.unique())
-        alone = len(names) > 1 and names.is_unique and "participant" in self.columns.guessed
+        different = names.unique()
+        self._refuse_lookalikes(f"{name} of {self.table.file}", different)
+        is_guessed = "participant" in self.columns.guessed
         require(
-            not alone,
+            not is_guessed or len(names) == 1 or len(different) < len(names),
             f"{name!r} of {self.table.file} differs in every row, so that each participant would have one trial; "
             f"name another column with participant=, or participant={NONE} where all rows are of one",
         )
@@ -461,9 +469,8 @@ class TrialTable:
     def _session_labels(self) -> pd.Series:
         """Return the label of the session of each row, from one or more columns."""
         cells = self.table.cells
-        names = list(self.columns.by_role.get("session", ()))
         labels = pd.Series("", index=cells.index)
-        for name in names:
+        for name in self.columns.by_role.get("session", ()):
             self.refuse(cells[name].isna(), name, "must not be empty")
             labels = labels + "\n" + cells[name].astype(str)
         return labels
@@ -498,22 +505,18 @@ class TrialTable:
 
     def _refuse_repeated(self, rows: pd.DataFrame) -> None:
         """Refuse a trial that stands twice in a session."""
-        name = self.columns.one("order")
-        twice = rows.index[rows.duplicated(["session", "order"])]
-        able = [
-            column
-            for column in self.columns.unused
-            if not rows[["session", "order"]]
-            .assign(more=self.table.cells[column])
-            .duplicated()
-            .any()
-        ]
-        hint = f", such as {able[0]!r}," if able else ""
-        what = (
-            f"comes a second time in a session; name the column of sessions{hint} with session=, "
-            f"or give order={NONE}"
+        trial = ["session", "order"]
+        hint = ""
+        for column in reversed(self.columns.unused):
+            with_column = rows[trial].assign(more=self.table.cells[column])
+            if not with_column.duplicated().any():
+                hint = f", such as {column!r},"
+        twice = rows.index[rows.duplicated(trial)]
+        self.refuse(
+            self.table.cells.index.isin(twice),
+            self.columns.one("order"),
+            f"comes a second time in a session; name the column of sessions{hint} with session=, or give order={NONE}",
         )
-        self.refuse(self.table.cells.index.isin(twice), name, what)
 
     def _refuse_alternating(self, names: str, mean_length: float) -> None:
         require(
@@ -534,16 +537,16 @@ class TrialTable:
             counted: whether each row is a trial that counts.
             needed: what such a trial has, in words.
         """
-        found = [(who, rows) for who, rows in sessions if counted[rows].any()]
-        absent = len(sessions) - len(found)
-        require(bool(found), f"no row of {self.table.file} has {needed}")
-        if absent:
+        played = [session for session in sessions if counted[session[1]].any()]
+        require(bool(played), f"no row of {self.table.file} has {needed}")
+        n_absent = len(sessions) - len(played)
+        if n_absent:
             warnings.warn(
-                f"{absent} of {len(sessions)} episodes of {self.table.file} have no trial with {needed}; "
+                f"{n_absent} of {len(sessions)} episodes of {self.table.file} have no trial with {needed}; "
                 "they are left out",
                 stacklevel=4,
             )
-        return found
+        return played
 
     def said(
         self,
@@ -559,25 +562,24 @@ class TrialTable:
             scale: what 1 of a reward is in the table.
         """
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
-        participants = {who for who, _ in sessions}
-        n_missed = int((~counted[rows]).sum())
-        remarks = [*self.remarks, *self._unused_remarks()]
+        people = {who for who, _ in sessions}
+        remarks = dict.fromkeys([*self.remarks, *self._unused_remarks()])
         return TrialsRead(
             file=self.table.path.name,
             encoding=self.table.encoding,
-            columns=dict(self.columns.by_role),
+            columns=self.columns.by_role,
             unused=self.columns.unused,
-            participants=len(participants),
+            participants=len(people),
             sessions=len(sessions),
             trials=len(rows),
-            missed=n_missed,
+            missed=int((~counted[rows]).sum()),
             labels=self._labels,
             scale=scale,
-            remarks=tuple(dict.fromkeys(remarks)),
+            remarks=tuple(remarks),
         )
 
     def _unused_remarks(self) -> list[str]:
-        """Say of columns that are not used what they look like: the order of trials, or what was on offer."""
+        """Say of columns that are not used what they look like: the order of trials, or the trials of sessions."""
         remarks = []
         people = self._participants()
         for name in self.columns.unused:
@@ -605,17 +607,26 @@ class TrialTable:
     ) -> _Array:
         """Return the values as one array, ``[session, trial]`` or ``[session, trial, column]``, NaN after the end."""
         rows = self.by_session(sessions, values)
-        longest = max(len(array) for array in rows)
-        whole = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
-        for row, array in zip(whole, rows, strict=True):
-            row[: len(array)] = array
-        return whole
+        longest = max(map(len, rows))
+        array = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
+        for place, row in zip(array, rows, strict=True):
+            place[: len(row)] = row
+        return array
+
+
+def _mask_codes(cells: pd.Series, codes: Iterable[str]) -> pd.Series:
+    """Return cells with NaN in the place of the codes of missed trials, however these are spelled."""
+    spellings = {_spelling(code) for code in codes}
+    if not spellings:
+        return cells
+    return cells.mask(cells.map(_spelling).isin(spellings))
 
 
 def _is_far(value: float, others: pd.Series) -> bool:
-    """Whether a reward is five times as large as any other, or the only one below 0."""
+    """Return whether a reward is five times as large as any other, or the only one below 0."""
     largest = max(others.abs().max(), 1.0)
-    return bool(abs(value) >= 5 * largest or value < 0 <= others.min())
+    is_only_loss = value < 0 <= others.min()
+    return bool(is_only_loss or abs(value) >= 5 * largest)
 
 
 def usual_size(rewards: pd.Series) -> float:
@@ -648,10 +659,8 @@ def parse_numbers(
     texts = [str(text) for text in cells.dropna().unique()]
     if decimal is None and _has_decimal_commas(table, name, texts):
         decimal = ","
-    if decimal == ",":
-        values = {text: _as_number(text.replace(",", ".")) for text in texts}
-    else:
-        values = {text: _as_number(text) for text in texts}
+    point = "," if decimal == "," else "."
+    values = {text: _as_number(text.replace(point, ".")) for text in texts}
     return cells.map(values).astype(float)
 
 
@@ -678,15 +687,14 @@ def _as_number(text: str) -> float:
 
 
 def _without_written_fractions(cells: pd.Series) -> pd.Series:
-    """Whole numbers that a program wrote as 1.0, 2.0, ... as 1, 2, ...; other texts as they are."""
-    texts = cells.dropna().unique()
-    if all(re.fullmatch(r"-?\d+\.0+", text) for text in texts):
-        return cells.map(lambda text: text.partition(".")[0], na_action="ignore")
+    """Return whole numbers that a program wrote as 1.0, 2.0, ... as 1, 2, ...; other texts as they are."""
+    if cells.dropna().str.fullmatch(r"-?\d+\.0+").all():
+        return cells.str.partition(".")[0]
     return cells
 
 
 def _spelling(text: Any) -> str:
-    """What two spellings of one label share: the number, or the small letters without blanks."""
+    """Return what two spellings of one label share: the number, or the small letters without blanks."""
     words = " ".join(str(text).casefold().split())
     if not re.search(r"\d", words):
         return words
@@ -694,15 +702,12 @@ def _spelling(text: Any) -> str:
     return words if np.isnan(value) else repr(value)
 
 
-def _lookalikes(labels: Iterable[str]) -> tuple[str, ...]:
+def _lookalikes(labels: Iterable[str]) -> list[str]:
     """Return the first labels that share a spelling."""
     by_spelling: dict[str, list[str]] = {}
     for label in sorted(labels):
         by_spelling.setdefault(_spelling(label), []).append(label)
-    for alike in by_spelling.values():
-        if len(alike) > 1:
-            return tuple(alike)
-    return ()
+    return next((similar for similar in by_spelling.values() if len(similar) > 1), [])
 
 
 def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
@@ -713,17 +718,15 @@ def _merged_spellings(labels: Iterable[str]) -> dict[str, str]:
     return {label: first[_spelling(label)] for label in labels}
 
 
-def _labels_in(frames: Sequence[pd.DataFrame]) -> list[str]:
-    return list(_label_counts(frames))
-
-
 def _label_counts(frames: Sequence[pd.DataFrame]) -> dict[str, int]:
     """Count in how many cells of the first frame each label of all frames stands."""
     counts: dict[str, int] = {}
-    for i, frame in enumerate(frames):
-        for name in frame.columns:
-            for label, n in frame[name].value_counts(sort=False).items():
-                counts[str(label)] = counts.get(str(label), 0) + (int(n) if i == 0 else 0)
+    for frame in frames:
+        is_first = frame is frames[0]
+        for label, n in frame.stack().value_counts(sort=False).items():
+            counts.setdefault(str(label), 0)
+            if is_first:
+                counts[str(label)] += int(n)
     return counts
 
 
@@ -744,17 +747,15 @@ def suspicious_label(counts: Iterable[str]) -> str | None:
     ('-1', None)
     """
     labels = list(counts)
-    plain_codes = [
-        label for label in labels if _is_missed_word(label) or _NINES_BELOW.fullmatch(label)
-    ]
-    if plain_codes:
-        return plain_codes[0]
+    for label in labels:
+        if _is_missed_word(label) or _NINES_BELOW.fullmatch(label):
+            return label
     values = {label: _as_number(label) for label in labels}
     numbers = {label: value for label, value in values.items() if not np.isnan(value)}
     words = [label for label in labels if label not in numbers]
     if 0 < 2 * len(words) <= len(numbers):
         return words[0]
-    if len(labels) < 3:
+    if len(labels) < 3 or len(numbers) < 2:
         return None
     return _suspicious_number(numbers)
 
@@ -764,11 +765,9 @@ def _suspicious_number(numbers: Mapping[str, float]) -> str | None:
     below = [label for label, value in numbers.items() if value < 0]
     if len(below) == 1 and len(numbers) > 2:
         return below[0]
-    ordered = sorted(numbers, key=lambda label: numbers[label])
-    if len(ordered) > 1 and re.fullmatch("9+", ordered[-1]):
-        gap = numbers[ordered[-1]] - numbers[ordered[-2]]
-        return ordered[-1] if gap > 1 else None
-    return None
+    *_, second, largest = sorted(numbers, key=numbers.__getitem__)
+    gap = numbers[largest] - numbers[second]
+    return largest if gap > 1 and re.fullmatch("9+", largest) else None
 
 
 def _is_missed_word(label: str) -> bool:
@@ -776,8 +775,9 @@ def _is_missed_word(label: str) -> bool:
 
 
 def _is_code_of_numbers(code: str) -> bool:
-    """Whether a code of missed trials is one among rewards, too."""
-    return bool(np.isnan(_as_number(code))) or bool(re.fullmatch(r"-?9{2,}(\.0*)?", code))
+    """Return whether a code of missed trials is one among rewards, too."""
+    is_word = np.isnan(_as_number(code))
+    return bool(is_word or _NINES.fullmatch(code.partition(".")[0]))
 
 
 def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
@@ -788,18 +788,17 @@ def _runs(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _counts_up(cells: pd.Series, people: pd.Series) -> str:
-    """Say whether a column counts "up" within each participant, or "restarts" there; "" where it does neither."""
+    """Return "up" where a column counts up within each participant, "restarts" where it restarts there, else ""."""
     values = pd.to_numeric(cells, errors="coerce")
-    if values.isna().any() or (values % 1 != 0).any() or len(values) < 8:
+    is_whole = values % 1 == 0
+    if len(values) < 8 or not is_whole.all():
         return ""
     steps = values.groupby(people).diff().dropna()
+    in_order = values.sort_values().groupby(people).diff().dropna()
     if not len(steps):
         return ""
-    ordered = values.groupby(people).apply(
-        lambda column: column.sort_values().diff().dropna().eq(1).all()
-    )
-    if bool(ordered.all()):
+    if (in_order == 1).all():
         return "up"
-    rising = (steps == 1).mean() >= 0.8
-    restarts = steps[steps != 1]
-    return "restarts" if rising and bool((restarts < 0).all()) else ""
+    others = steps[steps != 1]
+    restarts = len(others) <= 0.2 * len(steps) and bool((others < 0).all())
+    return "restarts" if restarts else ""

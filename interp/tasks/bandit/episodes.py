@@ -66,9 +66,9 @@ class BanditEpisodes(BaseEpisodes):
     seed: int | None = None
     arms: tuple[str, ...] = ()
     scale: float = 1.0
-    offers: _Array | None = None
-    forced: _Array | None = None
-    unpaid: _Array | None = None
+    offers: Any = None
+    forced: Any = None
+    unpaid: Any = None
 
     def __post_init__(self) -> None:
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
@@ -84,7 +84,8 @@ class BanditEpisodes(BaseEpisodes):
             2 <= n_arms > largest,
             f"choices must be arms 0 to n_arms - 1 of 2 or more, got {largest} with n_arms={n_arms}",
         )
-        _refuse_large(*choices.shape, n_arms)
+        n_episodes, n_rounds = choices.shape
+        _refuse_large(n_episodes, n_rounds, n_arms)
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
         require(

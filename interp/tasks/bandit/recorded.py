@@ -53,36 +53,37 @@ def read_choices(
         frames.append(offered)
     (choices, *offers), arms = table.code("arm", frames)
     chosen = choices.iloc[:, 0]
-    rewards = table.rewards(chosen.notna())
+    has_choice = chosen.notna()
+    rewards = table.rewards(has_choice)
     _refuse_zero_code(table, labels, rewards)
-    _, scale = table.scaled(rewards)
-    paid = chosen.notna() & rewards.notna()
-    sessions = table.played(table.sessions(), paid, "choice and reward")
-    arrays = _Rounds(table.padded(sessions, chosen), table.padded(sessions, rewards / scale))
+    scaled, scale = table.scaled(rewards)
+    is_paid = has_choice & rewards.notna()
+    sessions = table.played(table.sessions(), is_paid, "choice and reward")
+    rounds = _Rounds(table.padded(sessions, chosen), table.padded(sessions, scaled))
     if offers:
-        arrays.set_offers(table.padded(sessions, offers[0]))
+        rounds.set_offers(table.padded(sessions, offers[0]))
+    forced = None
     if "forced" in table.columns:
         is_forced = table.flags("forced").astype(float)
-        arrays.forced = np.nan_to_num(table.padded(sessions, is_forced)) > 0
+        forced = table.padded(sessions, is_forced) == 1
     _remark_offers(table, arms)
-    if arrays.unpaid.any():
+    n_unpaid = int(rounds.unpaid.sum())
+    if n_unpaid:
         table.remarks.append(
-            f"{int(arrays.unpaid.sum()):,} trials have a choice and no reward: nothing is learned from them."
+            f"{n_unpaid:,} trials have a choice and no reward: nothing is learned from them."
         )
-    participants = [who for who, _ in sessions]
-    unpaid = arrays.unpaid if arrays.unpaid.any() else None
     return BanditEpisodes(
-        arrays.choices,
-        arrays.rewards,
+        rounds.choices,
+        rounds.rewards,
         n_arms=len(arms),
         arms=arms,
         scale=scale,
-        participants=participants,
-        missing=arrays.missing,
-        offers=arrays.offers,
-        forced=arrays.forced,
-        unpaid=unpaid,
-        reading=table.said(sessions, chosen.notna(), scale),
+        participants=[who for who, _ in sessions],
+        missing=rounds.missing,
+        offers=rounds.offers,
+        forced=forced,
+        unpaid=rounds.unpaid if n_unpaid else None,
+        reading=table.said(sessions, has_choice, scale),
     )
 
 
@@ -95,23 +96,22 @@ class _Rounds:
     """
 
     offers: _Array | None = None
-    forced: _Array | None = None
 
     def __init__(self, choices: _Array, rewards: _Array) -> None:
-        known = ~np.isnan(choices)
-        paid = known & ~np.isnan(rewards)
-        self.missing, self.unpaid = ~paid, known & ~paid
-        first = paid.argmax(1)[:, None]
+        is_known = ~np.isnan(choices)
+        is_paid = is_known & ~np.isnan(rewards)
+        self.missing, self.unpaid = ~is_paid, is_known & ~is_paid
+        first_paid = is_paid.argmax(1)[:, None]
         rounds = np.arange(choices.shape[1])
-        self._filled = np.where(known, rounds, first)
         self._sessions = np.arange(len(choices))[:, None]
+        self._filled = np.where(is_known, rounds, first_paid)
         self.choices = choices[self._sessions, self._filled].astype(np.int64)
-        self.rewards = rewards[self._sessions, np.where(paid, rounds, first)]
+        self.rewards = rewards[self._sessions, np.where(is_paid, rounds, first_paid)]
 
     def set_offers(self, offers: _Array) -> None:
         """Keep the arms on offer in each slot, -1 where a slot is empty or repeats an arm."""
         filled = offers[self._sessions, self._filled]
-        arms = np.where(np.isnan(filled), -1, filled).astype(np.int64)
+        arms = np.nan_to_num(filled, nan=-1).astype(np.int64)
         for slot in range(1, arms.shape[-1]):
             repeats = (arms[..., :slot] == arms[..., slot : slot + 1]).any(-1)
             arms[..., slot] = np.where(repeats, -1, arms[..., slot])
@@ -131,30 +131,21 @@ def _offered_labels(
             "options and pairs both say what was on offer; give one of them",
         )
         offered = table.texts("options")
-        require(
-            offered.shape[1] > 1,
-            f"options are two columns or more, got {', '.join(map(str, offered.columns))}",
-        )
+        names = ", ".join(map(str, offered.columns))
+        require(offered.shape[1] > 1, f"options are two columns or more, got {names}")
         return offered
     if "pairs" not in table.columns:
         require(not len(sides), "sides say which of the options a choice means; give options, too")
         return None
     pairs = table.texts("pairs").iloc[:, 0]
-    members = {
-        pair: _members(table, pair, choices[pairs == pair], sides)
-        for pair in pairs.dropna().unique()
-    }
-    most = max(len(labels) for labels in members.values())
-    slots = {f"{pairs.name} {i + 1}": pairs.map(_slot(members, i)) for i in range(most)}
-    listed = "; ".join(
-        f"{pair}: {' or '.join(labels)}" for pair, labels in list(members.items())[:8]
-    )
-    table.remarks.append(f"On offer, by {pairs.name!r}: {listed}.")
-    return pd.DataFrame(slots)
-
-
-def _slot(members: Mapping[str, tuple[str, ...]], slot: int) -> dict[str, str]:
-    return {pair: labels[slot] for pair, labels in members.items() if slot < len(labels)}
+    members = {}
+    for pair in pairs.dropna().unique():
+        members[pair] = _members(table, pair, choices[pairs == pair], sides)
+    listed = [f"{pair}: {' or '.join(labels)}" for pair, labels in members.items()]
+    table.remarks.append(f"On offer, by {pairs.name!r}: {'; '.join(listed[:8])}.")
+    slots = pd.DataFrame.from_dict(members, orient="index")
+    offered = slots.reindex(pairs).set_axis(pairs.index)
+    return offered.rename(columns=lambda slot: f"{pairs.name} {slot + 1}")
 
 
 def _members(
@@ -167,11 +158,12 @@ def _members(
         if len(candidate) > 1 and (chosen <= set(candidate) or sides):
             return candidate
     labels = tuple(sorted(chosen))
-    column = table.columns.one("pairs")
+    place = f"{table.columns.one('pairs')!r} of {table.table.file}"
+    listed = ", ".join(labels[:6]) or "none"
     require(
         not sides and 2 <= len(labels) <= 4,
-        f"{column!r} of {table.table.file}: the choices {', '.join(labels[:6]) or 'none'} are no options of {pair!r}; "
-        "if they say a side, say which stands for which option in their order with sides=",
+        f"{place}: the choices {listed} are no options of {pair!r}; if they say a side, say which stands for which "
+        "option in their order with sides=",
     )
     return labels
 
@@ -184,32 +176,32 @@ def _labels_of_sides(
     Raises:
         InputError: a choice is no option of its trial and names no side.
     """
-    among = offered.eq(choices, axis=0).any(axis=1)
-    known = choices.notna()
-    if not sides and bool(among[known].all()):
+    column = table.columns.one("choice")
+    is_missing = choices.isna()
+    is_option = offered.eq(choices, axis=0).any(axis=1) | is_missing
+    if not sides and bool(is_option.all()):
         return choices
     names = [str(name) for name in offered.columns]
     slots = _slot_by_side(table, choices, names, sides)
     if slots is None:
         table.refuse(
-            known & ~among,
-            table.columns.one("choice"),
+            ~is_option,
+            column,
             f"is none of the options in {', '.join(names)}; "
             "give sides=, what a choice of each of these columns is called in their order",
         )
         return choices
-    said = ", ".join(f"{side} is {names[slot]}" for side, slot in slots.items())
-    table.remarks.append(f"A choice names a side: {said}.")
+    meanings = [f"{side} is {names[slot]}" for side, slot in slots.items()]
+    table.remarks.append(f"A choice names a side: {', '.join(meanings)}.")
     slot = choices.map(slots)
-    table.refuse(
-        known & slot.isna(), table.columns.one("choice"), f"is none of the sides {', '.join(slots)}"
-    )
-    meant = pd.Series(np.nan, index=choices.index, dtype=object)
+    is_side = slot.notna() | is_missing
+    table.refuse(~is_side, column, f"is none of the sides {', '.join(slots)}")
+    option = pd.Series(np.nan, index=choices.index, dtype=object)
     for i, name in enumerate(offered.columns):
-        meant = meant.mask(slot == i, offered[name])
-    empty = known & meant.isna()
-    table.refuse(empty, table.columns.one("choice"), "names a side on which no option stands")
-    return meant
+        option = option.mask(slot == i, offered[name])
+    is_empty = option.isna() & ~is_missing
+    table.refuse(is_empty, column, "names a side on which no option stands")
+    return option
 
 
 def _slot_by_side(
@@ -221,11 +213,12 @@ def _slot_by_side(
     numbers as there are columns mean them in order.
     """
     if sides:
+        slots = {str(side): i for i, side in enumerate(sides)}
         require(
-            len(set(sides)) == len(names),
+            len(slots) == len(names),
             f"sides must name each of {', '.join(names)} once, got {', '.join(sides)}",
         )
-        return {str(side): i for i, side in enumerate(sides)}
+        return slots
     labels = sorted(choices.dropna().unique())
     by_name = _slots_by_name(labels, names)
     if len(by_name) == len(labels):
@@ -244,11 +237,11 @@ def _slots_by_name(labels: Sequence[str], names: Sequence[str]) -> dict[str, int
     shared = set.intersection(*words)
     by_name: dict[str, int] = {}
     for label in labels:
-        text = label.lower()
-        for slot, own_words in enumerate(words):
-            apart = own_words - shared
-            initials = {word[0] for word in apart}
-            if text in apart | initials and slot not in by_name.values():
+        for slot, name_words in enumerate(words):
+            own_words = name_words - shared
+            initials = {word[0] for word in own_words}
+            is_free = slot not in by_name.values()
+            if is_free and label.lower() in own_words | initials:
                 by_name[label] = slot
                 break
     return by_name
@@ -260,36 +253,41 @@ def _remark_offers(table: TrialTable, arms: Sequence[str]) -> None:
         return
     looks = [name for name in table.columns.unused if _looks_offered(name, table, arms)]
     if len(looks) > 1:
-        listed = ", ".join(map(repr, looks))
+        quoted, names = ", ".join(map(repr, looks)), " ".join(looks)
         table.remarks.append(
-            f"{listed} look like what was on offer in each trial and are not used: "
-            f"if they are, give options={' '.join(looks)} (--options {' '.join(looks)})."
+            f"{quoted} look like what was on offer in each trial and are not used: "
+            f"if they are, give options={names} (--options {names})."
         )
 
 
 def _looks_offered(name: str, table: TrialTable, arms: Sequence[str]) -> bool:
-    """Whether a column holds arms, or is called like one side of an offer."""
-    labels = set(table.table.cells[name].dropna().unique())
-    if len(labels) < 2 or len(labels) > 20:
+    """Return whether a column holds arms, or is called like one side of an offer."""
+    labels = set(table.table.cells[name].dropna())
+    if not 2 <= len(labels) <= 20:
         return False
-    if labels <= set(arms) and len(arms) > 2:
+    if len(arms) > 2 and labels <= set(arms):
         return True
-    words = set(re.findall(r"[a-z]+", name.lower()))
-    return bool(
-        words & {"arm", "option", "opt", "stim", "stimulus", "offer", "left", "right", "cue"}
-    )
+    words = re.findall(r"[a-z]+", name.lower())
+    return not _OFFER_WORDS.isdisjoint(words)
+
+
+_OFFER_WORDS = frozenset(
+    ["arm", "option", "opt", "stim", "stimulus", "offer", "left", "right", "cue"]
+)
 
 
 def _refuse_zero_code(table: TrialTable, labels: pd.Series, rewards: pd.Series) -> None:
     """Refuse a choice 0 beside 1, 2, ... that is rare and always pays the same: it may be a missed trial."""
     if NONE in table.options.codes or "options" in table.columns:
         return
-    others = [str(label) for label in labels.dropna().unique() if label != "0"]
-    zeros = labels == "0"
-    n_zeros = int(zeros.sum())
-    counts_from_1 = len(others) > 1 and all(re.fullmatch("[1-9]", label) for label in others)
-    rare = 3 <= n_zeros < 0.2 * labels.notna().sum()
-    paid_alike = rewards[zeros].nunique(dropna=False) == 1
-    if counts_from_1 and rare and paid_alike and rewards[~zeros].nunique() > 1:
-        is_it = f"{labels.name} of {table.table.file}: is '0' (in {n_zeros:,} trials, all with one reward)"
-        table.refuse_code(is_it, "0", others, "arm")
+    is_zero = labels == "0"
+    others = labels[~is_zero].dropna()
+    n_zeros = int(is_zero.sum())
+    different = [str(label) for label in others.unique()]
+    counts_from_1 = len(different) > 1 and bool(others.str.fullmatch("[1-9]").all())
+    is_rare = 3 <= n_zeros < 0.25 * len(others)
+    n_paid, n_others_paid = rewards[is_zero].nunique(dropna=False), rewards[~is_zero].nunique()
+    if counts_from_1 and is_rare and n_paid == 1 < n_others_paid:
+        place = f"{labels.name} of {table.table.file}"
+        is_it = f"{place}: is '0' (in {n_zeros:,} trials, all with one reward)"
+        table.refuse_code(is_it, "0", different, "arm")
