@@ -69,20 +69,22 @@ class SeriesEpisodes(BaseEpisodes):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        y, paid = (
-            episode_array(name, getattr(self, name), "episode, round")
-            for name in self.round_arrays[1:]
-        )
-        vectors = (heard := array_of("inputs", self.inputs)).ndim == 3
-        x = episode_array(
-            "inputs", heard, "episode, round" + ", number" * vectors, whole=not vectors
-        )
-        fits = x.shape[:2] == y.shape == paid.shape and y.size > 0
+        inputs = array_of("inputs", self.inputs)
+        if inputs.ndim == 3:
+            inputs = episode_array("inputs", inputs, "episode, round, number")
+        else:
+            inputs = episode_array("inputs", inputs, "episode, round", whole=True)
+        outcomes = episode_array("outcomes", self.outcomes, "episode, round")
+        rewards = episode_array("rewards", self.rewards, "episode, round")
+        are_equal = inputs.shape[:2] == outcomes.shape == rewards.shape
         require(
-            fits,
-            f"inputs, outcomes and rewards are [episode, round], got {x.shape}, {y.shape} and {paid.shape}",
+            are_equal and outcomes.size > 0,
+            f"inputs, outcomes and rewards are [episode, round], got {inputs.shape}, {outcomes.shape} and "
+            f"{rewards.shape}",
         )
-        freeze(self, inputs=x, outcomes=y if (y % 1).any() else y.astype(np.int64), rewards=paid)
+        if not (outcomes % 1).any():
+            outcomes = outcomes.astype(np.int64)
+        freeze(self, inputs=inputs, outcomes=outcomes, rewards=rewards)
         super().__post_init__()
 
     n_rounds = length_of("outcomes", 1, "Rounds of the longest episode.")
@@ -90,7 +92,14 @@ class SeriesEpisodes(BaseEpisodes):
 
 @dataclass(frozen=True)
 class _Round(RoundLayout):
-    """A round that hears one of ``heard`` (or so many numbers as it has, where ``numbers``), then what came out."""
+    """A round that hears an input, then what came out.
+
+    Attributes:
+        heard: the names of the inputs, of which one is heard, or of the numbers of a vector.
+        numbers: whether a vector is heard.
+        names: of the outcomes; none where a number comes out.
+        pays: whether the round says what the outcome paid.
+    """
 
     task: str = ""  # type: ignore[misc]  # of every layout of a class elsewhere
     heard: tuple[str, ...] = ()
@@ -103,20 +112,15 @@ class _Round(RoundLayout):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (
-            "<w>",
-            "<z>",
-            *(self.heard if self.numbers else ("x",)),
-            "p?",
-            "y",
-            *["pay"] * self.pays,
-            "w?",
-        )
+        inputs = self.heard if self.numbers else ("x",)
+        truth = ("y", "pay", "w?") if self.pays else ("y", "w?")
+        return ("<w>", "<z>", *inputs, "p?", *truth)
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        heard, told = (f"in {name}" for name in self.heard), (f"out {name}" for name in self.names)
-        return ("<w>", "p?", "w?", "pay", "y", *heard, *told)
+        inputs = [f"in {name}" for name in self.heard]
+        outcomes = [f"out {name}" for name in self.names]
+        return ("<w>", "p?", "w?", "pay", "y", *inputs, *outcomes)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -124,49 +128,52 @@ class _Round(RoundLayout):
 
     def fit(self, episodes: Any) -> _Round:
         shape = (len(self.heard),) if self.numbers else ()
-        fits = (
-            getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
-        )
-        heard = f"{len(self.heard)} numbers" if self.numbers else "one of several"
+        is_own = getattr(episodes, "task", None) == self.task
+        inputs = f"{len(self.heard)} numbers" if self.numbers else "one of several"
         require(
-            fits,
-            f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {heard} a round",
+            is_own and np.shape(episodes.inputs)[2:] == shape,
+            f"a round of {self.task!r} reads the episodes of its own task, whose inputs are {inputs} a round",
         )
-        for name, named in (
-            ("inputs", () if self.numbers else self.heard),
-            ("outcomes", self.names),
-        ):
-            if named:
-                episode_array(
-                    name, getattr(episodes, name), "episode, round", 0, len(named) - 1, whole=True
-                )
+        if not self.numbers:
+            _require_classes("inputs", episodes.inputs, self.heard)
+        if self.names:
+            _require_classes("outcomes", episodes.outcomes, self.names)
         return self
 
     def encode(self, episodes: Any) -> EncodedRounds:
         self.fit(episodes)
-        ids, at = self.token_ids, self.position
-        tokens = self.blank(*episodes.outcomes.shape)
+        outcomes = torch.from_numpy(episodes.outcomes)
+        inputs = torch.from_numpy(episodes.inputs)
+        tokens = self.blank(*outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        first, inputs, outcomes = (
-            ids[f"in {self.heard[0]}"],
-            episodes.inputs,
-            torch.from_numpy(episodes.outcomes),
-        )
-        here = slice(2, at("p?"))
+        first_input = self.token_ids[f"in {self.heard[0]}"]
         if self.numbers:
-            tokens[..., here], values[..., here] = (
-                first + torch.arange(len(self.heard)),
-                torch.from_numpy(inputs),
-            )
+            places = slice(2, self.position("p?"))
+            tokens[..., places] = first_input + torch.arange(len(self.heard))
+            values[..., places] = inputs
         else:
-            tokens[..., here] = first + torch.from_numpy(inputs)[..., None]
+            tokens[..., self.position("x")] = first_input + inputs
         if self.names:
-            tokens[..., at("y")] = ids[f"out {self.names[0]}"] + outcomes
+            tokens[..., self.position("y")] = self.token_ids[f"out {self.names[0]}"] + outcomes
         else:
-            values[..., at("y")] = outcomes
+            values[..., self.position("y")] = outcomes
         if self.pays:
-            values[..., at("pay")] = torch.from_numpy(episodes.rewards)
-        return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
+            values[..., self.position("pay")] = torch.from_numpy(episodes.rewards)
+        return EncodedRounds(tokens, values, torch.zeros_like(tokens[..., 0]))
+
+
+def _require_classes(what: str, values: Any, names: Sequence[str]) -> None:
+    """Refuse numbers ``[episode, round]`` that stand for none of the names."""
+    episode_array(what, values, "episode, round", 0, len(names) - 1, whole=True)
+
+
+def _require_names(what: str, names: Sequence[str], least: int) -> None:
+    """Refuse names that are empty, equal, or too few."""
+    n_different = len({*names} - {""})
+    require(
+        n_different == len(names) >= least,
+        f"{what} must be {least} or more different names, or a number, got {names}",
+    )
 
 
 def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
@@ -176,8 +183,10 @@ def name_recordings(episodes: SeriesEpisodes) -> list[str] | None:
     """
     names = []
     for arrays in zip(episodes.inputs, episodes.outcomes, episodes.rewards, strict=True):
-        content = b"".join(array.tobytes() for array in arrays)
-        names.append(hashlib.sha256(content).hexdigest()[:12])
+        content = hashlib.sha256()
+        for array in arrays:
+            content.update(array.tobytes())
+        names.append(content.hexdigest()[:12])
     return names if len(set(names)) < len(names) else None
 
 
@@ -191,52 +200,52 @@ def series(
     pays: bool = False,
     what: str = "predict what comes out",
 ) -> Task:
-    """A task whose data are plain arrays; ``interp.tasks.register`` makes commands and reports know it.
+    """Make a task whose data are plain arrays; ``interp.tasks.register`` makes commands and reports know it.
 
     Args:
+        key: of the task.
         sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it ``pays``, each ``[episode,
             round]``; inputs that are vectors have one more axis. Of recorded data it draws rows: those that it draws
             several times are one participant, so that no fold, interval or count takes them for several.
         inputs: the names of the inputs, one of which is heard in each round; or how many numbers are.
         outcomes: the names of the outcomes, one of which comes out; or what is predicted of a number.
+        pays: whether an outcome pays.
         what: a sentence for pages.
     """
     numbers = isinstance(inputs, int)
-    require(
-        not isinstance(inputs, int) or inputs <= MOST,
-        f"inputs of {key!r} are {MOST} numbers at most, got {inputs}",
-    )
-    heard = tuple(f"x_{i + 1}" for i in range(inputs)) if isinstance(inputs, int) else tuple(inputs)
-    kind: Any = outcomes if isinstance(outcomes, str) else "classes"
-    names = () if isinstance(outcomes, str) else tuple(outcomes)
-    for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * (kind == "classes"))):
-        enough = len({*listed} - {""}) == len(listed) >= least
-        require(
-            enough,
-            f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}",
-        )
+    if isinstance(inputs, int):
+        require(inputs <= MOST, f"inputs of {key!r} are {MOST} numbers at most, got {inputs}")
+        heard = tuple(f"x_{i + 1}" for i in range(inputs))
+    else:
+        heard = tuple(inputs)
+    _require_names(f"inputs of {key!r}", heard, least=1)
+    kind: Any = "classes"
+    names: tuple[str, ...] = ()
+    if isinstance(outcomes, str):
+        kind = outcomes
+    else:
+        names = tuple(outcomes)
+        _require_names(f"outcomes of {key!r}", names, least=2)
     layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
 
     @checked
     def draw(
         n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0
     ) -> SeriesEpisodes:
-        for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds)):
-            integer(name, size, 1)
+        integer("n_episodes", n_episodes, 1)
+        integer("n_rounds", n_rounds, 1)
         require_known("regime", regime, ["own"])
-        given: Any = theirs(f"the sampler of {key!r}")(sample)(n_episodes, n_rounds, seed)
-        drawn, said = (
-            list(given) if isinstance(given, tuple | list) else [],
-            f"the sampler of {key!r} must give",
-        )
+        sampler = f"the sampler of {key!r}"
+        drawn: Any = theirs(sampler)(sample)(n_episodes, n_rounds, seed)
+        is_list = isinstance(drawn, tuple | list)
+        n_arrays = 3 if pays else 2
+        got = len(drawn) if is_list and len(drawn) else shown(drawn)
+        require(got == n_arrays, f"{sampler} must give {n_arrays} arrays, got {got}")
+        arrays = list(drawn) if pays else [*drawn, np.zeros((n_episodes, n_rounds))]
+        episodes = SeriesEpisodes(key, *arrays, regime, seed)
         require(
-            len(drawn) == 2 + pays, f"{said} {2 + pays} arrays, got {len(drawn) or shown(given)}"
-        )
-        paid = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
-        episodes = SeriesEpisodes(key, drawn[0], drawn[1], paid, regime, seed)
-        require(
-            len(episodes) == n_episodes and episodes.n_rounds == n_rounds,
-            f"{said} arrays {n_episodes, n_rounds}",
+            episodes.outcomes.shape == (n_episodes, n_rounds),
+            f"{sampler} must give arrays {n_episodes, n_rounds}",
         )
         layout().fit(episodes)
         return replace(episodes, participants=name_recordings(episodes))
@@ -244,19 +253,19 @@ def series(
     def losses(
         predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)
     ) -> Tensor:
-        loss: Tensor = layout().loss(predictions, torch.from_numpy(episodes.outcomes[:, rounds]))
+        outcomes = torch.from_numpy(episodes.outcomes[:, rounds])
+        loss: Tensor = layout().loss(predictions, outcomes)
         return loss
 
     def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
         x, y = episodes.inputs, episodes.outcomes
-        features = [
-            x if numbers else np.eye(len(heard))[x],
-            np.eye(len(names))[y] if names else y[..., None],
-        ]
-        kinds = [y if names else y > np.median(y), *([] if numbers else [x])]
-        return RoundInputs(
-            (np.concatenate([*features, episodes.rewards[..., None]], -1),), np.stack(kinds, -1)
-        )
+        inputs = x if numbers else np.eye(len(heard))[x]
+        truth = np.eye(len(names))[y] if names else y[..., None]
+        features = np.concatenate([inputs, truth, episodes.rewards[..., None]], -1)
+        kinds = [y if names else y > np.median(y)]
+        if not numbers:
+            kinds.append(x)
+        return RoundInputs((features,), np.stack(kinds, -1))
 
     history = Corruption(
         "exchange-history", "take another history", 0, exchange_history, changes_history=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -35,43 +36,47 @@ class SizedRound(RoundLayout):
 
     @cached_property
     def max_layout(self) -> Self:
-        return replace(
-            self, **{name: high for name, (_, high) in zip(self.ranged, self.served, strict=True)}
-        )
+        largest = {name: high for name, (_, high) in zip(self.ranged, self.served, strict=True)}
+        return replace(self, **largest)
 
     @property
     def family(self) -> tuple[Self, ...]:
-        low, high = self.served[-1]
-        return tuple(replace(self.max_layout, **{self.ranged[-1]: n}) for n in range(low, high + 1))
+        name, (low, high) = self.ranged[-1], self.served[-1]
+        return tuple(replace(self.max_layout, **{name: n}) for n in range(low, high + 1))
 
     def fit(self, episodes: Any) -> Self:
         if not isinstance(episodes, self.episode_types):
             raise InputError(f"this model reads {self.episodes_are}, got {type(episodes).__name__}")
-        for name, (low, high) in zip(self.ranged, self.served, strict=True):
-            size, unit = getattr(episodes, name), name.removeprefix("n_")
-            if not low <= size <= high:
-                from interp.model.library import serving
-
-                serves = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-                raise InputError(
-                    f"episodes have {size} {unit} but this model's layout serves {serves}; sample with "
-                    f"{name}={min(max(size, low), high)}, or take a model that serves {size}: "
-                    f"{serving(self.task, **{name: size})}"
-                )
         sizes = {name: getattr(episodes, name) for name in self.ranged}
-        return (
-            self
-            if all(getattr(self, name) == size for name, size in sizes.items())
-            else replace(self, **sizes)
+        for (name, size), (low, high) in zip(sizes.items(), self.served, strict=True):
+            if not low <= size <= high:
+                self._refuse_size(name, size, low, high)
+        return self if sizes == self._sizes else replace(self, **sizes)
+
+    def _refuse_size(self, name: str, size: int, low: int, high: int) -> None:
+        """Refuse a size of episodes that this layout does not serve, and name the models that do."""
+        from interp.model.library import serving
+
+        unit = name.removeprefix("n_")
+        serves = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+        nearest = min(max(size, low), high)
+        raise InputError(
+            f"episodes have {size} {unit} but this model's layout serves {serves}; sample with {name}={nearest}, or "
+            f"take a model that serves {size}: {serving(self.task, **{name: size})}"
         )
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.ranged}
 
     def require_fit(self, episodes: Any) -> None:
         """Refuse episodes of other sizes than this layout's."""
-        sizes, served = (
-            " and ".join(f"{getattr(each, name)} {name.removeprefix('n_')}" for name in self.ranged)
-            for each in (self.fit(episodes), self)
-        )
+        sizes, own_sizes = _in_words(self.fit(episodes)._sizes), _in_words(self._sizes)
         require(
-            sizes == served,
-            f"episodes have {sizes}, this layout {served}; call layout.fit(episodes) first",
+            sizes == own_sizes,
+            f"episodes have {sizes}, this layout {own_sizes}; call layout.fit(episodes) first",
         )
+
+
+def _in_words(sizes: Mapping[str, int]) -> str:
+    return " and ".join(f"{size} {name.removeprefix('n_')}" for name, size in sizes.items())

@@ -69,7 +69,7 @@ class Columns:
         return role in self.by_role
 
     def one(self, role: str) -> str:
-        """The only column of a role."""
+        """Return the only column of a role."""
         return self.by_role[role][0]
 
 
@@ -96,46 +96,49 @@ def choose_columns(
         InputError: a column that is named is not there, has two roles or stands twice; or a role has none.
     """
     known = ("participant", *roles, "session", "order", *optional)
-    for role in named:
+    chosen: dict[str, tuple[str, ...]] = {}
+    for role, columns in named.items():
         require_known("column", role, known, limit=12)
+        chosen[role] = _as_names(columns)
+        if chosen[role] != (NONE,):  # first, as a column that stands twice is guessed for no role
+            _check_names(table, role, chosen[role], {})
     by_role: dict[str, tuple[str, ...]] = {}
     guessed = set[str]()
-    named_columns = {name for given in named.values() for name in _as_names(given)}
-    for role, given in named.items():  # first, as a column that stands twice is guessed for no role
-        if _as_names(given) != (NONE,):
-            _check_names(table, role, _as_names(given), {})
     for role in known:
-        names = _as_names(named.get(role))
+        names = chosen.get(role, ())
         if names == (NONE,) and role in _FREE:
             continue
         if not names and role not in optional:
-            used = {name for columns in by_role.values() for name in columns}
             takes_all = role in lists and role not in _FREE
-            names = _guess(table, role, takes_all, used if takes_all else used | named_columns)
+            used = _flat(by_role) if takes_all else _flat(by_role) | _flat(chosen)
+            names = _guess(table, role, takes_all, used)
             guessed.add(role)
         _check_names(table, role, names, by_role)
-        require(
-            len(names) < 2 or role in lists,
-            f"{role} is one column, got {', '.join(names)}",
-        )
+        is_list = role in lists
+        require(is_list or len(names) < 2, f"{role} is one column, got {', '.join(names)}")
         if names:
             by_role[role] = names
         elif role not in ("session", "order", *optional):
             _refuse_absent(table, role)
-    used = {name for names in by_role.values() for name in names}
+    used = _flat(by_role)
     unused = tuple(name for name in table.names if name not in used)
     return Columns(by_role, frozenset(guessed & by_role.keys()), unused)
 
 
-def _as_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    if given is None:
+def _flat(by_role: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the columns of all roles."""
+    return {name for names in by_role.values() for name in names}
+
+
+def _as_names(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    if columns is None:
         return ()
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = [columns] if isinstance(columns, str) else columns
     return tuple(name.strip() for name in names)
 
 
 def spelled(name: str) -> str:
-    """A column's name in small letters without separators."""
+    """Return a column's name in small letters without separators."""
     return re.sub(r"[\W_]+", "", name.lower())
 
 
@@ -156,7 +159,7 @@ def _guess(table: TextTable, role: str, takes_all: bool, used: Collection[str]) 
 
 
 def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns of gains and of losses, where both are there."""
+    """Return the columns of gains and of losses, where both are there."""
     by_spelling = {spelled(name): name for name in names}
     for gain, loss in (("gain", "loss"), ("gains", "losses"), ("win", "loss"), ("wins", "losses")):
         if gain in by_spelling and loss in by_spelling:
@@ -165,7 +168,7 @@ def _gain_and_loss(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_measured(cells: pd.Series | pd.DataFrame) -> bool:
-    """Whether cells are measured numbers, such as times, of which most differ."""
+    """Return whether cells are measured numbers, such as times, of which most differ."""
     if isinstance(cells, pd.DataFrame):  # a name that stands twice; refused where it is used
         return False
     labels = cells.dropna().unique()
@@ -190,10 +193,10 @@ def _check_names(
             table.names.count(name) == 1,
             f"{table.file} has two columns {name!r} ({role}); give them names of their own",
         )
-        for other, columns in taken.items():
+        for first_role, columns in taken.items():
             require(
                 name not in columns,
-                f"{table.file}: {name!r} cannot be the {role}, too: it is the {other} already",
+                f"{table.file}: {name!r} cannot be the {role}, too: it is the {first_role} already",
             )
 
 

@@ -124,35 +124,36 @@ def _read_bytes(path: Path) -> bytes | zipfile.ZipFile:
         return _read_bounded(path, stream)
 
 
-def _read_bounded(path: Path, stream: Any) -> bytes:
-    """Read a stream to its end, and refuse what is larger than :data:`MOST_BYTES` before it is unpacked further."""
-    content: bytes = stream.read(MOST_BYTES + 1)
+def _require_size(path: Path, n_bytes: int) -> None:
+    """Refuse what is larger, once unpacked, than :data:`MOST_BYTES`."""
     require(
-        len(content) <= MOST_BYTES,
+        n_bytes <= MOST_BYTES,
         f"{str(path)!r} has more than {MOST_BYTES // 10**6} MB once unpacked, the most that is read; "
         "save the columns that are needed, or fewer rows",
     )
+
+
+def _read_bounded(path: Path, stream: Any) -> bytes:
+    """Read a stream to its end; one that is too large is not unpacked further."""
+    content: bytes = stream.read(MOST_BYTES + 1)
+    _require_size(path, len(content))
     return content
 
 
 def _read_zip(path: Path) -> bytes | zipfile.ZipFile:
     """Read the only file in an archive; give the archive itself where it is a workbook."""
     archive = zipfile.ZipFile(path)
-    size = sum(member.file_size for member in archive.infolist())
-    require(
-        size <= MOST_BYTES,
-        f"{str(path)!r} has {size // 10**6} MB once unpacked, and at most {MOST_BYTES // 10**6} are read; "
-        "save the columns that are needed, or fewer rows",
-    )
-    files = [member for member in archive.infolist() if not member.is_dir()]
-    if any(member.filename == "[Content_Types].xml" for member in files):
+    members = archive.infolist()
+    _require_size(path, sum(member.file_size for member in members))
+    names = [member.filename for member in members if not member.is_dir()]
+    if "[Content_Types].xml" in names:
         return archive
-    listed = ", ".join(member.filename for member in files[:5]) or "nothing"
+    listed = ", ".join(names[:5]) or "nothing"
     require(
-        len(files) == 1,
+        len(names) == 1,
         f"{str(path)!r} must hold one table, and it holds {listed}; unpack it and give the one that is meant",
     )
-    with archive.open(files[0]) as stream:
+    with archive.open(names[0]) as stream:
         return _read_bounded(path, stream)
 
 
@@ -238,8 +239,10 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> tuple[pd.DataFra
         cells = pd.read_csv(io.StringIO(text), skipinitialspace=True, **how)
     except pd.errors.ParserError as error:
         refuse_long_row(path, lines, separator)
-        said = " ".join(str(error).split())[:120]
-        wrong = f"{str(path)!r} is no table ({said}); give a table with a header and a row a trial"
+        reason = " ".join(str(error).split())[:120]
+        wrong = (
+            f"{str(path)!r} is no table ({reason}); give a table with a header and a row a trial"
+        )
         raise InputError(wrong) from None
     names = [str(name).strip() for name in cells.iloc[0]]
     rows = cells.iloc[1:].set_axis(names, axis=1)
@@ -278,8 +281,10 @@ def _parse_json(path: Path, text: str) -> pd.DataFrame:
                 objects.append(json.loads(line, **how))
                 numbers.append(number)
     except (ValueError, RecursionError) as error:
-        at = len(objects) + 1
-        wrong = f"{str(path)!r} must hold a JSON object in every line; that of number {at} is none"
+        number = len(objects) + 1
+        wrong = (
+            f"{str(path)!r} must hold a JSON object in every line; that of number {number} is none"
+        )
         raise InputError(f"{wrong} ({error})"[:300]) from None
     fits = bool(objects) and all(isinstance(row, dict) for row in objects)
     require(fits, f"{str(path)!r} must hold JSON objects, a row a trial")

@@ -130,8 +130,8 @@ def _learner(
     def update(v: Values) -> _Array:
         error, pulled = v["payoff_error"], v["pulled"]
         rates = pulled * np.where(error > 0, gain, loss)[..., None]
-        kept = v["arm_values"] * (1 - forgets * (1 - pulled))
-        return np.asarray(kept + rates * error[..., None])
+        faded = v["arm_values"] * (1 - forgets * (1 - pulled))
+        return np.asarray(faded + rates * error[..., None])
 
     def choose(v: Values) -> _Array:
         logits = beta * v["arm_values"]

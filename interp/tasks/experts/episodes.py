@@ -26,8 +26,8 @@ from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
-_PEAK_BYTES = 48.0
-"""What is held at once of each round and expert when episodes are made."""
+_PEAK_BYTES = 30.0
+"""The most that is held at once for each round and expert while episodes are drawn, as measured where accuracies move."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,7 +129,6 @@ def sample(
     integer("n_rounds", n_rounds, 1)
     integer("n_experts", n_experts, 1)
     shape = (n_episodes, n_rounds, n_experts)
-    # At the peak: luck and advice in numbers, the copies that are checked, and accuracies by round.
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds with {n_experts} experts",
         _PEAK_BYTES * math.prod(shape),

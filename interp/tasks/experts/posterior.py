@@ -250,9 +250,9 @@ def average_orders(
         means = np.stack([mean_accuracy(k, m, kind) for kind in kinds], axis=-1)
         right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
         says_one = episodes.advice[block, ..., None] == 1
-        zero = _flat(np.where(says_one, wrong, right)) @ deal
-        one = _flat(np.where(says_one, right, wrong)) @ deal
-        return _predict(posterior, zero, one)
+        if_zero = _flat(np.where(says_one, wrong, right)) @ deal
+        if_one = _flat(np.where(says_one, right, wrong)) @ deal
+        return _predict(posterior, if_zero, if_one)
 
     return _in_blocks(average, episodes, len(all_orders))
 
@@ -284,9 +284,9 @@ def filter_switches(
     def predict(block: slice) -> _Predictions:
         posterior = _beliefs(episodes.correct[block], hit, miss, rotate, every)
         says_one = episodes.advice[block, :, None] == 1
-        zero = np.where(says_one, miss, hit).sum(axis=-1)
-        one = np.where(says_one, hit, miss).sum(axis=-1)
-        return _predict(posterior, zero, one)
+        if_zero = np.where(says_one, miss, hit).sum(axis=-1)
+        if_one = np.where(says_one, hit, miss).sum(axis=-1)
+        return _predict(posterior, if_zero, if_one)
 
     return _in_blocks(predict, episodes, len(orders))
 
@@ -339,12 +339,12 @@ def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _predict(
-    posterior: NDArray[np.float64], zero: NDArray[np.float64], one: NDArray[np.float64]
+    posterior: NDArray[np.float64], if_zero: NDArray[np.float64], if_one: NDArray[np.float64]
 ) -> _Predictions:
     """Return P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0 and 1."""
-    for_zero = special.logsumexp(zero, b=posterior, axis=-1)
-    for_one = special.logsumexp(one, b=posterior, axis=-1)
-    return special.expit(for_one - for_zero)
+    log_zero = special.logsumexp(if_zero, b=posterior, axis=-1)
+    log_one = special.logsumexp(if_one, b=posterior, axis=-1)
+    return special.expit(log_one - log_zero)
 
 
 def _in_blocks(

@@ -399,10 +399,11 @@ def _count_labels(name: str, number: int | None, *labels: ArrayLike) -> int:
 def _refuse_large(n_episodes: int, shape: tuple[int, ...], n_states: int, n_actions: int) -> None:
     """Refuse transitions whose tables this machine's memory cannot hold."""
     n_rounds = shape[1] if len(shape) > 1 else 1
-    n_tables = 3.0 * n_episodes * (n_rounds + 1)  # the tables, those that are expected, and a gap
+    n_numbers = n_episodes * (n_rounds + 1) * n_states * n_actions
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
-        8.0 * n_tables * n_states * n_actions,
+        32.0
+        * n_numbers,  # the tables, those before each round, those that are expected, and their gap
     )
 
 

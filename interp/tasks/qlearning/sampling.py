@@ -34,6 +34,11 @@ from interp.tasks.qlearning.mdps import REGIMES, draw
 _HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
 
+_PEAK_BYTES = 60.0
+"""The most that is held at once for each entry of all tables and transitions while episodes are drawn, as measured."""
+_SECONDS_OF_A_NUMBER = 1e-7
+"""The least time that a probability of a transition takes to draw, of which 1.4e-7 were measured."""
+
 _Epsilon = float | Literal["uniform"]
 _Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
 
@@ -327,20 +332,14 @@ def _relabel(drawn: _Drawn, seed: int) -> _Drawn:
 
 
 def check_sizes(n_episodes: int, n_states: int, n_actions: int, n_rounds: int = 1) -> None:
-    """Refuse sizes that are none, and episodes that this machine's memory cannot hold.
-
-    What is counted is the transitions of the MDPs, once drawn and twice for shuffled labels, and the tables, once for
-    each of those that are played, checked and shuffled.
-    """
+    """Refuse sizes that are none, and episodes that this machine's memory cannot hold, or that take too long."""
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds}
     for name, size in (sizes | {"n_states": n_states, "n_actions": n_actions}).items():
         integer(name, size, 1)
-    per_pair = 8.0 * n_episodes * n_states * n_actions
+    n_numbers = n_episodes * n_states * n_actions * (n_rounds + n_states)
     refuse_beyond_machine(
         f"{n_episodes} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
-        per_pair * 3 * (n_rounds + n_states),
+        _PEAK_BYTES * n_numbers,
     )
-    # A Dirichlet distribution over so many next states, for each state and action.
-    refuse_slow(
-        f"MDPs of {n_states} states and {n_actions} actions", 1e-7 * n_states**2 * n_actions
-    )
+    what = f"MDPs of {n_states} states and {n_actions} actions"
+    refuse_slow(what, _SECONDS_OF_A_NUMBER * n_states**2 * n_actions)

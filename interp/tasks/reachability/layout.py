@@ -75,18 +75,16 @@ class ReachabilityRound(SizedRound):
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        ids, at, node = self.token_ids, self.position, self.token_ids["n_1"]
+        place, node = self.position, self.token_ids["n_1"]
         tokens = self.blank(len(episodes), episodes.n_rounds)
-        edges = torch.tensor(episodes.by_round("edges"))
-        first, last = at("s_1"), at("c_1")
+        edges = node + torch.tensor(episodes.by_round("edges"))
+        first, last = place("s_1"), place("c_1")
         if self.marks:
-            tokens[..., first + 2 : last : 3] = ids["e"]
-            tokens[..., first:last:3] = node + edges[..., 0]
-            tokens[..., first + 1 : last : 3] = node + edges[..., 1]
+            tokens[..., first:last:3] = edges[..., 0]
+            tokens[..., first + 1 : last : 3] = edges[..., 1]
+            tokens[..., first + 2 : last : 3] = self.token_ids["e"]
         else:
-            tokens[..., first:last] = node + rearrange(edges, "b t edge end -> b t (edge end)")
+            tokens[..., first:last] = rearrange(edges, "b t edge end -> b t (edge end)")
         tokens[..., last : last + 2] = node + torch.tensor(episodes.by_round("candidates"))
-        tokens[..., at("r")] = node + torch.tensor(episodes.by_round("roots"))
-        return EncodedRounds(
-            tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long)
-        )
+        tokens[..., place("r")] = node + torch.tensor(episodes.by_round("roots"))
+        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(tokens[..., 0]))

@@ -331,9 +331,9 @@ def _draw_depths(
     waited = 0
     while missing := sum(wanted.values()):
         edges = _grow(rng, min(_CHUNK, max(64, 3 * missing)), *sizes)
-        found = _take_depths(record, rng, edges, sizes[0], wanted)
-        drawn += found
-        n_taken = sum(len(part.roots) for part in found)
+        parts_drawn = _take_depths(record, rng, edges, sizes[0], wanted)
+        drawn += parts_drawn
+        n_taken = sum(len(part.roots) for part in parts_drawn)
         is_slow = 100 * n_taken <= missing  # what comes one by one would take for ever
         waited = waited + 1 if is_slow else 0
         if waited == _PATIENCE:

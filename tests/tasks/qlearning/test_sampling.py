@@ -223,6 +223,16 @@ test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: mdp.sample(1, 1, 2, 2, gamma=float("nan")), "gamma must be a finite number, got nan"),
     (lambda: mdp.sample(1, 1, 2, 2, epsilon=1.5), r"epsilon must lie in \[0, 1\], got 1.5"),
     (lambda: mdp.sample(1, 1, 0, 2), "n_states must be an integer >= 1, got 0"),
+    (
+        lambda: mdp.sample(1, 2, 10**4, 2),
+        "MDPs of 10000 states and 2 actions would take at least 20 seconds",
+    ),
+    (
+        lambda: mdp.MDPEpisodes.from_transitions(
+            None, [[0]], [[0]], [[0.0]], [[0]], n_states=10**6, n_actions=10**6
+        ),
+        "1 episodes of 1 rounds in 1000000 states with 1000000 actions would take about .* GB",
+    ),
     (lambda: mdp.sample(1, 0, 2, 2), "n_rounds must be an integer >= 1, got 0"),
     (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
     (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
