@@ -27,7 +27,7 @@ from interp.tasks.experts.regimes import ExpertRegime, get_regime
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
 _PEAK_BYTES = 30.0
-"""The most that is held at once for each round and expert while episodes are drawn, as measured where accuracies move."""
+"""The most that is held at once for each round and expert while episodes are drawn, as measured."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
