@@ -91,7 +91,7 @@ def learner(
         integer("n_layers", n_layers, 1, 100) == 1 or kind != "loop",
         "a loop has one block: n_layers must be 1",
     )
-    said = Said(layout_for(task, sizes))
+    numbers = Said(layout_for(task, sizes))
     machine: AdaptedMachine = KINDS[kind](
         said, integer("width", width, 1, 4096), n_layers, n_rounds
     )
@@ -127,6 +127,11 @@ def _read_core(module: Any, y: Tensor, fed: EncodedRounds) -> Tensor:
     return cast(Tensor, module.read(y))
 
 
+def _read_in(module: Any, said: Said, fed: EncodedRounds) -> list[Tensor]:
+    """Return the two inputs of a round: its question, and all of it with the truth."""
+    return [module.ask(said.before(fed)), module.hear(said.after(fed))]
+
+
 def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     from transformers import MambaConfig, MambaModel
 
@@ -136,7 +141,7 @@ def _mamba(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMachi
     del module.core.embeddings
 
     def embed(module: Any, fed: EncodedRounds) -> Tensor:
-        return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
+        return torch.stack(_read_in(module, said, fed), 1)
 
     rounds = Embedded(embed, 2, at=0, slot=0)
     return state_space(module, said.layout, read=_read_core, embedded=rounds, check=False)
@@ -163,7 +168,7 @@ def _thoughts(said: Said, width: int, n_layers: int, n_rounds: int) -> AdaptedMa
 
     def embed(module: Any, fed: EncodedRounds) -> Tensor:
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
-        return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
+        return torch.stack([begin, *_read_in(module, said, fed)], 1)
 
     return thoughts(
         module,
@@ -183,7 +188,8 @@ def _ends(said: Said) -> dict[str, Any]:
         return cast(Tensor, module.hear(said.after(fed)))
 
     def read(module: Any, state: Tensor, fed: EncodedRounds) -> Tensor:
-        return cast(Tensor, module.read(torch.cat([state, said.before(fed)], 1)))
+        inputs = torch.cat([state, said.before(fed)], 1)
+        return cast(Tensor, module.read(inputs))
 
     return {"hear": hear, "read": read}
 

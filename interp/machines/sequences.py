@@ -157,10 +157,8 @@ def state_space(
         points[f"gated_{i + 1}"] = Point(f"{mixer}.out_proj", of="input", times=embedded.n_pos)
     config = model.config
     inner = config.intermediate_size
-    channels = [
-        Channel("state", (len(layers), inner * config.state_size)),
-        Channel("conv", (len(layers), inner * (config.conv_kernel - 1))),
-    ]
+    sizes = {"state": config.state_size, "conv": config.conv_kernel - 1}
+    channels = [Channel(name, (len(layers), inner * size)) for name, size in sizes.items()]
 
     def run_from_nothing(copied: Any, x: Tensor) -> Tensor:
         empty = {channel.name: x.new_zeros(len(x), *channel.shape) for channel in channels}
@@ -181,9 +179,10 @@ def _run_mamba(model: Any, inputs: Tensor, carried: _Tree) -> tuple[Tensor, _Tre
         carried: "state" and "conv" of every layer, ``[batch, layer, inner * ...]``.
     """
     inner = model.config.intermediate_size
-    by_layer = {
-        name: list(part.unflatten(2, (inner, -1)).unbind(1)) for name, part in carried.items()
-    }
+    by_layer = {}
+    for name, part in carried.items():
+        parts = part.unflatten(2, (inner, -1)).unbind(1)
+        by_layer[name] = list(parts)
     outputs = []
     for x in inputs.unbind(1):
         for i, layer in enumerate(model.layers):
@@ -249,8 +248,10 @@ def _mix(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Te
     time, B, C = mixer.x_proj(selected).split(sizes, -1)
     dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
     decay = (dt * -mixer.A_log.exp()).exp()
-    state = decay * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
-    y = (state * C.unsqueeze(1)).sum(2) + mixer.D * selected
+    added = dt * B.unsqueeze(1) * selected.unsqueeze(2)
+    state = decay * state + added
+    read = (state * C.unsqueeze(1)).sum(2)
+    y = read + mixer.D * selected
     return mixer.out_proj(y * mixer.act(gate)), state, window[:, :, 1:]
 
 
@@ -336,7 +337,8 @@ def _refine(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor
         "position_ids": positions,
     }
     z_H = x + above.unsqueeze(1)
-    z_L = model.z_L_init.to(x).expand_as(x) + below.unsqueeze(1)
+    start = model.z_L_init.to(x).expand_as(x)
+    z_L = start + below.unsqueeze(1)
     for _ in range(model.config.H_cycles):
         for _ in range(model.config.L_cycles):
             z_L = model.L_module(z_L + z_H, **shared)
@@ -539,9 +541,8 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     model = GPT2LMHeadModel(config)
     masks = (".attn.bias", ".masked_bias")
     with reading(path):
-        model.load_state_dict(
-            {name: value for name, value in weights.items() if not name.endswith(masks)}
-        )
+        parameters = {name: value for name, value in weights.items() if not name.endswith(masks)}
+        model.load_state_dict(parameters)
     _require_ties(path, model, {**weights, **plain})
     return cast(nn.Module, model.eval())
 

@@ -99,7 +99,8 @@ def sometimes(
     def learn(state: str, v: Values) -> _Array:
         update = algorithm.variable(NEXT + state).equation
         assert update is not None
-        return _mix(v[state], np.asarray(update(v)), counts(v[_CLOCK]))
+        updated = np.asarray(update(v))
+        return _mix(v[state], updated, counts(v[_CLOCK]))
 
     reads = {
         state: (state, _CLOCK, *algorithm.variable(NEXT + state).parents)
@@ -229,7 +230,8 @@ def _check_rounds(name: str, value: float) -> None:
 
 def _inputs_read(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the inputs that the update reads."""
-    return tuple(v.key for v in algorithm.needed(algorithm.state) if v.role == "input")
+    needed = algorithm.needed(algorithm.state)
+    return tuple(variable.key for variable in needed if variable.role == "input")
 
 
 def _mix(before: _Array, after: _Array, counts: _Array) -> _Array:

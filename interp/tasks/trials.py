@@ -459,8 +459,9 @@ class TrialTable:
         different = names.unique()
         self._refuse_lookalikes(f"{name} of {self.table.file}", different)
         is_guessed = "participant" in self.columns.guessed
+        are_alone = 1 < len(names) == len(different)
         require(
-            not is_guessed or len(names) == 1 or len(different) < len(names),
+            not (is_guessed and are_alone),
             f"{name!r} of {self.table.file} differs in every row, so that each participant would have one trial; "
             f"name another column with participant=, or participant={NONE} where all rows are of one",
         )
@@ -564,15 +565,16 @@ class TrialTable:
         rows = np.concatenate([index.to_numpy() for _, index in sessions])
         people = {who for who, _ in sessions}
         remarks = dict.fromkeys([*self.remarks, *self._unused_remarks()])
+        table, n_missed = self.table, int((~counted[rows]).sum())
         return TrialsRead(
-            file=self.table.path.name,
-            encoding=self.table.encoding,
+            file=table.path.name,
+            encoding=table.encoding,
             columns=self.columns.by_role,
             unused=self.columns.unused,
             participants=len(people),
             sessions=len(sessions),
             trials=len(rows),
-            missed=int((~counted[rows]).sum()),
+            missed=n_missed,
             labels=self._labels,
             scale=scale,
             remarks=tuple(remarks),
@@ -800,5 +802,5 @@ def _counts_up(cells: pd.Series, people: pd.Series) -> str:
     if (in_order == 1).all():
         return "up"
     others = steps[steps != 1]
-    restarts = len(others) <= 0.2 * len(steps) and bool((others < 0).all())
-    return "restarts" if restarts else ""
+    are_few = len(others) <= 0.2 * len(steps)
+    return "restarts" if are_few and (others < 0).all() else ""

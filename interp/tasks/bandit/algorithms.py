@@ -241,10 +241,12 @@ def _bayes(
     """
 
     def count_wins(v: Values) -> _Array:
-        return keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None]
+        paid = v["paid"][..., None]
+        return keeps * v["arm_wins"] + v["pulled"] * paid
 
     def count_losses(v: Values) -> _Array:
-        return keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None]
+        unpaid = (1 - v["paid"])[..., None]
+        return keeps * v["arm_losses"] + v["pulled"] * unpaid
 
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
@@ -291,7 +293,7 @@ def bayes_thompson(keeps: float = 1.0) -> Algorithm:
         log_density = -(z**2) / 2 - np.log(deviation)
         below = special.log_ndtr(z)
         all_below = below.sum(-1, keepdims=True)
-        return np.asarray(special.logsumexp(log_density + all_below - below, axis=-2))
+        return special.logsumexp(log_density + all_below - below, axis=-2)
 
     return _bayes("bayes_thompson", "Bayes that draws (Thompson)", {"keeps": keeps}, logits, keeps)
 

@@ -118,7 +118,8 @@ class BanditEpisodes(BaseEpisodes):
     @property
     def scored(self) -> NDArray[np.bool_]:
         """Which choices are predicted, Bool[episode, round]: those that are known and were free."""
-        return self._known if self.forced is None else self._known & ~self.forced
+        known = self._known
+        return known if self.forced is None else known & ~self.forced
 
 
 def _refuse_large(n_episodes: int, n_rounds: int, n_arms: int) -> None:
@@ -187,7 +188,8 @@ def sample(
     integer("n_arms", n_arms, 2)
     _refuse_large(n_episodes, n_rounds, n_arms)
     require_known("regime", regime, REGIMES)
-    arms, luck = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+    arms = np.random.default_rng([seed, 0])
+    luck = np.random.default_rng([seed, 1])
     chances = _draw_chances(regime, n_episodes, n_rounds, n_arms, arms)
     pays = (arms.random(chances.shape) < chances).astype(np.int64)
     drawn = luck.random((n_rounds, n_episodes, 1))
@@ -204,7 +206,8 @@ def sample(
     for t in range(n_rounds):
         _, values = algorithm.step(state, read(t))
         cumulative = algorithm.distribution(values).cumsum(-1)
-        choices[:, t] = (drawn[t] > cumulative[:, :-1]).sum(-1)
+        is_passed = drawn[t] > cumulative[:, :-1]
+        choices[:, t] = is_passed.sum(-1)
         rewards[:, t] = pays[rows, t, choices[:, t]]
         state = algorithm.advance(state, read(t))
     return BanditEpisodes(choices, rewards, n_arms, regime, seed)

@@ -58,13 +58,14 @@ def _log_odds(v: Values) -> NDArray[np.float64]:
 def _evidence(v: Values) -> NDArray[np.float64]:
     """Return what the votes say together, in log-odds of y = 1."""
     signs = 2 * v["votes"] - 1
-    return np.asarray((signs * v["log_odds"]).sum(-1))
+    return (signs * v["log_odds"]).sum(-1)
 
 
 def _leads(v: Values) -> NDArray[np.float64]:
     """Return who was right most often, 0 or 1."""
     counts = v["counts"]
-    return np.asarray(counts == counts.max(-1, keepdims=True), np.float64)
+    is_most = counts == counts.max(-1, keepdims=True)
+    return is_most.astype(np.float64)
 
 
 _COUNTED: dict[str, Equation | None] = {

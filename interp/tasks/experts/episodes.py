@@ -91,7 +91,8 @@ class ExpertEpisodes(BaseEpisodes):
     def accuracies_by_round(self) -> NDArray[np.float64]:
         """Float[episode, round, expert], constant over rounds where accuracies do not move."""
         known = self.known_accuracies
-        return known if known.ndim == 3 else np.broadcast_to(known[:, None], self.advice.shape)
+        by_round = known if known.ndim == 3 else known[:, None]
+        return np.broadcast_to(by_round, self.advice.shape)
 
     @property
     def known_accuracies(self) -> NDArray[np.float64]:
@@ -201,7 +202,8 @@ def _draw_accuracies(
     if record.drift_std is not None:
         path = [start]
         for step in motion.normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):
-            path.append(np.clip(path[-1] + step, *record.drift_bounds))
+            accuracies = path[-1] + step
+            path.append(np.clip(accuracies, *record.drift_bounds))
         return np.stack(path, axis=1)
     if record.switch_every is None:
         return start

@@ -112,8 +112,9 @@ def _vote_likelihood(is_right: _Array, means: Sequence[_Array], prior: _Array) -
     votes = []
     for mean in means:
         accuracy = keep_uncertain(mean)
-        votes.append(np.where(is_right, np.log(accuracy), np.log1p(-accuracy)).sum(-1))
-    return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
+        by_expert = np.where(is_right, np.log(accuracy), np.log1p(-accuracy))
+        votes.append(by_expert.sum(-1))
+    return special.logsumexp(np.stack(votes, -1), b=prior, axis=-1)
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
@@ -139,7 +140,8 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
 
     def share_out(v: Values) -> _Array:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
-        return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
+        evenly = alpha / weights.shape[-1]
+        return np.log((1 - alpha) * weights + evenly)
 
     changes = {"next_log_weights": (("log_weights", "match"), share_out)}
     base = algorithms.weighted_majority(gain)
@@ -193,8 +195,9 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
         return np.asarray(special.softmax(log_weights, axis=-1))
 
     def hear(v: Values) -> _Array:
-        is_unheard = np.arange(v["votes"].shape[-1]) == expert - 1
-        return np.where(is_unheard, hears, v["votes"])
+        votes = v["votes"]
+        is_unheard = np.arange(votes.shape[-1]) == expert - 1
+        return np.where(is_unheard, hears, votes)
 
     def match(v: Values) -> _Array:
         return (v["heard"] == v["label"][..., None]).astype(np.int64)

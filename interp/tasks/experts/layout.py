@@ -42,7 +42,9 @@ class ExpertRound(SizedRound):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return ("<w>", "p?", "w?", "q0", "q1", *(f"e_{i}" for i in range(1, self.served[0][1] + 1)))
+        _, most_experts = self.served[0]
+        experts = [f"e_{i + 1}" for i in range(most_experts)]
+        return ("<w>", "p?", "w?", "q0", "q1", *experts)
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)

@@ -47,7 +47,8 @@ def _first_leader() -> Algorithm:
 
     def predict(v: Values) -> _Array:
         first = v["leads"].argmax(-1)[..., None]
-        return np.take_along_axis(v["votes"], first, -1)[..., 0].astype(np.float64)
+        votes = np.take_along_axis(v["votes"], first, -1)
+        return votes[..., 0].astype(np.float64)
 
     changes = {"prediction": (("leads", "votes"), predict)}
     base = algorithms.follow_the_leader()

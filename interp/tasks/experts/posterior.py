@@ -80,8 +80,8 @@ def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     def evidence(k: _Reals, m: _Reals) -> _Reals:
         if low == high:
             return special.xlogy(k, low) + special.xlog1py(m, -low)
-        mass = _log_mass(k + 1, m + 1, low, high)
-        return special.betaln(k + 1, m + 1) + mass - np.log(high - low)
+        p, r = k + 1, m + 1
+        return special.betaln(p, r) + _log_mass(p, r, low, high) - np.log(high - low)
 
     return _once_per_record(evidence, hits, misses)
 
@@ -100,7 +100,8 @@ def _once_per_record(
     base = int(misses.max(initial=0)) + 1
     codes, places = np.unique(hits * base + misses, return_inverse=True)
     k, m = np.divmod(codes, base)
-    return function(k.astype(float), m.astype(float))[places].reshape(hits.shape)
+    results = function(k.astype(float), m.astype(float))
+    return results[places].reshape(hits.shape)
 
 
 class _Truncated:
@@ -121,13 +122,15 @@ class _Truncated:
 
     def mass_of(self, p: _Reals) -> _Reals:
         """Return the probability of the interval under Beta(p, r)."""
-        return special.betainc(p, self.r, self.upper) - special.betainc(p, self.r, self.lower)
+        below_upper = special.betainc(p, self.r, self.upper)
+        return below_upper - special.betainc(p, self.r, self.lower)
 
     def tails(self) -> tuple[_Reals, _Reals, _Reals]:
         """Return, where the mass is tiny, the series at both edges and the share of the density at the lower one."""
         p, r = self.p[self.tiny], self.r[self.tiny]
         lower, upper = self.lower[self.tiny], self.upper[self.tiny]
-        share = special.xlogy(p, lower / upper) + special.xlogy(r, (1 - lower) / (1 - upper))
+        hits, misses = lower / upper, (1 - lower) / (1 - upper)
+        share = special.xlogy(p, hits) + special.xlogy(r, misses)
         return _series(p, r, upper), _series(p, r, lower), np.exp(share)
 
 
@@ -141,7 +144,8 @@ def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
         density = special.xlogy(p, upper) + special.xlog1py(r, -upper)
         at_edge = density - np.log(p) - special.betaln(p, r)
         at_upper, at_lower, share = beta.tails()
-        result[tiny] = at_edge + np.log(1 + at_upper - share * (1 + at_lower))
+        tails = 1 + at_upper - share * (1 + at_lower)
+        result[tiny] = at_edge + np.log(tails)
     return result
 
 
@@ -153,7 +157,8 @@ def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     if tiny.any():
         # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
         at_upper, at_lower, share = beta.tails()
-        ratio[tiny] = (at_upper - share * at_lower) / (1 + at_upper - share * (1 + at_lower))
+        tails = 1 + at_upper - share * (1 + at_lower)
+        ratio[tiny] = (at_upper - share * at_lower) / tails
     mean = beta.p / (beta.p + beta.r) * ratio
     return np.where(beta.is_mirrored, 1 - mean, mean)
 
@@ -236,7 +241,8 @@ def average_orders(
         slot_kinds, orders = _different_orders(slots)
         numbers = np.array([kinds.index(kind) for kind in slot_kinds])
         dealt.append(numbers[orders])
-        log_priors.append(np.full(len(orders), -np.log(len(orders))))
+        n_orders = len(orders)
+        log_priors.append(np.full(n_orders, -np.log(n_orders)))
     all_orders, log_prior = np.concatenate(dealt), np.concatenate(log_priors)
     is_slot = all_orders[:, :, None] == np.arange(len(kinds))
     deal = is_slot.reshape(len(all_orders), -1).astype(np.float64).T
@@ -326,7 +332,8 @@ def _beliefs(
         right = correct[:, start : start + every].cumsum(axis=1)
         wrong = np.arange(1, right.shape[1] + 1)[:, None] - right
         with np.errstate(divide="ignore"):
-            after = np.log(belief)[:, None] + right @ hit.T + wrong @ miss.T
+            before = np.log(belief)[:, None]
+        after = before + right @ hit.T + wrong @ miss.T
         segment = np.concatenate([belief[:, None], special.softmax(after, axis=-1)], axis=1)
         segments.append(segment[:, :-1])
         belief = segment[:, -1]

@@ -165,7 +165,8 @@ def vote(accuracies: np.ndarray, advice: np.ndarray) -> _Predictions:
     ):
         np.broadcast_shapes(accuracies.shape, advice.shape)
     log_odds = special.logit(keep_uncertain(accuracies))
-    return special.expit(((2 * advice - 1) * log_odds).sum(axis=-1))
+    evidence = ((2 * advice - 1) * log_odds).sum(axis=-1)
+    return special.expit(evidence)
 
 
 def _regime_of(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:

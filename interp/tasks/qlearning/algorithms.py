@@ -91,7 +91,8 @@ def _greedy_after(v: Values) -> _Array:
 
 def _has_one_greedy(v: Values) -> _Array:
     """Return whether one action alone is greedy at the next state by the table after the round."""
-    return bellman.greedy_sets(_next_values_after(v)).sum(-1) == 1
+    greedy = bellman.greedy_sets(_next_values_after(v))
+    return greedy.sum(-1) == 1
 
 
 def _error(v: Values) -> _Array:
@@ -162,14 +163,17 @@ def q_learning(
             return special.softmax(beta * v["next_values"], axis=-1)
         if hardness is not None:
             return special.softmax(hardness * slope_values(v), axis=-1)
-        return np.eye(v["next_values"].shape[-1])[v["choice"]]
+        n_actions = v["next_values"].shape[-1]
+        return np.eye(n_actions)[v["choice"]]
 
     def explore(v: Values) -> _Array:
-        random_action = np.eye(v["next_values"].shape[-1])[v["noise"] - 1]
+        n_actions = v["next_values"].shape[-1]
+        random_action = np.eye(n_actions)[v["noise"] - 1]
         return np.where(v["noise"][..., None] > 0, random_action, choose(v))
 
     def change(v: Values) -> _Array:
-        written = np.eye(v["table"].shape[-2])[v["state"]]
+        n_states = v["table"].shape[-2]
+        written = np.eye(n_states)[v["state"]]
         return alpha * v["td_error"][..., None] * written
 
     inputs = [key for key in _INPUTS if noise or key != "noise"]

@@ -33,7 +33,8 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
         The losses, ``[*batch, episode, round]``.
     """
     values = torch.from_numpy(episodes.next_values_before[:, rounds]).to(predictions)
-    return values.amax(-1) - (predictions * values).sum(-1)
+    expected = (predictions * values).sum(-1)
+    return values.amax(-1) - expected
 
 
 def hypothesis(model: Machine) -> Algorithm:

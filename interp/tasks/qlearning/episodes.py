@@ -125,7 +125,8 @@ class MDPEpisodes(BaseEpisodes):
         visited = (*np.indices(self.states.shape), self.states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
         expected = before.copy()
-        expected[visited] += self.alpha * (target - before[visited]) * self.counted
+        error = target - before[visited]
+        expected[visited] += self.alpha * error * self.counted
         wrong = np.abs(after - expected).max(initial=0)
         tolerance = _TABLE_TOLERANCE * (1 + np.abs(self.q_tables).max(initial=0))
         require(
@@ -286,6 +287,8 @@ class MDPEpisodes(BaseEpisodes):
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
         tables = np.take_along_axis(self.q_tables, old_states[:, None, :, None], 2)
         tables = np.take_along_axis(tables, old_actions[:, None, None, :], 3)
+        mdps = None if self.mdps is None else self.mdps.permuted(states, actions)
+        new_states, new_actions = states[rows, self.states], actions[rows, self.actions]
         next_states = states[rows, self.next_states]
         noise = self.noise
         if noise is not None:
@@ -293,12 +296,12 @@ class MDPEpisodes(BaseEpisodes):
             noise = greedy_or_action[rows, noise]
         return replace(
             self,
-            states=states[rows, self.states],
-            actions=actions[rows, self.actions],
+            states=new_states,
+            actions=new_actions,
             next_states=next_states,
             q_tables=tables,
             greedy=bellman.rows_at(tables[:, 1:], next_states).argmax(-1),
-            mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
+            mdps=mdps,
             noise=noise,
         )
 
@@ -444,9 +447,10 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
         isinstance(arrays, Sequence | np.ndarray),
         f"{name} are one array for each batch, got {arrays!r}",
     )
+    n_arrays, n_batches = len(arrays), len(batches)
     require(
-        len(arrays) == len(batches),
-        f"got {len(arrays)} arrays of {name} for {len(batches)} batches; give one each",
+        n_arrays == n_batches,
+        f"got {n_arrays} arrays of {name} for {n_batches} batches; give one each",
     )
     return list(zip(arrays, batches, strict=True))
 

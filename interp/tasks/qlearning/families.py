@@ -170,11 +170,12 @@ def acting(
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
-            return np.asarray(special.softmax(v["acting_values"] / temperature, axis=-1))
+            return special.softmax(v["acting_values"] / temperature, axis=-1)
         tied = bellman.greedy_sets(v["acting_values"])
         if shared_ties:
             return np.asarray(tied / tied.sum(-1, keepdims=True))
-        return np.eye(tied.shape[-1])[tied.argmax(-1)]
+        n_actions = tied.shape[-1]
+        return np.eye(n_actions)[tied.argmax(-1)]
 
     equations = {"acting_values": acting_values, "policy": policy}
     variables = [variable for variable in algorithm.variables if variable.key not in equations]
@@ -228,13 +229,18 @@ def _learner(
             _of_pairs(NEXT + after.key, after.meaning, parents=parents, equation=after.after)
         )
     write = {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])}
+
+    def start(episodes: Any) -> dict[str, _Array]:
+        empty = np.zeros_like(episodes.q_tables[:, 0])
+        return dict.fromkeys(states, empty)
+
     learner = replace(
         _Q,
         key=key,
         name=name,
         parameters=parameters,
         variables=(*variables, *VARIABLES("rival", write)),
-        initial=lambda episodes: dict.fromkeys(states, np.zeros_like(episodes.q_tables[:, 0])),
+        initial=start,
     )
     return acting(learner)
 

@@ -58,7 +58,8 @@ class QLearningRound(SizedRound):
     def vocabulary(self) -> tuple[str, ...]:
         (_, max_states), (_, max_actions) = self.served
         fixed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
-        return (*fixed, *_numbered("s", max_states), *_numbered("a", max_actions), *self.draws)
+        states, actions = _numbered("s", max_states), _numbered("a", max_actions)
+        return (*fixed, *states, *actions, *self.draws)
 
     @property
     def draws(self) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ class MDPs:
             f"{rewards.shape}, got {transitions.shape}",
         )
         sums = transitions.sum(-1)
-        for where in np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)[:1].tolist():
+        is_wrong = np.abs(sums - 1) > _ROW_TOLERANCE
+        for where in np.argwhere(is_wrong)[:1].tolist():
             raise InputError(
                 f"transitions{where} (episode, state, action) sums to {sums[tuple(where)]:.6g}, not 1; normalise the "
                 "rows, and write a terminal state as one that moves to itself, since episodes do not end"
@@ -119,10 +120,11 @@ class MDPs:
     def select(self, index: slice | ArrayLike) -> MDPs:
         """Return the MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
+        families = tuple(self.families[i] for i in chosen)
         return MDPs(
             transitions=self.transitions[chosen],
             rewards=self.rewards[chosen],
-            families=tuple(self.families[i] for i in chosen),
+            families=families,
             concentrations=self.concentrations[chosen],
             bernoulli=self.bernoulli[chosen],
         )
@@ -150,11 +152,13 @@ def inverse_labels(name: str, labels: Any, n_episodes: int, size: int) -> NDArra
         size: how many labels.
     """
     array = episode_array(name, labels, "episode, label", whole=True)
-    fits = array.shape == (n_episodes, size) and (np.sort(array, 1) == np.arange(size)).all()
+    wanted = (n_episodes, size)
+    is_permutation = array.shape == wanted and np.array_equal(
+        np.sort(array, 1), np.broadcast_to(np.arange(size), wanted)
+    )
     require(
-        bool(fits),
-        f"{name} must hold a permutation of 0 to {size - 1} for each of the {n_episodes} episodes, "
-        f"shape {(n_episodes, size)}",
+        is_permutation,
+        f"{name} must hold a permutation of 0 to {size - 1} for each of the {n_episodes} episodes, shape {wanted}",
     )
     return np.argsort(array, 1)
 
@@ -314,7 +318,8 @@ def draw(
         rng: draws rewards and transitions.
     """
     if regime.build is not None:
-        return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
+        built = regime.build(n_states, n_actions)
+        return built.select(np.zeros(n, np.int64))
     n_cells = len(regime.cells)
     in_turn = shares.permutation(n_cells)[np.arange(n) % n_cells]
     cells = shares.permutation(in_turn)

@@ -141,7 +141,8 @@ class Interaction:
     @property
     def values_before(self) -> Float[np.ndarray, "episode action"]:
         """``Q_{t-1}(s_t, .)``: what a machine sees that selects before it updates (zeros at the start)."""
-        return self._tables[self._rows, max(self.round - 1, 0), self.states]
+        before = max(self.round - 1, 0)
+        return self._tables[self._rows, before, self.states]
 
     @checked
     def advance(self, choices: ArrayLike | None = None) -> None:
@@ -179,7 +180,8 @@ class Interaction:
         )
         if self._told and choices is not None:
             return agents
-        return np.where(self._explore[:, self.round], self._random_action[:, self.round], agents)
+        explores, random_actions = self._explore[:, self.round], self._random_action[:, self.round]
+        return np.where(explores, random_actions, agents)
 
     def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
         """Play one round, and return it alone as episodes of one round, whose first table is the current one."""
@@ -201,10 +203,11 @@ class Interaction:
             "noise": self._noise,
         }
         arrays = {name: array[:, rounds].copy() for name, array in by_round.items()}
+        next_values = bellman.rows_at(tables[:, 1:], next_states)
         return MDPEpisodes(
             **arrays,
             next_states=next_states,
-            greedy=bellman.rows_at(tables[:, 1:], next_states).argmax(-1),
+            greedy=next_values.argmax(-1),
             q_tables=tables,
             mdps=self.mdps,
             alpha=self.alpha,

@@ -19,9 +19,8 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.sampling import Interaction, stream
 
 _Choices = Int[np.ndarray, " episode"]
-_Chooser = Callable[
-    [], _Choices
-]  # gives one action per episode for where the interaction stands when it is called
+_Chooser = Callable[[], _Choices]
+"""Gives one action per episode for where the interaction stands when it is called."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,13 @@ class QLearner:
         check_epsilon(self.epsilon)
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """What gives the actions of the next round, Int[episode], by the interaction's table so far."""
+        """Return what gives the actions of the next round, Int[episode], by the interaction's table so far."""
 
         def choose() -> _Choices:
             values = interaction.values_before if self.before_update else interaction.values
             if self.random_ties:
-                return np.asarray(
-                    (bellman.greedy_sets(values) * rng.random(values.shape)).argmax(-1)
-                )
+                luck = bellman.greedy_sets(values) * rng.random(values.shape)
+                return luck.argmax(-1)
             return values.argmax(-1)
 
         return choose

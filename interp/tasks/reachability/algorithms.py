@@ -94,7 +94,8 @@ def _predict_with(spread: float) -> Equation:
 
 def _members(v: Values) -> _Array:
     """Return whether each candidate is reached."""
-    return (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64)
+    reached = _take(v["reached"], v["candidates"])
+    return (reached > 0.5).astype(np.float64)
 
 
 def _all_nodes(episodes: ReachabilityEpisodes) -> _Array:
@@ -197,7 +198,8 @@ def undirected(spread: float = 0.0) -> Algorithm:
 def _step(v: Values, edge: _Array, moves: _Array) -> _Array:
     """Return the visits after a step along ``edge`` ``[...]``, where there is one to take."""
     started = v["started"]
-    targets = np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1]))
+    n_edges = v["target"].shape[-1]
+    targets = np.broadcast_to(v["target"], (*edge.shape, n_edges))
     node = _take(targets, edge[..., None])
     latest = started.max(-1, keepdims=True) + 1
     visit = np.where(moves[..., None], latest, _take(started, node))
@@ -211,7 +213,8 @@ def _go_deeper(v: Values) -> _Array:
     source = _take(v["started"], v["source"])
     target = _take(v["started"], v["target"])
     rank = np.where(target == 0, source, 0)
-    return _step(v, rank.argmax(-1), rank.max(-1) > 0)
+    edge = rank.argmax(-1)
+    return _step(v, edge, rank.max(-1) > 0)
 
 
 def _go_anywhere(v: Values) -> _Array:
@@ -221,8 +224,8 @@ def _go_anywhere(v: Values) -> _Array:
     from_root = v["source"] == v["root"][..., None]
     is_open = np.where(from_last.any(-1, keepdims=True), from_last, from_root)
     rank = np.floor(v["luck"] * is_open.sum(-1)) + 1
-    is_reached = is_open.cumsum(-1) >= rank[..., None]
-    return _step(v, is_reached.argmax(-1), is_open.any(-1))
+    edge = (is_open.cumsum(-1) >= rank[..., None]).argmax(-1)
+    return _step(v, edge, is_open.any(-1))
 
 
 def _start_at_root(v: Values) -> _Array:
@@ -295,7 +298,8 @@ def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
 
 
 def _name(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
-    return np.broadcast_to(np.arange(matrix.shape[-1]), matrix.shape[:-1])
+    *shape, n_nodes = matrix.shape
+    return np.broadcast_to(np.arange(n_nodes), shape)
 
 
 _HEURISTICS = {

@@ -47,7 +47,8 @@ def _chances_of(predictions: Tensor, nodes: NDArray[np.int64]) -> Tensor:
     """Return what predictions ``[..., episode, round, node]`` put on one node of each episode, at least 0."""
     index = torch.from_numpy(nodes).to(predictions.device)[:, None, None]
     shape = (*predictions.shape[:-1], 1)
-    return predictions.gather(-1, index.expand(shape))[..., 0].clamp_min(0)
+    chances = predictions.gather(-1, index.expand(shape))
+    return chances[..., 0].clamp_min(0)
 
 
 def hypothesis(model: Machine) -> Algorithm:
@@ -121,7 +122,8 @@ def _with_edge(episodes: ReachabilityEpisodes, t: int) -> NDArray[np.int64]:
     distance = np.take_along_axis(episodes.distances, edges[..., 0], -1)
     slot = np.where(is_repeated, 2 * episodes.n_nodes, distance).argmax(-1)
     roots = episodes.by_round("roots")[:, t]
-    edges[np.arange(len(edges)), slot] = np.stack([roots, episodes.negatives], -1)
+    new_edges = np.stack([roots, episodes.negatives], -1)
+    edges[np.arange(len(edges)), slot] = new_edges
     return edges
 
 

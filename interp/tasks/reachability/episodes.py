@@ -98,10 +98,10 @@ class ReachabilityEpisodes(BaseEpisodes):
     def _refuse_ties(self) -> None:
         """Refuse episodes whose candidates are equally far from the root."""
         first, second = self.candidate_distances.T
-        ties = np.flatnonzero(first == second)
+        ties = np.flatnonzero(first == second).tolist()
         require(
-            not len(ties),
-            f"no answer is right in {len(ties)} episodes, such as {ties[:1].tolist()}: both candidates are equally "
+            not ties,
+            f"no answer is right in {len(ties)} episodes, such as {ties[:1]}: both candidates are equally "
             "far from the root, or neither can be reached; give pairs of which one is reached sooner",
         )
 
@@ -133,7 +133,8 @@ class ReachabilityEpisodes(BaseEpisodes):
         array: NDArray[np.int64] = getattr(self, name)
         if name in self._varying:
             return array
-        return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
+        n_episodes, *shape = array.shape
+        return np.broadcast_to(array[:, None], (n_episodes, self.n_rounds, *shape))
 
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
@@ -148,7 +149,8 @@ class ReachabilityEpisodes(BaseEpisodes):
     @cached_property
     def candidate_distances(self) -> NDArray[np.int64]:
         """Int[episode, 2], steps from the root to each candidate; ``n_nodes`` where there is no path."""
-        return np.take_along_axis(self.distances, self.by_round("candidates")[:, 0], -1)
+        candidates = self.by_round("candidates")[:, 0]
+        return np.take_along_axis(self.distances, candidates, -1)
 
     @property
     def answers(self) -> NDArray[np.int64]:
@@ -206,10 +208,11 @@ class ReachabilityEpisodes(BaseEpisodes):
             predictions: ``[episode, round, node]``.
         """
         predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
+        shape = predictions.shape
         require(
-            predictions.ndim == 3 and predictions.shape[::2] == wanted,
-            f"predictions must be [episode, round, node] of {wanted[0]} episodes and {wanted[1]} nodes, got shape "
-            f"{predictions.shape}",
+            len(shape) == 3 and shape[::2] == wanted,
+            f"predictions must be [episode, round, node] of {len(self)} episodes and {self.n_nodes} nodes, got shape "
+            f"{shape}",
         )
         rows = np.arange(len(self))
         target = predictions[rows, :, self.targets]

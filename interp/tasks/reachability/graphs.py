@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
-    """Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is given twice counts once."""
+    """Return Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is given twice counts once."""
     lead = edges.shape[:-2]
     flat = edges.reshape(-1, *edges.shape[-2:])
     matrix = np.zeros((len(flat), n_nodes, n_nodes), dtype=bool)
@@ -26,7 +26,7 @@ def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
 
 
 def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
-    """Int[..., node], the number of steps from the roots Int[...]; the number of nodes where there is no path."""
+    """Return Int[..., node], the number of steps from the roots Int[...]; that of nodes where there is no path."""
     n_nodes = matrix.shape[-1]
     weights = matrix.astype(np.float32)
     reached = np.eye(n_nodes, dtype=bool)[roots]
@@ -43,9 +43,10 @@ def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int6
 
 
 def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bool[..., i, j]: is there a path of one step or more from i to j?"""
+    """Return Bool[..., i, j]: is there a path of one step or more from i to j?"""
     paths = matrix
-    for _ in range(max(1, int(np.ceil(np.log2(matrix.shape[-1]))))):
+    n_nodes = matrix.shape[-1]
+    for _ in range(n_nodes.bit_length()):
         steps = paths.astype(np.float32)
         longer = paths | (steps @ steps > 0)
         if np.array_equal(longer, paths):

@@ -114,8 +114,9 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     sizes = rng.integers(smallest, largest + 1, n_graphs)
     appeal = _appeal(rng, n_graphs, n_nodes)
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
-    wanted = 1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1)
-    number = np.minimum(wanted, np.isfinite(appeal).sum(1))
+    thresholds = np.cumsum(_PARENTS[:2])
+    n_further = (rng.random((n_graphs, n_nodes, 1)) > thresholds).sum(-1)
+    number = np.minimum(1 + n_further, np.isfinite(appeal).sum(1))
     child = np.arange(n_nodes)
     has_parents = (child >= 2) & (child < sizes[:, None])
     is_edge = has_parents[..., None] & (np.arange(3) < number[..., None])
@@ -134,7 +135,8 @@ def _appeal(rng: _Generator, n_graphs: int, n_nodes: int) -> NDArray[np.float64]
     is_same_side = is_below_first[:, :, None] == is_below_first[:, None, :]
     appeal = np.where(is_same_side, 0.0, crossing) + per_step * child[:, None]
     noise = rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
-    return np.where(child[:, None] < child, appeal, -np.inf) + noise
+    is_earlier = child[:, None] < child
+    return np.where(is_earlier, appeal, -np.inf) + noise
 
 
 def _choose_edges(rng: _Generator, is_edge: NDArray[Any], n_edges: int) -> NDArray[np.int64]:
@@ -279,9 +281,10 @@ def sample(
     else:
         wanted = _answerable(record, n_rounds) if depths is None else _check_depths(depths)
         drawn = _draw_depths(record, rng, n_episodes, (n_nodes, n_edges), wanted)
-    names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
+    luck = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes))
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
-    return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
+    shuffled = episodes.shuffled(np.random.default_rng([seed, _ORDER]))
+    return shuffled.renamed(luck.argsort(-1))
 
 
 def _answerable(record: _Regime, n_rounds: int) -> tuple[int, ...]:
@@ -375,10 +378,12 @@ def _take_depths(
         if not len(rows):
             continue
         is_free[rows] = False
-        scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0)
+        is_pair = pairs[rows]
+        scores = np.where(is_pair, rng.random(is_pair.shape), -1.0)
         best = scores.reshape(len(rows), -1).argmax(-1)
         candidates = np.stack(np.divmod(best, n_nodes), -1)
-        drawn.append(_Drawn(edges[rows], np.zeros(len(rows), np.int64), candidates))
+        roots = np.zeros(len(rows), np.int64)
+        drawn.append(_Drawn(edges[rows], roots, candidates))
         wanted[depth] -= len(rows)
     return drawn
 
