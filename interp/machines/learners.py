@@ -93,7 +93,7 @@ def learner(
     )
     numbers = Said(layout_for(task, sizes))
     machine: AdaptedMachine = KINDS[kind](
-        said, integer("width", width, 1, 4096), n_layers, n_rounds
+        numbers, integer("width", width, 1, 4096), n_layers, n_rounds
     )
     machine.name = kind
     return machine
