@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,18 @@ if TYPE_CHECKING:
     import torch
 
 _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model ends it
+_SHORTEST_ANSWER = 16  # tokens that the context must leave for an answer
 
 
 @checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name in Hugging Face's cache; nothing is downloaded."""
+    """Return the model and the tokenizer of a folder, a ``.gguf`` file or a name in Hugging Face's cache.
+
+    Nothing is downloaded.
+
+    Raises:
+        InputError: nothing of that name, weights that do not fit the configuration, or no chat template.
+    """
     if find_spec("transformers") is None:
         raise InputError(
             "a model in this process needs transformers: pip install 'latent-context-interp[local]'"
@@ -39,18 +48,18 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = Path(name)
-    is_gguf = path.suffix == ".gguf"
-    more: dict[str, Any] = {"local_files_only": True} | (
-        {"gguf_file": path.name} if is_gguf else {}
-    )
-    source = str(path.parent) if is_gguf else name
+    source = name
+    options: dict[str, Any] = {"local_files_only": True}
+    if path.suffix == ".gguf":
+        source = str(path.parent)
+        options["gguf_file"] = path.name
     dtype: Any = torch.float32 if device == "cpu" else "auto"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **more)
-        found, info = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, output_loading_info=True, **more
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, output_loading_info=True, **options
         )
-        model = found.to(device).eval()
+        model = model.to(device).eval()
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         why = " ".join(str(error).split())[:300]
         if path.is_dir() and not (path / "config.json").exists():
@@ -61,17 +70,12 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
             f"cannot load the model {name!r}: {why}; give a folder "
             "with config.json and weights, a .gguf file, or a name that `hf download NAME` has put into the cache"
         ) from error
-    wrong = sorted(
-        {
-            *info["missing_keys"],
-            *info["unexpected_keys"],
-            *(key for key, *_ in info["mismatched_keys"]),
-        }
-    )
+    misfits = {key for key, *_ in loading["mismatched_keys"]}
+    misfits.update(loading["missing_keys"], loading["unexpected_keys"])
     require(
-        not wrong,
-        f"the weights of {name!r} do not fit its configuration at {', '.join(wrong[:5])}: left out, they would be "
-        "drawn at random, or not used; fetch the model again",
+        not misfits,
+        f"the weights of {name!r} do not fit its configuration at {', '.join(sorted(misfits)[:5])}: left out, they "
+        "would be drawn at random, or not used; fetch the model again",
     )
     require(
         bool(getattr(tokenizer, "chat_template", None)),
@@ -80,35 +84,56 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """The tokens of a conversation by the model's own chat template, ready for the answer."""
-    more = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text, without any that the tokenizer would add at its ends."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def prompt_text(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> str:
+    """Return a conversation as the model's own chat template writes it, ready for the answer."""
+    options = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
-        text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **more
+        text: str = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **options
         )
+        return text
     except Exception as error:  # a template may raise anything
         raise InputError(
             f"the chat template of the model refuses the conversation ({type(error).__name__}: {error}); try a "
             "condition with other turns (note-only has one message a call) or another model"
         ) from error
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
+    """Return the tokens of :func:`prompt_text`."""
+    return token_ids(tokenizer, prompt_text(tokenizer, messages, thinking_off))
 
 
 def answers(
     tokenizer: Any, condition: Condition
 ) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
-    """What both valid predictions begin with, the token after it in each (outcome 0, outcome 1), and their texts."""
-    zero, one = (json.dumps({"prediction": word}) for word in condition.words)
-    first, second = (
-        list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (zero, one)
-    )
-    n = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return first[:n], (first[n], second[n]), (zero, one)
+    """Return how the two valid predictions are written.
+
+    Returns:
+        The tokens that both begin with, the next token of each (outcome 0, outcome 1), and their texts.
+    """
+    zero_text, one_text = (json.dumps({"prediction": word}) for word in condition.words)
+    zero_ids = token_ids(tokenizer, zero_text)
+    one_ids = token_ids(tokenizer, one_text)
+    n_shared = count_shared(zero_ids, one_ids)
+    return zero_ids[:n_shared], (zero_ids[n_shared], one_ids[n_shared]), (zero_text, one_text)
+
+
+def count_shared(row: Sequence[int], other: Sequence[int]) -> int:
+    """Count the tokens that two texts share before the first that differs."""
+    pairs = zip(row, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass(eq=False)
 class _Waiting:
+    """A request that waits for its answer."""
+
     ids: list[int]
     condition: Condition
     turn: Turn
@@ -126,144 +151,170 @@ class LocalBackend(Backend):
             ("none", "grammar"),
         )
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
-        self.settings, self.concurrency = settings, concurrency
-        self.model, self.tokenizer = load_model(settings.model, device)
+        self.settings = settings
+        self.concurrency = concurrency
         self.address = f"transformers on {device}"
-        self._context = int(getattr(self.model.config, "max_position_embeddings", 0) or 10**9)
+        self.model, self.tokenizer = load_model(settings.model, device)
+        self._context = getattr(self.model.config, "max_position_embeddings", None) or 10**9
+        self._is_forced = settings.response_format == "grammar"
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
+
+        from transformers import GenerationConfig
+
+        ends = self.model.generation_config.eos_token_id
+        stops = {self.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
+        self._stops = stops - {None}
+        # Nothing but the settings decides how tokens are chosen.
+        self.model.generation_config = GenerationConfig(
+            eos_token_id=list(self._stops), pad_token_id=self.tokenizer.pad_token_id or 0
+        )
 
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """The model's answer; requests that wait at the same time are answered in one batch.
+        """Return the model's answer; requests that wait at the same time are answered in one batch.
+
+        Args:
+            messages: the conversation so far.
+            condition: how outcomes are written.
+            turn: what is asked for.
+            seed: of the draws, at a temperature above 0.
 
         Raises:
             ContextOverflowError: the conversation is longer than the model's context.
         """
         ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
-        if len(ids) >= self._context - 16:
+        if len(ids) >= self._context - _SHORTEST_ANSWER:
             raise ContextOverflowError(
                 f"{len(ids)} prompt tokens do not fit into a context of {self._context}"
             )
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(ids, condition, turn, seed, future))
+        self._waiting.append(_Waiting(ids, condition, turn, seed=seed, answer=future))
         if self._task is None:
             self._task = asyncio.create_task(self._answer_all())
         return await future
 
     async def _answer_all(self) -> None:
-        """Once no more requests come in, answer those that wait, those of one kind together."""
-        before = -1
-        while before != len(self._waiting):
-            before = len(self._waiting)
+        """Answer what waits, once no more requests come in; requests of one kind share a batch."""
+        n_before = -1
+        while n_before != len(self._waiting):
+            n_before = len(self._waiting)
             await asyncio.sleep(0)
-        batch, self._waiting, self._task = self._waiting, [], None
-        for kind in dict.fromkeys((one.condition, one.turn) for one in batch):
-            some = [one for one in batch if (one.condition, one.turn) == kind]
+        kinds: dict[tuple[Condition, Turn], list[_Waiting]] = {}
+        for request in self._waiting:
+            kinds.setdefault((request.condition, request.turn), []).append(request)
+        self._waiting = []
+        self._task = None
+        for batch in kinds.values():
             try:
-                replies = await asyncio.to_thread(self._answer, some)
+                replies = await asyncio.to_thread(self._answer, batch)
             except Exception as error:
-                for one in some:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
+                for request in batch:
+                    if not request.answer.done():
+                        request.answer.set_exception(error)
                 continue
-            for one, reply in zip(some, replies, strict=True):
-                if not one.answer.done():  # the run was interrupted meanwhile
-                    one.answer.set_result(reply)
+            for request, reply in zip(batch, replies, strict=True):
+                if not request.answer.done():  # the run was interrupted meanwhile
+                    request.answer.set_result(reply)
 
     def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
-        start = time.monotonic()
-        forced = self.settings.response_format == "grammar"
-        if forced and batch[0].turn == "prediction":  # the likelier of the two valid predictions
-            begin, choices, both = answers(self.tokenizer, batch[0].condition)
-            logits, _, _ = self._forward([one.ids + begin for one in batch])
-            texts = [
-                (both[int(pair[1] > pair[0])], "stop", len(begin) + 1)
-                for pair in logits[:, list(choices)]
-            ]
-        else:
-            texts = self._write(batch, forced)
-        seconds = round((time.monotonic() - start) / len(batch), 4)
+        """Answer requests of one condition and turn."""
+        started = time.monotonic()
+        is_choice = self._is_forced and batch[0].turn == "prediction"
+        replies = self._choose(batch) if is_choice else self._write(batch)
+        seconds = round((time.monotonic() - started) / len(batch), 4)
+        return [replace(reply, seconds=seconds) for reply in replies]
+
+    def _reply(self, request: _Waiting, text: str, end: str, n_tokens: int) -> Reply:
+        """Make a reply from what was written, why it ended there, and in how many tokens."""
+        usage = {"prompt_tokens": len(request.ids), "completion_tokens": n_tokens}
+        return Reply(text, end, model=self.settings.model, usage=usage)
+
+    def _choose(self, batch: Sequence[_Waiting]) -> list[Reply]:
+        """Answer with the likelier of the two valid predictions."""
+        begin, choices, texts = answers(self.tokenizer, batch[0].condition)
+        rows = [request.ids + begin for request in batch]
+        out = self._generate(
+            rows, max_new_tokens=1, output_logits=True, return_dict_in_generate=True
+        )
+        zero, one = out.logits[0][:, list(choices)].T
+        is_one = one > zero
         replies = []
-        for one, (text, finish, n) in zip(batch, texts, strict=True):
-            usage = {"prompt_tokens": len(one.ids), "completion_tokens": n}
-            replies.append(Reply(text, finish, self.settings.model, usage=usage, seconds=seconds))
+        for request, outcome in zip(batch, is_one.tolist(), strict=True):
+            replies.append(self._reply(request, texts[outcome], "stop", n_tokens=len(begin) + 1))
         return replies
 
-    def _write(self, batch: Sequence[_Waiting], forced: bool) -> list[tuple[str, str, int]]:
-        """Token by token, until every answer has ended."""
+    def _write(self, batch: Sequence[_Waiting]) -> list[Reply]:
+        """Write token by token, notes under "grammar" between given quotation marks."""
         import torch
 
-        prefix = (
-            list(self.tokenizer('{"note": "', add_special_tokens=False)["input_ids"])
-            if forced
-            else []
-        )
-        room = self._context - max(len(one.ids) for one in batch) - len(prefix)
-        draws = [torch.Generator().manual_seed(one.seed) for one in batch]
-        written: list[list[int]] = [[] for _ in batch]
-        ended = [""] * len(batch)
-        ends = self.model.generation_config.eos_token_id
-        stops = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
-        logits, cache, mask = self._forward([one.ids + prefix for one in batch])
-        for _ in range(
-            min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)
-        ):
-            tokens = [self._pick(row, draw) for row, draw in zip(logits, draws, strict=True)]
-            for i, token in enumerate(tokens):
-                if not ended[i]:
-                    written[i].append(token)
-                    last = self.tokenizer.decode([token]) if forced else ""
-                    ended[i] = "stop" if token in stops or '"' in last or "\n" in last else ""
-            if all(ended):
-                break
-            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
-            logits, cache = self._step(
-                torch.tensor(tokens, device=mask.device)[:, None], mask, cache
-            )
-        answers = []
-        for ids, end in zip(written, ended, strict=True):
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
-            if forced:
-                note = text.split('"')[0].split("\n")[0].replace("\\", "")
-                text, end = json.dumps({"note": note.strip()}, ensure_ascii=False), "stop"
-            answers.append((text, end or "length", len(ids)))
-        return answers
+        def is_end(token: int) -> bool:
+            text = self.tokenizer.decode([token]) if self._is_forced else ""
+            return token in self._stops or '"' in text or "\n" in text
 
-    def _pick(self, logits: torch.Tensor, draw: torch.Generator) -> int:
+        def have_ended(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            ended = [is_end(token) for token in ids[:, -1].tolist()]
+            return torch.tensor(ended, device=ids.device)
+
+        prefix = token_ids(self.tokenizer, '{"note": "') if self._is_forced else []
+        rows = [request.ids + prefix for request in batch]
+        n_read = max(map(len, rows))
+        longest = min(self.settings.max_tokens or 2048, self._context - n_read)
+        if self._is_forced:
+            longest = min(longest, _LONGEST_NOTE)
+        new_ids = self._generate(
+            rows,
+            max_new_tokens=longest,
+            logits_processor=self._draws(batch),
+            stopping_criteria=[have_ended],
+        )[:, n_read:]
+        replies = []
+        for request, ids in zip(batch, new_ids.tolist(), strict=True):
+            # Padding may follow the token that ends an answer.
+            n_tokens = next((n for n, token in enumerate(ids, 1) if is_end(token)), 0)
+            end = "stop" if n_tokens else "length"
+            n_tokens = n_tokens or len(ids)
+            text = self.tokenizer.decode(ids[:n_tokens], skip_special_tokens=True)
+            if self._is_forced:
+                note = re.split(r'["\n]', text)[0].replace("\\", "").strip()
+                text = json.dumps({"note": note}, ensure_ascii=False)
+                end = "stop"
+            replies.append(self._reply(request, text, end, n_tokens=n_tokens))
+        return replies
+
+    def _generate(self, rows: Sequence[list[int]], **options: Any) -> Any:
+        """Let the model go on from rows of tokens, padded on the left."""
         import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        tokens = [torch.tensor(row) for row in rows]
+        ids = pad_sequence(tokens, batch_first=True, padding_side="left")
+        marks = [torch.ones_like(row) for row in tokens]
+        mask = pad_sequence(marks, batch_first=True, padding_side="left")
+        device = self.model.device
+        return self.model.generate(ids.to(device), attention_mask=mask.to(device), **options)
+
+    def _draws(self, batch: Sequence[_Waiting]) -> list[Any]:
+        """Return what makes the likeliest token a draw; nothing at temperature 0.
+
+        The largest of the scores plus Gumbel noise is a draw from their softmax.
+        """
+        import torch
+        from transformers import TemperatureLogitsWarper, TopPLogitsWarper
 
         if not self.settings.temperature:
-            return int(logits.argmax())
-        shares = torch.softmax(logits.float().cpu() / self.settings.temperature, dim=-1)
-        if self.settings.top_p is None:
-            return int(torch.multinomial(shares, 1, generator=draw))
-        ordered, order = shares.sort(descending=True, stable=True)
-        ordered[ordered.cumsum(0) - ordered > self.settings.top_p] = 0
-        return int(order[torch.multinomial(ordered, 1, generator=draw)])
+            return []
+        generators = [torch.Generator().manual_seed(request.seed) for request in batch]
 
-    def _forward(self, rows: Sequence[list[int]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """Logits after the last token of each row, the cache, and the mask; shorter rows are padded on the left."""
-        import torch
+        def add_noise(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            shape = scores.shape[1]
+            waits = [
+                torch.empty(shape).exponential_(generator=generator) for generator in generators
+            ]
+            return scores - torch.stack(waits).log().to(scores)
 
-        width = max(len(row) for row in rows)
-        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-        ids = torch.tensor(
-            [[pad] * (width - len(row)) + row for row in rows], device=self.model.device
-        )
-        mask = torch.tensor(
-            [[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device
-        )
-        logits, cache = self._step(ids, mask, None)
-        return logits, cache, mask
-
-    def _step(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
-        import torch
-
-        places = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        with torch.no_grad():
-            out = self.model(
-                ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True
-            )
-        return out.logits[:, -1], out.past_key_values
+        processors: list[Any] = [TemperatureLogitsWarper(self.settings.temperature)]
+        if self.settings.top_p is not None:
+            processors.append(TopPLogitsWarper(self.settings.top_p))
+        return [*processors, add_noise]

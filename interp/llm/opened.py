@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from interp.llm.local import answers, load_model, prompt_ids
+from interp.llm.local import answers, count_shared, load_model, prompt_text
 from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
 from interp.llm.schemes import (
@@ -30,13 +29,13 @@ from interp.llm.schemes import (
     expert_keys,
     expert_letters,
     read_message,
+    user_message,
 )
 from interp.results.measure import Result
 from interp.stats.intervals import mean_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
-from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +47,10 @@ _CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
 _ROUNDING = 1e-5  # logits of 32 bits differ by this much, in nats, where nothing is read
-_SOME_IDS, _ROUNDED = (1, 2, 3, 4, 5, 6, 7, 8), 1e-2
-"""A text by which a bridge is held against the model, and how far their logits may lie apart, of the largest: rounding
-of bfloat16 stays below it."""
+_SOME_IDS = (1, 2, 3, 4, 5, 6, 7, 8)
+"""A text by which a bridge is held against the model."""
+_ROUNDED = 1e-2
+"""How far the logits of bridge and model may lie apart, of the largest: rounding of bfloat16 stays below it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class _OpenedRollout:
     settings: dict[str, Any] = field(repr=False)
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
-        """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``."""
+        """Return one hook point at one position, Float[episode, round, ...], for ``probes.fit``."""
         require_known("cached hook point", name, self.cache)
         require_known("position", position, self.positions)
         return self.cache[name][:, :, self.positions.index(position)]
@@ -93,26 +93,26 @@ class _Patch(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each hook point: the share of the full effect that is restored, sum over sum, with its 95 %
-        interval over episodes (NaN where there is no effect), the share of choices that move, and the same of the
-        control; the mean size of the full effect in nats, and the share of choices that it moves."""
-        table: dict[str, Any] = {"hook": self.names}
-        scale = float(np.abs(self.full).mean())
-        scale = scale if scale > _ROUNDING else np.nan
-        every = {"restored": self.patched, "control": self.control, "full": self.full[None]}
-        moves = {
-            label: ((self.before > 0) != (self.before + of > 0)).mean(-1)
-            for label, of in every.items()
-        }
-        for label in ("restored", "control"):
-            shares = [
-                mean_interval(np.sign(self.full) * effect / scale).columns(label)
-                for effect in every[label]
-            ]
-            table |= {**pd.DataFrame(shares), f"{label}_moves": moves[label]}
-        return pd.DataFrame(table).assign(
-            full=np.abs(self.full).mean(), full_moves=moves["full"].item()
-        )
+        """Return one row for each hook point.
+
+        Its columns are the share of the full effect that is restored, sum over sum, with its 95 % interval over
+        episodes (NaN where there is no effect), the share of choices that move, and the same of the control; the mean
+        size of the full effect in nats, and the share of choices that it moves.
+        """
+        size = float(np.abs(self.full).mean())
+        scale = size if size > _ROUNDING else np.nan
+        table = pd.DataFrame({"hook": self.names})
+        for label, effects in {"restored": self.patched, "control": self.control}.items():
+            shares = np.sign(self.full) * effects / scale
+            columns = [mean_interval(share).columns(label) for share in shares]
+            table = table.join(pd.DataFrame(columns))
+            table[f"{label}_moves"] = self._share_moved(effects)
+        return table.assign(full=size, full_moves=self._share_moved(self.full))
+
+    def _share_moved(self, effects: np.ndarray) -> Any:
+        """Return the share of episodes whose choice an effect moves, Float[...] of effects [..., episode]."""
+        is_moved = (self.before > 0) != (self.before + effects > 0)
+        return is_moved.mean(axis=-1)
 
 
 class Opened:
@@ -126,13 +126,11 @@ class Opened:
         prompt: str | None = None,
         condition: str = _CONDITION,
     ):
-        self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
+        self.bridge = bridge
+        self.tokenizer = tokenizer
+        self.name = name
+        self.prompt = prompt
         self.condition = Condition.parse(condition)
-
-    @staticmethod
-    def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
-        """Episodes of expert advice to play, of as many experts as the prompts name."""
-        return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
     @classmethod
     @checked
@@ -144,9 +142,14 @@ class Opened:
         untrained: int | None = None,
         condition: str = _CONDITION,
     ) -> Opened:
-        """Open the model ``name`` (see :func:`interp.llm.local.load_model`); ``prompt`` replaces our system prompt.
+        """Open a chat model.
 
-        ``untrained`` is a seed; the weights are then drawn as for a new model of the same shape, as a control.
+        Args:
+            name: see :func:`interp.llm.local.load_model`.
+            device: where it runs.
+            prompt: replaces our system prompt.
+            untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
+            condition: see :class:`interp.llm.schemes.Condition`.
         """
         Condition.parse(condition)
         import torch
@@ -158,8 +161,9 @@ class Opened:
                 torch.manual_seed(untrained)
                 model = type(model)(model.config).to(device).eval()
         kind = type(model).__name__
+        some_ids = torch.tensor([_SOME_IDS], device=device)
         with torch.no_grad():
-            plain = model(torch.tensor([_SOME_IDS], device=device)).logits
+            own_logits = model(some_ids).logits
         try:
             bridge = build_bridge_from_module(
                 model, kind, hf_config=model.config, tokenizer=tokenizer
@@ -169,43 +173,55 @@ class Opened:
                 f"TransformerLens has no bridge for {kind}: {error}; choose another model"
             ) from error
         opened = cls(bridge, tokenizer, name, prompt, condition)
-        other = f"TransformerLens' bridge to {kind} gives other logits than the model itself"
-        same = _alike(opened._logits(_SOME_IDS), plain)
-        require(same, f"{other}; choose another model, or the tested releases of constraints.txt")
+        require(
+            _differ_by_rounding(opened.logits([_SOME_IDS]), own_logits),
+            f"TransformerLens' bridge to {kind} gives other logits than the model itself; choose another model, or the "
+            "tested releases of constraints.txt",
+        )
         return opened
 
-    def _logits(self, ids: Sequence[int], keys: Any = None) -> Tensor:
-        """Logits of one text after every token; ``keys`` hold what was read before, and take what is read now."""
+    def logits(
+        self, rows: Sequence[Sequence[int]], keys: Any = None, hooks: Sequence[Any] = ()
+    ) -> Tensor:
+        """Return the logits after every token of texts of one length.
+
+        Args:
+            rows: the tokens of each text, those after what was read before.
+            keys: the cache of what was read before, which takes what is read now; None for no cache.
+            hooks: pairs of a hook point and a function.
+        """
         import torch
 
+        device = next(self.bridge.original_model.parameters()).device
+        cached = {"past_key_values": keys, "use_cache": keys is not None}
         with torch.no_grad():
-            tokens = torch.tensor(
-                [list(ids)], device=next(self.bridge.original_model.parameters()).device
+            logits: Tensor = self.bridge.run_with_hooks(
+                torch.tensor(rows, device=device), fwd_hooks=hooks, return_type="logits", **cached
             )
-            return self.bridge(
-                tokens, past_key_values=keys, use_cache=keys is not None, return_type="logits"
-            )
+        return logits
+
+    def new_keys(self) -> Any:
+        """Return an empty cache of keys and values."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.bridge.original_model.config)
 
     @cached_property
     def reads_on(self) -> bool:
-        """True if the bridge keeps what it reads in a cache of keys and values, and reads it there
-        (docs/method/opened.md).
-        """
-        from transformers import DynamicCache
-
-        keys, half = DynamicCache(config=self.bridge.original_model.config), len(_SOME_IDS) // 2
-        self._logits(_SOME_IDS[:half], keys)
-        return keys.get_seq_length() == half and _alike(
-            self._logits(_SOME_IDS[half:], keys), self._logits(_SOME_IDS)[:, half:]
-        )
+        """True if the bridge keeps what it reads in a cache, and reads it there (docs/method/opened.md)."""
+        half = len(_SOME_IDS) // 2
+        keys = self.new_keys()
+        self.logits([_SOME_IDS[:half]], keys)
+        whole = self.logits([_SOME_IDS])
+        if keys.get_seq_length() != half:
+            return False
+        return _differ_by_rounding(self.logits([_SOME_IDS[half:]], keys), whole[:, half:])
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
-        """The embeddings, and the residual stream after every so many blocks, the last one among them."""
-        last = len(self.bridge.blocks) - 1
-        return (
-            "embed.hook_out",
-            *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)),
-        )
+        """Name the embeddings, and the residual stream after every so many blocks, the last one among them."""
+        n_blocks = len(self.bridge.blocks)
+        blocks = range((n_blocks - 1) % every, n_blocks, every)
+        return ("embed.hook_out", *(f"blocks.{block}.hook_out" for block in blocks))
 
     def play(
         self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8
@@ -213,29 +229,23 @@ class Opened:
         """Play ``episodes`` and keep the hook points ``names`` at every position."""
         import torch
 
-        for name in names:
-            require_known("hook point", name, self.bridge.hook_dict)
-        parts = [
-            [told.round(names) for _ in range(episodes.n_rounds)]
-            for told in self._batches(episodes, batch)
-        ]
-        predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
-        cache = {
-            name: torch.cat(
-                [torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]
-            )
-            for name in names
-        }
-        for kept in cache.values() if self.condition.has_note else ():
-            kept[:, 0, 1 + episodes.n_experts :] = (
-                torch.nan
-            )  # no count stands before the first round
+        self._require_hooks(names)
+        predictions = []
+        caches: dict[str, list[Tensor]] = {name: [] for name in names}
+        for conversations in self._batches(episodes, batch):
+            rounds = [conversations.play_round(names) for _ in range(episodes.n_rounds)]
+            predictions.append(torch.stack([shares for shares, _ in rounds], dim=1))
+            for name, parts in caches.items():
+                parts.append(torch.stack([kept[name] for _, kept in rounds], dim=1))
+        cache = {name: torch.cat(parts) for name, parts in caches.items()}
         positions = [ANSWER, *expert_keys(episodes.n_experts)]
-        positions += [
-            f"count_{letter}" for letter in expert_letters(episodes.n_experts)
-        ] * self.condition.has_note
-        settings = provenance(model=self.name, condition=self.condition.name, forced_format=True)
-        return _OpenedRollout(predictions, cache, tuple(positions), episodes, settings)
+        if self.condition.has_note:
+            for activations in cache.values():  # no count stands before the first round
+                activations[:, 0, len(positions) :] = torch.nan
+            positions += [f"count_{letter}" for letter in expert_letters(episodes.n_experts)]
+        return _OpenedRollout(
+            torch.cat(predictions), cache, tuple(positions), episodes, settings=self._settings()
+        )
 
     def patch(
         self,
@@ -246,8 +256,16 @@ class Opened:
         names: Sequence[str] | None = None,
         batch: int = 8,
     ) -> _Patch:
-        """Patch the "vote" of ``expert`` in ``round`` (both from 0), or its "count" in the note that the round begins
-        with, at each of the hook points ``names``, by default :meth:`residuals`."""
+        """Patch one expert's vote, or its count, at each of several hook points.
+
+        Args:
+            of: "vote", or "count" in the note that the round begins with.
+            episodes: what is played.
+            expert: whose, from 0.
+            round: in which round, from 0.
+            names: hook points, by default :meth:`residuals`.
+            batch: episodes at a time.
+        """
         require_known("part of a round to patch", of, ("vote", "count"))
         require(
             of == "vote" or self.condition.has_note,
@@ -259,37 +277,54 @@ class Opened:
             "the first round has no note; patch a count in round 1 or later",
         )
         names = self.residuals() if names is None else names
-        for name in names:
-            require_known("hook point", name, self.bridge.hook_dict)
-        require(
-            0 <= expert < episodes.n_experts,
-            f"expert must be in [0, {episodes.n_experts - 1}], got {expert}",
-        )
-        require(
-            0 <= round < episodes.n_rounds,
-            f"round must be in [0, {episodes.n_rounds - 1}], got {round}",
-        )
+        self._require_hooks(names)
+        bounds = {"expert": (expert, episodes.n_experts), "round": (round, episodes.n_rounds)}
+        for what, (value, n_values) in bounds.items():
+            require(0 <= value < n_values, f"{what} must be in [0, {n_values - 1}], got {value}")
         effects = []
-        for told in self._batches(episodes, batch):
+        for conversations in self._batches(episodes, batch):
             for _ in range(round):
-                told.round(())
-            effects.append(told.patch(of, expert, names))
+                conversations.play_round(())
+            effects.append(conversations.patch(of, expert, names))
         before, full, patched, control = (
             np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True)
         )
-        settings = provenance(
-            model=self.name,
-            condition=self.condition.name,
-            forced_format=True,
-            of=of,
-            expert=expert,
-            round=round,
+        return _Patch(
+            tuple(names),
+            before=before,
+            full=full,
+            patched=patched,
+            control=control,
+            settings=self._settings(of=of, expert=expert, round=round),
         )
-        return _Patch(tuple(names), before, full, patched, control, settings)
+
+    def _settings(self, **more: Any) -> dict[str, Any]:
+        return provenance(
+            model=self.name, condition=self.condition.name, forced_format=True, **more
+        )
+
+    def _require_hooks(self, names: Sequence[str]) -> None:
+        for name in names:
+            require_known("hook point", name, self.bridge.hook_dict)
 
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
             yield _Conversations(self, episodes.select(slice(start, start + batch)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """The tokens of a conversation up to the answer, its text, and which token each character is in."""
+
+    ids: list[int]
+    text: str
+    encoding: Any
+
+    def place(self, pattern: str) -> int:
+        """Return the token, counted from the end, of the last character of the last match's first group."""
+        *_, match = re.finditer(pattern, self.text)
+        token: int = self.encoding.char_to_token(match.end(1) - 1)
+        return token - len(self.ids)
 
 
 class _Conversations:
@@ -299,181 +334,173 @@ class _Conversations:
     """
 
     def __init__(self, opened: Opened, episodes: ExpertEpisodes) -> None:
-        from transformers import DynamicCache
+        self.opened = opened
+        self.condition = opened.condition
+        self.tokenizer = opened.tokenizer
+        self.keys = opened.new_keys() if opened.reads_on else None
+        self.known: list[list[int]] = [[] for _ in episodes.advice]
+        self.n_experts = episodes.n_experts
+        self.begin, self.choices, self.texts = answers(opened.tokenizer, opened.condition)
+        built_in = built_in_prompts(episodes.n_experts)[opened.condition.scheme].text
+        self.sessions = []
+        for advice, labels in zip(episodes.advice, episodes.labels, strict=True):
+            session = Session(opened.condition, opened.prompt or built_in, advice, labels)
+            self.sessions.append(session)
 
-        condition, tokenizer = opened.condition, opened.tokenizer
-        prompt = opened.prompt or built_in_prompts(episodes.n_experts)[condition.scheme].text
-        self.bridge, self.tokenizer, self.n_experts = opened.bridge, tokenizer, episodes.n_experts
-        self.words = [json.dumps(word) for word in condition.words]
-        self.sessions = [
-            Session(condition, prompt, advice, labels)
-            for advice, labels in zip(episodes.advice, episodes.labels, strict=True)
-        ]
-        self.begin, self.choices, self.texts = answers(tokenizer, condition)
-        self.read: list[list[int]] = [[] for _ in self.sessions]
-        self.keys = (
-            DynamicCache(config=self.bridge.original_model.config) if opened.reads_on else None
-        )
+    def play_round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Play a round; the answers go into the conversations.
 
-    def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-        """P(1) of each episode and the kept activations; the answers go into the conversations."""
-        ids = self._conversations()
-        places = [[-1, *self._places(row, "vote")] for row in ids]
-        if self.sessions[
-            0
-        ].condition.has_note:  # the last token in the place of counts in the first round
-            for row, at in zip(ids, places, strict=True):
-                at += (
-                    self._places(row, "count")
-                    if self.sessions[0].predictions
-                    else [-1] * self.n_experts
-                )
-        # A note may begin as the one before it: what is kept is read again, although the cache has it.
-        first = len(ids[0]) + min(min(row) for row in places)
-        self.read = [row[:first] for row in self.read]
+        Returns:
+            P(1) of each episode, and the activations of ``names`` at every position.
+        """
+        conversations = self._read()
+        places = [[-1, *self._places(read, "vote")] for read in conversations]
+        if self.condition.has_note:
+            is_first = not self.sessions[0].predictions
+            for read, row in zip(conversations, places, strict=True):
+                # In the first round the last token stands in the place of counts.
+                row += [-1] * self.n_experts if is_first else self._places(read, "count")
         kept: dict[str, Tensor] = {}
-        logits = self._run(ids, {name: partial(_keep, kept, name, places) for name in names})
+        hooks = {name: partial(_keep, kept, name, places) for name in names}
+        logits = self._run(conversations, hooks, n_anew=-min(map(min, places)))
         missing = [name for name in names if name not in kept]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
-        shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
+        pairs = logits[:, list(self.choices)].float()
+        shares = pairs.softmax(dim=-1)[:, 1].cpu()
         for session, share in zip(self.sessions, shares.tolist(), strict=True):
             session.feed(self.texts[int(share > 0.5)])
-            if session.condition.has_note:
-                t = len(session.predictions)
-                right = (session.advice[:t] == session.labels[:t, None]).sum(0)
-                session.feed(json.dumps({"note": write_counts(right.tolist(), t)}))
+            if self.condition.has_note:
+                n_rounds = len(session.predictions)
+                is_right = session.advice[:n_rounds] == session.labels[:n_rounds, None]
+                note = write_counts(is_right.sum(axis=0).tolist(), n_rounds)
+                session.feed(json.dumps({"note": note}))
         return shares, kept
 
     def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
-        """The logit difference, the full effect of the other vote or count on it, and that of its activation in place
-        and at another expert's."""
-        ids = self._conversations()
-        opposite, other = self._conversations((of, expert)), (expert + 1) % self.n_experts
-        here, elsewhere = [], []
-        for row, swapped in zip(ids, opposite, strict=True):
-            places = self._places(row, of)
-            first = next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
-            n = 1 + len(row) + places[expert] - first
-            here.append(
-                [places[expert] - i for i in range(n)]
-            )  # all tokens of the word that differ or follow
-            elsewhere.append([places[other] - i for i in range(n)])
-        before = min(place for row in (*here, *elsewhere) for place in row)
-        self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
-        own, new = dict[str, Any](), dict[str, Any]()
-        keep = {name: partial(_keep, own, name, here) for name in names}
-        base = self._difference(self._run(ids, keep, stay=True))
-        keep = {name: partial(_keep, new, name, here) for name in names}
-        full = self._difference(self._run(opposite, keep, stay=True)) - base
-        effects = []
-        for at in (here, elsewhere):
-            runs = [
-                self._run(ids, {name: partial(_add, new[name] - own[name], at)}, stay=True)
-                for name in names
-            ]
-            effects.append(np.stack([self._difference(logits) - base for logits in runs]))
-        return base, full, effects[0], effects[1]
+        """Return the logit difference and its changes by patches, see :class:`_Patch`.
 
-    def _conversations(self, changed: tuple[str, int] | None = None) -> list[list[int]]:
-        """The tokens of every conversation, or of what it would be with another vote or count of one expert."""
-        rows = []
+        Args:
+            of: "vote" or "count".
+            expert: whose.
+            names: hook points.
+        """
+        conversations = self._read()
+        opposites = self._read((of, expert))
+        other_expert = (expert + 1) % self.n_experts
+        here, elsewhere = [], []
+        for read, opposite in zip(conversations, opposites, strict=True):
+            places = self._places(read, of)
+            # All tokens of the word from the first that differs on.
+            n_shared = count_shared(read.ids, opposite.ids)
+            n_tokens = 1 + places[expert] - (n_shared - len(read.ids))
+            here.append([places[expert] - back for back in range(n_tokens)])
+            elsewhere.append([places[other_expert] - back for back in range(n_tokens)])
+        before_change: dict[str, Tensor] = {}
+        after_change: dict[str, Tensor] = {}
+        n_anew = -min(map(min, (*here, *elsewhere)))
+        keep_own = {name: partial(_keep, before_change, name, here) for name in names}
+        keep_new = {name: partial(_keep, after_change, name, here) for name in names}
+        before = self._difference(self._run(conversations, keep_own, n_anew))
+        full = self._difference(self._run(opposites, keep_new, n_anew)) - before
+        effects = []
+        for places in (here, elsewhere):
+            changes = []
+            for name in names:
+                difference = after_change[name] - before_change[name]
+                hook = partial(_add, difference, places)
+                logits = self._run(conversations, {name: hook}, n_anew)
+                changes.append(self._difference(logits) - before)
+            effects.append(np.stack(changes))
+        return before, full, effects[0], effects[1]
+
+    def _read(self, changed: tuple[str, int] | None = None) -> list[_Read]:
+        """Read every conversation, or what it would be with another vote or count of one expert."""
+        conversations = []
         for session in self.sessions:
-            if (request := session.next()) is None:
+            request = session.next()
+            if request is None:
                 raise InputError("the episodes are over")
             messages = list(request.messages)
             if changed is not None:
                 messages[-1] = self._changed(messages[-1], *changed)
-            rows.append(prompt_ids(self.tokenizer, messages) + self.begin)
+            text = prompt_text(self.tokenizer, messages)
+            encoding = self.tokenizer(text, add_special_tokens=False)
+            conversations.append(_Read(encoding["input_ids"] + self.begin, text, encoding))
         require(
-            len({len(row) for row in rows}) == 1,
+            len({len(read.ids) for read in conversations}) == 1,
             "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",
         )
-        return rows
+        return conversations
 
-    def _places(self, row: list[int], of: str) -> list[int]:
-        """Where the votes of the last message, or the counts of its note, stand, from the end: the last token of
-        each."""
-        decode = self.tokenizer.decode
-        start = (
-            bisect_left(range(len(row)), True, key=lambda i: '"turn_type"' not in decode(row[i:]))
-            - 1
-        )
-        n = len(row) - start
-
-        def ends(pattern: str) -> int:
-            """The first token with which the message holds what the pattern says."""
-            held = re.compile(pattern)
-            i = bisect_left(
-                range(n),
-                True,
-                key=lambda i: held.search(decode(row[start : start + i + 1])) is not None,
-            )
-            assert i < n, f"the message lacks {pattern}"
-            return i
-
+    def _places(self, read: _Read, of: str) -> list[int]:
+        """Return the last token of each vote of the last message, or of each count of its note, from the end."""
         if of == "vote":
-            words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
-            return [ends(rf'"{key}": ?(?:{words})') - n for key in expert_keys(self.n_experts)]
-        slashes = [ends(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
-        # A token may hold the last digit and the slash.
-        return [i - decode(row[start : start + i])[-1].isdigit() - n for i in slashes]
+            words = "|".join(str(word) for word in self.condition.words)
+            return [read.place(f'"{key}": ?"?({words})') for key in expert_keys(self.n_experts)]
+        letters = expert_letters(self.n_experts)
+        return [read.place(rf"\b{letter}: ?(\d+)/") for letter in letters]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
-        """A message with the opposite vote of one expert, or another count of it in the note."""
+        """Return a message with the opposite vote of one expert, or another count of it in the note."""
+        body = read_message(message)
         if of == "vote":
-            zero, one = self.words
-            old = rf'("{expert_keys(self.n_experts)[expert]}": )({zero}|{one})'
-            content = re.sub(old, lambda m: m[1] + {zero: one, one: zero}[m[2]], message["content"])
+            key = expert_keys(self.n_experts)[expert]
+            zero, one = self.condition.words
+            body[key] = one if body[key] == zero else zero
         else:
             letter = expert_letters(self.n_experts)[expert]
-            found = re.search(rf"(?<=\b{letter}:)(\d+)/(\d+)", message["content"])
-            assert found is not None, "the note holds every count"
-            # The count of as many digits that is farthest from the one that stands there.
-            n = len(found[1])
-            lowest, highest = 10 ** (n - 1) if n > 1 else 0, min(10**n - 1, int(found[2]))
-            far = max(lowest, highest, key=lambda other: abs(other - int(found[1])))
-            content = (
-                f"{message['content'][: found.start()]}{far}{message['content'][found.end(1) :]}"
-            )
-            require(
-                content != message["content"],
-                f"the note {read_message(message)['note']!r} has no other count of as many digits for expert {letter}; "
-                "patch a count in another round",
-            )
-        return {**message, "content": content}
+            body["note"] = _with_another_count(body["note"], letter)
+        return user_message(body)
 
-    def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
-        """Logits after the last token; what the cache holds is not read again. After ``stay`` it goes on from
-        where it was."""
-        import torch
+    def _run(self, conversations: Sequence[_Read], hooks: dict[str, Any], n_anew: int) -> Tensor:
+        """Return the logits after the last token of each conversation.
 
-        start = 0 if self.keys is None else len(ids[0]) - 1
-        for old, row in zip(self.read, ids, strict=True):
-            pairs = enumerate(zip(old, row[:start], strict=False))
-            start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
-        if self.keys is not None and self.keys.get_seq_length() > start:
-            self.keys.crop(start - self.keys.get_seq_length())
-        new = torch.tensor(
-            [row[start:] for row in ids],
-            device=next(self.bridge.original_model.parameters()).device,
-        )
-        with torch.no_grad():
-            cached = {"past_key_values": self.keys, "use_cache": self.keys is not None}
-            logits = self.bridge.run_with_hooks(
-                new, fwd_hooks=list(hooks.items()), **cached, return_type="logits"
-            )
-        if not stay:
-            self.read = ids
+        Args:
+            conversations: what is read.
+            hooks: hook point -> function.
+            n_anew: so many tokens at the end are read anew, with the hooks; what is known before them is not.
+        """
+        rows = [read.ids for read in conversations]
+        start = 0
+        if self.keys is not None:
+            shared = [count_shared(row, known) for row, known in zip(rows, self.known, strict=True)]
+            start = min(*shared, len(rows[0]) - n_anew)
+            if self.keys.get_seq_length() > start:
+                self.keys.crop(start - self.keys.get_seq_length())
+        self.known = rows
+        new_tokens = [row[start:] for row in rows]
+        logits = self.opened.logits(new_tokens, self.keys, list(hooks.items()))
         return logits[:, -1]
 
     def _difference(self, logits: Tensor) -> np.ndarray:
-        pair = logits[:, list(self.choices)].double().cpu().numpy()
-        return np.asarray(pair[:, 1] - pair[:, 0])
+        pairs = logits[:, list(self.choices)].double().cpu().numpy()
+        return np.asarray(pairs[:, 1] - pairs[:, 0])
 
 
-def _alike(logits: Tensor, others: Tensor) -> bool:
-    """True if logits differ by rounding alone."""
-    return bool((logits - others).abs().max() <= _ROUNDED * others.abs().max())
+def _differ_by_rounding(logits: Tensor, others: Tensor) -> bool:
+    """Return whether logits differ by rounding alone."""
+    largest = (logits - others).abs().max()
+    return bool(largest <= _ROUNDED * others.abs().max())
+
+
+def _with_another_count(note: str, letter: str) -> str:
+    """Return a note in which the count of an expert is the farthest of as many digits.
+
+    >>> _with_another_count("A:3/9, B:8/9", "B")
+    'A:3/9, B:0/9'
+    """
+    match = re.search(rf"\b{letter}:(\d+)/(\d+)", note)
+    assert match is not None, "the note holds every count"
+    count, n_rounds = int(match[1]), int(match[2])
+    n_digits = len(match[1])
+    lowest = 10 ** (n_digits - 1) if n_digits > 1 else 0
+    highest = min(10**n_digits - 1, n_rounds)
+    farthest = highest if highest - count > count - lowest else lowest
+    require(
+        farthest != count,
+        f"the note {note!r} has no other count of as many digits for expert {letter}; patch a count in another round",
+    )
+    return f"{note[: match.start(1)]}{farthest}{note[match.end(1) :]}"
 
 
 def _keep(
@@ -482,12 +509,13 @@ def _keep(
     """As a hook: keep the activations at ``places``, counted from the end, a list for each episode."""
     import torch
 
-    kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()
+    rows = [activations[row] for activations, row in zip(value, places, strict=True)]
+    kept[name] = torch.stack(rows).detach().float().cpu()
 
 
 def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
     """As a hook: add ``difference`` [episode, place, ...] at ``places``."""
     value = value.clone()
-    for i, at in enumerate(places):
-        value[i, at] += difference[i].to(value)
+    for episode, row in enumerate(places):
+        value[episode, row] += difference[episode].to(value)
     return value
