@@ -71,20 +71,31 @@ class Backend(Protocol):
     concurrency: int
 
     async def start(self, condition: Condition) -> None:
-        """Called once before the first request: find out what can be found out without an episode."""
+        """Find out what can be found out without an episode; called once before the first request."""
         return
 
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """The reply to ``messages``; raises the errors of this module, or ``InputError`` where nothing will work."""
+        """Return the reply to a conversation.
+
+        Args:
+            messages: the conversation so far.
+            condition: how outcomes are written.
+            turn: what is asked for.
+            seed: of the draws, where the player draws.
+
+        Raises:
+            UnavailableError, ContextOverflowError, RefusedError: see there.
+            InputError: nothing will work until the user changes something.
+        """
 
     def holds_key(self, text: str) -> bool:
-        """Is a secret in ``text``? Asked of everything that is about to be written; False where no key is needed."""
+        """Return whether a secret is in ``text``, which is about to be written."""
         return False
 
     async def close(self) -> None:
-        """Called once after the last request."""
+        """End what is open; called once after the last request."""
         return
 
 
@@ -92,13 +103,15 @@ class AgentBackend(Backend):
     """A scripted agent (:mod:`interp.llm.backend`): no server, no waiting, the same traces."""
 
     def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
-        self.name, self.agent = name, agent
-        self.address, self.concurrency = f"scripted agent {name}", 1
+        self.name = name
+        self.agent = agent
+        self.address = f"scripted agent {name}"
+        self.concurrency = 1
 
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> Reply:
-        """The scripted agent's answer."""
+        """Return the scripted agent's answer; the arguments are those of :meth:`Backend.ask`."""
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
 
@@ -136,8 +149,8 @@ class Settings:
     @property
     def longest_answer(self) -> int | None:
         """Tokens of the longest answer that is asked for, under either name; None where none is given."""
-        found = self.max_tokens or self.extra_body.get("max_completion_tokens")
-        return found if isinstance(found, int) else None
+        longest = self.max_tokens or self.extra_body.get("max_completion_tokens")
+        return longest if isinstance(longest, int) else None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -195,37 +208,44 @@ class Connection:
         with theirs("base_url is not an address: {error}", of=ValueError):
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)
-        problem = f"base_url must be an address such as http://127.0.0.1:8000/v1, got {parts.scheme or self.base_url!r}"
-        require(parts.scheme in ("http", "https") and bool(parts.hostname), problem)
+        wrong = parts.scheme or self.base_url
+        require(
+            parts.scheme in ("http", "https") and bool(parts.hostname),
+            f"base_url must be an address such as http://127.0.0.1:8000/v1, got {wrong!r}",
+        )
         require(
             not (parts.username or parts.password or parts.query or parts.fragment),
             "base_url must not hold a user, password, query or fragment: they could be secrets and would be "
             "recorded; put the key into an environment variable and name it with key_env",
         )
         _check_ranges(self, concurrency=(1, 1000), max_retries=(0, 50))
-        most = self.requests_per_minute
-        require(most is None or most > 0, f"requests_per_minute must be > 0, got {most}")
+        rate = self.requests_per_minute
+        require(rate is None or rate > 0, f"requests_per_minute must be > 0, got {rate}")
         require(self.timeout > 0, f"timeout must be > 0 seconds, got {self.timeout}")
 
     @property
+    def host(self) -> str:
+        """The name or number of the server."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
     def is_local(self) -> bool:
-        """Is the server on this machine? Then no proxy stands between, and no key is needed."""
-        host = urlsplit(self.base_url).hostname or ""
+        """True if the server is on this machine: no proxy stands between, and no key is needed."""
         try:
-            return ip_address(host).is_loopback
+            return ip_address(self.host).is_loopback
         except ValueError:
-            return host == "localhost"
+            return self.host == "localhost"
 
     def key(self) -> str:
-        """The key for this address; "" where none is needed."""
-        host = urlsplit(self.base_url).hostname or ""
-        name = self.key_env or _PROVIDER_KEYS.get(host)
+        """Return the key for this address; "" where none is needed."""
+        name = self.key_env or _PROVIDER_KEYS.get(self.host)
         if name is None and self.is_local:
             return ""
         if name is None:
             raise InputError(
-                f"no key was given for {host}; put its key into an environment variable and name that with key_env "
-                "(--key-env), for a server without keys any word will do; keys of other providers are not sent to it"
+                f"no key was given for {self.host}; put its key into an environment variable and name that with "
+                "key_env (--key-env), for a server without keys any word will do; keys of other providers are not sent "
+                "to it"
             )
         key = os.environ.get(name, "").strip()
         require(
@@ -248,6 +268,10 @@ class Evidence:
     rounds: int
     last: NDArray[np.bool_]
 
+    def add(self, is_right: NDArray[np.bool_]) -> Evidence:
+        """Return the evidence after one more round, in which these experts were right."""
+        return Evidence(self.correct + is_right, self.rounds + 1, last=is_right)
+
 
 @dataclass(frozen=True)
 class ScriptedAgent:
@@ -260,58 +284,65 @@ class ScriptedAgent:
     write: Callable[[str, Evidence, _Counts, int], str]
 
     def __call__(self, messages: Sequence[Message]) -> str:
-        told = [read_message(message) for message in messages if message["role"] == "user"]
-        *earlier, body = [one for one in told if one["turn_type"] != "retry"]
+        bodies = [read_message(message) for message in messages if message["role"] == "user"]
+        *earlier, body = [body for body in bodies if body["turn_type"] != "retry"]
+        votes = _votes(body)
         note = str(body.get("note", ""))
-        seen: list[NDArray[np.bool_]] = []
-        votes = _votes(body)
-        for one in earlier:
-            votes = (
-                _votes(one) if "Expert_A" in one else votes
-            )  # without a note, feedback does not repeat the advice
-            if one["turn_type"] == "feedback":
-                seen.append(votes == _label(one))
-        votes = _votes(body)
-        # The retained conversation says more than the note, where there is one.
-        before = (
-            Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
-            if seen
-            else evidence_in(note, len(votes))
-        )
+        evidence = _evidence_of(earlier, len(votes))
+        if not evidence.rounds:  # the conversation says more than the note, where there is one
+            evidence = evidence_in(note, len(votes))
         if body["turn_type"] == "feedback":
-            right = votes == _label(body)
-            after = Evidence(before.correct + right, before.rounds + 1, right)
-            return json.dumps({"note": self.write(note, after, votes, _label(body))})
-        said = self.rule(before, votes)
-        return json.dumps(
-            {"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said}
-        )
+            label = _label(body)
+            return json.dumps(
+                {"note": self.write(note, evidence.add(votes == label), votes, label)}
+            )
+        outcome = self.rule(evidence, votes)
+        words = ("rainy", "sunny") if body["turn_type"] == "forecast" else (0, 1)
+        return json.dumps({"prediction": words[outcome]})
+
+
+def _no_evidence(n_experts: int) -> Evidence:
+    return Evidence(np.zeros(n_experts, np.int64), 0, last=np.zeros(n_experts, bool))
+
+
+def _evidence_of(bodies: Sequence[dict[str, Any]], n_experts: int) -> Evidence:
+    """Return what the rounds of a conversation tell of the experts."""
+    evidence = _no_evidence(n_experts)
+    votes = evidence.correct
+    for body in bodies:
+        if "Expert_A" in body:  # without a note, feedback does not repeat the advice
+            votes = _votes(body)
+        if body["turn_type"] == "feedback":
+            evidence = evidence.add(votes == _label(body))
+    return evidence
 
 
 @checked
 def evidence_in(note: str, n_experts: int) -> Evidence:
-    """What a note tells: tallies, rounds that it lists after them, and who was right last (``A correct; B wrong``)."""
+    """Return what a note tells: tallies, rounds that it lists after them, and who was right last.
+
+    The last winners are read from "A correct; B wrong", where no rounds are listed.
+    """
     letters = expert_letters(n_experts)
     counts = read_counts(_LISTED.split(note, maxsplit=1)[0], n_experts)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
-    if listed := _LISTED.findall(note):
-        # Who is not in a record was not right in it.
-        said = [(dict(re.findall(r"([A-Z])=([01])", record)), label) for record, label in listed]
-        right = np.array([[votes.get(name) == label for name in letters] for votes, label in said])
-        return Evidence(correct + right.sum(axis=0), rounds + len(right), right[-1])
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
-    last = np.array([winners is not None and letter in winners.group(1) for letter in letters])
-    return Evidence(correct, rounds, last)
+    names = winners[1] if winners else ""
+    evidence = Evidence(correct, rounds, last=np.array([letter in names for letter in letters]))
+    for record, label in _LISTED.findall(note):
+        votes = dict(re.findall(r"([A-Z])=([01])", record))
+        # Who is not in a record was not right in it.
+        evidence = evidence.add(np.array([votes.get(letter) == label for letter in letters]))
+    return evidence
 
 
 _BITS = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
 
 
 def _votes(body: dict[str, Any]) -> _Counts:
-    return np.array(
-        [_BITS[value] for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64
-    )
+    votes = [_BITS[value] for key, value in body.items() if key.startswith("Expert_")]
+    return np.array(votes, dtype=np.int64)
 
 
 def _label(body: dict[str, Any]) -> int:
@@ -319,62 +350,55 @@ def _label(body: dict[str, Any]) -> int:
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
-    """The advice of the expert with most right predictions; ties to the first."""
-    return int(votes[int(np.argmax(seen.correct))])
+    """Choose the advice of the expert with most right predictions; ties go to the first."""
+    return int(votes[seen.correct.argmax()])
 
 
 def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
     """Vote with weights ``exp(-.3 * losses)``; a tied vote says 1 (tolerance 1e-12)."""
     weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
-    return int(weights @ votes / weights.sum() >= 0.5 - 1e-12)
+    return int(np.average(votes, weights=weights) >= 0.5 - 1e-12)
 
 
 def _majority(seen: Evidence, votes: _Counts) -> int:
-    """Unweighted vote; a tie says 1."""
+    """Vote without weights; a tie says 1."""
     return int(2 * votes.sum() >= len(votes))
 
 
 def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
-    """Majority of those who were right last; no winner or a tie: majority of all."""
+    """Choose as most of those who were right last; without winners, or in a tie, as most of all."""
     winners = votes[seen.last]
-    return _majority(
-        seen, votes if 2 * winners.sum() == len(winners) else winners
-    )  # a tie, also of nobody
-
-
-def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """How often each expert was right, and of how many rounds, in the prompt's own form."""
-    return write_counts(seen.correct.tolist(), seen.rounds)
+    is_tied = 2 * winners.sum() == len(winners)
+    return _majority(seen, votes if is_tied else winners)
 
 
 def _random_choice(seen: Evidence, votes: _Counts) -> int:
-    """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
-    return (
-        hashlib.sha256(f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}".encode()).digest()[
-            0
-        ]
-        % 2
-    )
+    """Toss a coin that falls the same way whenever the same is seen, so that runs can be repeated."""
+    text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+    """Write how often each expert was right, and of how many rounds, in the prompt's own form."""
+    return write_counts(seen.correct.tolist(), seen.rounds)
 
 
 def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """Who was right and who was wrong in the last round, and nothing of earlier ones."""
+    """Write who was right and who was wrong in the last round, and nothing of earlier ones."""
     letters = np.array(expert_letters(len(votes)))
-    right = votes == label
-    said = [
-        f"{','.join(letters[who])} {what}"
-        for who, what in ((right, "correct"), (~right, "wrong"))
-        if who.any()
-    ]
-    return "; ".join(said)
+    right = ",".join(letters[votes == label])
+    wrong = ",".join(letters[votes != label])
+    parts = {"correct": right, "wrong": wrong}
+    return "; ".join(f"{names} {verdict}" for verdict, names in parts.items() if names)
 
 
 def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
-    """One more round in the list."""
+    """Write one more round into the list."""
     letters = np.array(expert_letters(len(votes)))
     listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
     wrong = ",".join(letters[votes != label]) or "none"
-    return f"{note} Round{note.count('Round') + 1}: {listed},label={label}; {wrong} wrong.".strip()
+    number = note.count("Round") + 1
+    return f"{note} Round{number}: {listed},label={label}; {wrong} wrong.".strip()
 
 
 AGENTS: dict[str, ScriptedAgent] = {

@@ -16,7 +16,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from interp.llm import backend
-from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_in, response_format
+from interp.llm.schemes import (
+    RESPONSE_FORMATS,
+    Condition,
+    Message,
+    Turn,
+    json_in,
+    response_format,
+    text_of,
+)
 from interp.support.errors import InputError, require
 from interp.support.files import json_values
 
@@ -52,73 +60,90 @@ class Client(backend.Backend):
             )
         import httpx
 
-        self.settings, self.connection = settings, connection
-        self.address, self.concurrency = connection.base_url, connection.concurrency
+        self.settings = settings
+        self.connection = connection
+        self.address = connection.base_url
+        self.concurrency = connection.concurrency
         key = connection.key()
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
+        headers = {"Accept-Encoding": "gzip, deflate"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         self._httpx = httpx
         self._http = httpx.AsyncClient(
-            headers={"Accept-Encoding": "gzip, deflate"}
-            | ({"Authorization": f"Bearer {key}"} if key else {}),
+            headers=headers,
             timeout=connection.timeout,
             limits=httpx.Limits(max_connections=connection.concurrency),
             trust_env=not connection.is_local,
         )
-        self._url = httpx.URL(connection.base_url.rstrip("/") + "/chat/completions")
-        self._gap = 60 / connection.requests_per_minute if connection.requests_per_minute else 0.0
+        self._url = f"{connection.base_url.rstrip('/')}/chat/completions"
+        self._gap = 0.0
+        if connection.requests_per_minute:
+            self._gap = 60 / connection.requests_per_minute
         self._next = 0.0
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def ask(
         self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int
     ) -> backend.Reply:
-        """The reply to ``messages``, or one of the errors of :mod:`interp.llm.backend`."""
-        sent = {"seed": seed} if self.settings.send_seed else {}
-        return await self.request(messages, self._fields(condition, turn) | sent)
+        """Return the server's reply; see :meth:`interp.llm.backend.Backend.ask`."""
+        fields = self._fields(condition, turn)
+        if self.settings.send_seed:
+            fields["seed"] = seed
+        return await self.request(messages, fields)
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> backend.Reply:
-        """One completion with the given request fields."""
+        """Make one completion with the given request fields, in as many attempts as it takes."""
         body = {"model": self.settings.model, "messages": list(messages), **fields}
         problem = ""
-        for attempt in range(self.connection.max_retries + 1):
-            # Requests are spaced evenly, so that no more than so many start in any minute.
-            now = time.monotonic()
-            start = max(now, self._next)
-            self._next = start + self._gap
-            await asyncio.sleep(start - now)
+        n_attempts = self.connection.max_retries + 1
+        for attempt in range(n_attempts):
+            pause = min(0.5 * 2**attempt, 8.0) * random.uniform(0.75, 1)
             try:
-                # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
-                async with asyncio.timeout(self.connection.timeout):
-                    return self._read(await self._post(body), time.monotonic() - start)
+                return await self._attempt(body)
             except RecursionError:
-                problem, pause = "what it sent is nested too deeply", None
+                problem = "what it sent is nested too deeply"
             except _TransientError as error:
-                problem, pause = str(error), error.pause
+                problem = str(error)
+                if error.pause is not None:
+                    pause = min(error.pause, _LONGEST_PAUSE)
             except (self._httpx.RequestError, TimeoutError) as error:
-                problem, pause = f"no answer ({type(error).__name__}: {error})", None
+                problem = f"no answer ({type(error).__name__}: {error})"
             if attempt < self.connection.max_retries:
-                doubled = min(0.5 * 2**attempt, 8.0) * (1 - 0.25 * random.random())
-                await asyncio.sleep(min(pause, _LONGEST_PAUSE) if pause is not None else doubled)
+                await asyncio.sleep(pause)
         raise backend.UnavailableError(
-            self.scrub(
-                f"{self.address} gave no answer in {self.connection.max_retries + 1} attempts: {problem[:500]}"
-            )
+            self.scrub(f"{self.address} gave no answer in {n_attempts} attempts: {problem[:500]}")
         )
 
+    async def _attempt(self, body: dict[str, Any]) -> backend.Reply:
+        """Ask once, when it is time: requests start evenly spaced."""
+        now = time.monotonic()
+        start = max(now, self._next)
+        self._next = start + self._gap
+        await asyncio.sleep(start - now)
+        # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
+        async with asyncio.timeout(self.connection.timeout):
+            completion = await self._post(body)
+        return self._read(completion, time.monotonic() - start)
+
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Post once; the body of a completion, which may be no longer than :data:`_LARGEST`, packed or not."""
+        """Post once; return the body of a completion, which may be no longer than :data:`_LARGEST`, packed or not."""
         async with self._http.stream("POST", self._url, json=body) as response:
             if response.has_redirect_location:
                 raise InputError(
-                    f"{self._url.host} redirects to {response.headers['location']!r}; prompts and keys are not sent "
-                    "there. Give that address as the base URL if it is the right one"
+                    f"{self.connection.host} redirects to {response.headers['location']!r}; prompts and keys are not "
+                    "sent there. Give that address as the base URL if it is the right one"
                 )
-            packing = response.headers.get("content-encoding", "identity").strip().lower()
+            packing = response.headers.get("content-encoding", "").strip().lower()
             if packing not in ("identity", "", "gzip", "deflate"):
-                words = f"the server packs its answer by {packing[:60]!r}, which was not asked for"
-                raise backend.RefusedError(self.scrub(words))
+                raise backend.RefusedError(
+                    self.scrub(
+                        f"the server packs its answer by {packing[:60]!r}, which was not asked for"
+                    )
+                )
             text = ""
             async for piece in response.aiter_text():
                 text += piece
@@ -126,125 +151,145 @@ class Client(backend.Backend):
                     raise backend.RefusedError(
                         f"the server's answer is larger than {_LARGEST // 10**6} MB"
                     )
-        found, status = json_in(text), response.status_code
-        if status < 300 and isinstance(found, dict) and found.get("choices"):
-            return found
-        # What the server says about an error: the message where there is one, else the whole body.
-        said = found
-        for name in ("error", "message"):
-            said = said[name] if isinstance(said, dict) and said.get(name) else said
-        whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
-        error = found.get("error") if isinstance(found, dict) else None
-        code = error.get("code") if isinstance(error, dict) else None
-        words = " ".join(whole.split())[:1000] or "(an empty body)"
-        words += f" [{code}]" if isinstance(code, str) and code not in words else ""
+        content = json_in(text)
+        is_object = isinstance(content, dict)
+        if response.status_code < 300 and is_object and content.get("choices"):
+            return dict(content)
+        words, code = _words_about_error(content, text)
+        status = response.status_code
         if status < 300 and isinstance(code, int) and 400 <= code < 600:
             status = code
-        if status >= 300:
-            raise self._sort(status, words, response.headers)
-        if _OVERFLOW.search(words):
-            raise backend.ContextOverflowError(self.scrub(words))
-        raise _TransientError(f"what it sent is not a chat completion: {words}")
+        raise self._sort(status, words, response.headers)
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
+        """Return the request's fields but for model, messages and seed."""
         settings = self.settings
-        sampling = {
-            name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")
-        }
-        fields = {name: value for name, value in sampling.items() if value is not None}
-        form = response_format(settings.response_format, condition, turn)
-        return fields | form | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
+        fields: dict[str, Any] = {}
+        for name in ("temperature", "top_p", "max_tokens"):
+            value = getattr(settings, name)
+            if value is not None:
+                fields[name] = value
+        fields |= response_format(settings.response_format, condition, turn)
+        return fields | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
-    def _read(self, found: dict[str, Any], seconds: float) -> backend.Reply:
-        """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""
-        more = json_values(
-            self.scrub({key: value for key, value in found.items() if value is not None})
-        )
-        choice = more["choices"][0] if isinstance(more["choices"], list) else None
-        message = choice.get("message") if isinstance(choice, dict) else None
-        finish = choice.pop("finish_reason", None) if isinstance(choice, dict) else None
-        if (
-            not isinstance(choice, dict)
-            or not isinstance(message, dict)
-            or not isinstance(finish, str | None)
-        ):
+    def _read(self, completion: dict[str, Any], seconds: float) -> backend.Reply:
+        """Read a completion; what has no field of its own goes into ``more``, so that nothing is lost."""
+        sent = {name: value for name, value in completion.items() if value is not None}
+        more = json_values(self.scrub(sent))
+        try:
+            choice = more["choices"][0]
+            message = choice["message"]
+            finish_reason = choice.pop("finish_reason", None) or ""
+            content = message.get("content")
+            is_completion = isinstance(finish_reason, str)
+        except (KeyError, TypeError, AttributeError):
+            is_completion = False
+        if not is_completion:
             raise _TransientError(
-                f"what it sent is not a chat completion: {json.dumps(found)[:300]}"
+                f"what it sent is not a chat completion: {json.dumps(completion)[:300]}"
             )
-        usage = more.pop("usage", None)
-        content = message.get("content")
-        if content is None or isinstance(content, str):
+        if not isinstance(content, list):  # a list of parts stays in ``more``
             message.pop("content", None)
-        # A string, or a list of parts of which some are text.
-        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        texts = [
-            part.get("text")
-            for part in parts
-            if isinstance(part, dict) and part.get("type") == "text"
-        ]
+        usage = more.pop("usage", None)
+        if not isinstance(usage, dict):
+            usage = None
         return backend.Reply(
-            text="".join(text for text in texts if isinstance(text, str)),
-            finish_reason=finish or "",
-            model=str(more.pop("model", None) or ""),
+            text=text_of(content),
+            finish_reason=finish_reason,
+            model=str(more.pop("model", "")),
             system_fingerprint=more.pop("system_fingerprint", None),
-            usage=usage if isinstance(usage, dict) else None,
+            usage=usage,
             seconds=round(seconds, 4),
             more=more,
         )
 
     def _sort(self, status: int, words: str, headers: Any) -> Exception:
-        said = self.scrub(words)
+        """Return the error that a server's answer means.
+
+        Args:
+            status: of HTTP.
+            words: what the server said.
+            headers: of the answer, which may say when to ask again.
+        """
+        words = self.scrub(words)
+        is_overflow = _OVERFLOW.search(words) is not None
+        if status < 300 and not is_overflow:
+            return _TransientError(f"what it sent is not a chat completion: {words}")
         if status in _TRANSIENT or status >= 500:
-            pauses = [
-                float(text) / scale
-                for text, scale in (
-                    (headers.get("retry-after-ms"), 1000.0),
-                    (headers.get("retry-after"), 1.0),
-                )
-                if re.fullmatch(r"\s*\d+(?:\.\d*)?\s*", text or "")
-            ]
-            return _TransientError(f"it answered {status}: {said}", next(iter(pauses), None))
-        if status in (400, 413) and _OVERFLOW.search(words):
-            return backend.ContextOverflowError(said)
+            return _TransientError(f"it answered {status}: {words}", _pause_in(headers))
+        if is_overflow and (status < 300 or status in (400, 413)):
+            return backend.ContextOverflowError(words)
+        refusal = f"the server refused the request ({status}): {words}"
         if status in (400, 403, 413, 422):
-            return backend.RefusedError(f"the server refused the request ({status}): {said}")
-        key = (
-            f"in {self.connection.key_env}" if self.connection.key_env else f"for {self._url.host}"
-        )
-        advice = {
+            return backend.RefusedError(refusal)
+        key = f"for {self.connection.host}"
+        if self.connection.key_env:
+            key = f"in {self.connection.key_env}"
+        advice_by_status = {
             401: f"check the key {key}",
             402: "check the account's balance",
             404: f"check the model name {self.settings.model!r} and the address",
-        }.get(status, "check the address and the settings")
-        return InputError(
-            f"the server refused the request ({status}): {said}; {advice} and run again to resume"
-        )
+        }
+        advice = advice_by_status.get(status, "check the address and the settings")
+        return InputError(f"{refusal}; {advice} and run again to resume")
 
     def scrub(self, value: Any) -> Any:
-        """``value`` (text, or lists and dicts of it) without the key and without lone surrogates."""
+        """Return text, or lists and dicts of it, without the key and without lone surrogates."""
         if isinstance(value, str):
             text = value.encode("utf-8", "replace").decode("utf-8")
             return text.replace(self._secret, "<key>") if self._secret else text
         if isinstance(value, dict):
             return {self.scrub(key): self.scrub(item) for key, item in value.items()}
-        return [self.scrub(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return [self.scrub(item) for item in value] if isinstance(value, list) else value
 
     def holds_key(self, text: str) -> bool:
+        """Return whether the key is in ``text``."""
         return self._secret is not None and self._secret in text
 
     async def start(self, condition: Condition) -> None:
-        """Where a response format is asked for: one call that a model would not answer in JSON unless made to."""
+        """Check that the server honours the response format, by a call that asks for a plain word."""
         kind = self.settings.response_format
         if kind == "none":
             return
         fields = self._fields(condition, "prediction")
-        fields |= {"max_tokens": 64} if "max_tokens" in fields else {}
-        ask = "Reply with the plain word hello. Do not use JSON."
-        reply = await self.request([{"role": "user", "content": ask}], fields)
+        if "max_tokens" in fields:
+            fields["max_tokens"] = 64
+        question = "Reply with the plain word hello. Do not use JSON."
+        reply = await self.request([{"role": "user", "content": question}], fields)
         start = re.sub(r"\s", "", reply.text)
         wanted = "{" if kind == "json_object" else '{"prediction":'
+        was_cut_before = not start and reply.finish_reason == "length"
+        others = ", ".join(name for name in RESPONSE_FORMATS if name != kind)
         require(
-            start.startswith(wanted) or (not start and reply.finish_reason == "length"),
-            f"the server ignores response_format {kind!r} (it answered {reply.text[:40]!r}); use another: "
-            f"{', '.join(name for name in RESPONSE_FORMATS if name != kind)}",
+            was_cut_before or start.startswith(wanted),
+            f"the server ignores response_format {kind!r} (it answered {reply.text[:40]!r}); use another: {others}",
         )
+
+
+def _words_about_error(content: Any, text: str) -> tuple[str, Any]:
+    """Return what a server says about an error, and its code: the message where there is one, else the whole body.
+
+    Args:
+        content: the body as JSON, None where it is none.
+        text: the body.
+    """
+    error = content.get("error") if isinstance(content, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    words = error or content
+    if isinstance(words, dict) and words.get("message"):
+        words = words["message"]
+    if not isinstance(words, str):
+        words = text
+    words = " ".join(words.split())[:1000] or "(an empty body)"
+    if isinstance(code, str) and code not in words:
+        words += f" [{code}]"
+    return words, code
+
+
+def _pause_in(headers: Any) -> float | None:
+    """Return the seconds after which a server wants to be asked again."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = headers.get(name, "").strip()
+        if re.fullmatch(r"\d+(?:\.\d*)?", text):
+            return float(text) * unit
+    return None

@@ -8,6 +8,7 @@ docs/method/notes.md.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,75 +35,86 @@ _TIMES = {
 
 @dataclass(frozen=True)
 class _Mention:
-    """A group of experts that a note names together, where their names stand (``begin`` to ``start``), and the text
-    from there to the next name."""
+    """A group of experts that a note names together.
+
+    Their names stand from ``begin`` to ``start``, and ``text`` from there to the next name.
+    """
 
     letters: tuple[str, ...]
     text: str
     start: int
     begin: int
 
+    @property
+    def end(self) -> int:
+        """Where the text ends."""
+        return self.start + len(self.text)
+
 
 def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
-    """Where the note names experts: "Expert_A", "Experts B, C and D", "A".
+    """Return where the note names experts: "Expert_A", "Experts B, C and D", "A".
 
     >>> [(m.letters, m.text) for m in mentions("B,C right; A 1/2")]
     [(('B', 'C'), ' right; '), (('A',), ' 1/2')]
     """
-    one = f"[{''.join(expert_letters(n_experts))}](?:'s)?(?![A-Za-z'])"
-    named = re.compile(
-        rf"(?<![A-Za-z])(?:Experts?[ _]?)?{one}(?:\s*(?:,|&|/|and)\s*(?:and\s+)?(?:Expert[ _]?)?{one}(?![ ]*[:=]))*"
-    )
-    found, made = list(named.finditer(note)), []
-    for match, end in zip(
-        found, [match.start() for match in found[1:]] + [len(note)], strict=False
-    ):
-        letters = tuple(name[0] for name in re.findall(one, match.group(0)))
-        made.append(_Mention(letters, note[match.end() : end], match.end(), match.start()))
-    return made
+    name = f"[{''.join(expert_letters(n_experts))}](?:'s)?(?![A-Za-z'])"
+    another = rf"\s*(?:,|&|/|and)\s*(?:and\s+)?(?:Expert[ _]?)?{name}(?![ ]*[:=])"
+    names = re.compile(rf"(?<![A-Za-z])(?:Experts?[ _]?)?{name}(?:{another})*")
+    matches = list(names.finditer(note))
+    ends = [match.start() for match in matches[1:]] + [len(note)]
+    named = []
+    for match, end in zip(matches, ends, strict=False):
+        letters = tuple(expert[0] for expert in re.findall(name, match[0]))
+        text = note[match.end() : end]
+        named.append(_Mention(letters, text, start=match.end(), begin=match.start()))
+    return named
 
 
 def _tallied(note: str, n_experts: int = 4) -> set[str]:
-    """The experts that the note gives a tally, in any form of docs/method/notes.md."""
+    """Return the experts that the note gives a tally, in any form of docs/method/notes.md."""
     forms = (_RE.percent, _RE.verdict_count, *_RE.pairs)
-    found = [
-        mention
-        for mention in mentions(note, n_experts)
-        if any(map(_is_share, _RE.fraction.finditer(mention.text)))
-        or any(form.search(mention.text) for form in forms)
-    ]
-    letters = {letter for mention in found for letter in mention.letters}
-    return (
-        letters
-        if len(letters) >= 2
-        else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
-    )
+    letters: set[str] = set()
+    for mention in mentions(note, n_experts):
+        is_tally = any(form.search(mention.text) for form in forms)
+        if is_tally or _shares(mention.text):
+            letters.update(mention.letters)
+    if len(letters) < 2:
+        letters.update(letter for letter, _ in _bare_tallies(note, n_experts))
+    return letters
 
 
 def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
-    """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
-    bare = [
-        (m, match.group(1)) for m in mentions(note, n_experts) if (match := _RE.bare.match(m.text))
-    ]
+    """Return ``(letter, place in the note)`` of bare numbers that are tallies, not votes, bits or ranks."""
+    tallies = []
+    numbers = []
+    for mention in mentions(note, n_experts):
+        match = _RE.bare.match(mention.text)
+        if match:
+            numbers.append(match[1])
+            tallies += [(letter, mention.start) for letter in mention.letters]
     # "1. B 2. C": the numbers are places, not counts.
-    ranking = re.search(
-        rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note
-    )
-    counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
-    if not counted or any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare):
+    name = f"[{''.join(expert_letters(n_experts))}]"
+    is_ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?{name}\b", note)
+    is_counted = any(number[0] in "+-" or int(number) >= 2 for number in numbers)
+    is_bits = any(re.fullmatch("[01]{3,}", number) for number in numbers)
+    if is_ranking or is_bits or not is_counted:
         return []
-    return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
+    return tallies
 
 
-def _is_share(match: re.Match[str]) -> bool:
-    """Is a match of the pattern ``fraction`` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
-    hits, out_of = match.group(1), int(match.group(2))
-    return int(hits) <= out_of > 0 and not (len(hits) > 1 and hits.startswith("0"))
+def _shares(text: str) -> list[re.Match[str]]:
+    """Return the fractions in a text that are shares (3/5), and not bit strings (0110/1), dates or nothing (0/0)."""
+    shares = []
+    for match in _RE.fraction.finditer(text):
+        is_number = match[1] == "0" or not match[1].startswith("0")
+        if is_number and int(match[1]) <= int(match[2]) > 0:
+            shares.append(match)
+    return shares
 
 
 @checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
-    """``{letter: (times right, out of)}`` for every expert whose tally can be read (which can: docs/method/notes.md).
+    """Return ``{letter: (times right, out of)}`` for every expert whose tally can be read (docs/method/notes.md).
 
     >>> read_counts("B,C,D correct 2/2; A wrong 2/2")
     {'B': (2, 2), 'C': (2, 2), 'D': (2, 2), 'A': (0, 2)}
@@ -111,57 +123,76 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     >>> read_counts("A 3, B 8 of 9 rounds")
     {'A': (3, 9), 'B': (8, 9)}
     """
-    found: dict[str, tuple[int, int]] = {}
-    said = mentions(note, n_experts)
-    for mention in said:
+    counts: dict[str, tuple[int, int]] = {}
+    for mention in mentions(note, n_experts):
         if not _RE.two_numbers.search(mention.text):
             continue
-        right, total = _fractions(mention.text)
-        if not total:
-            found_in = (
-                [match.groups() for match in form.finditer(mention.text)] for form in _RE.pairs
-            )
-            pairs = [(int(hits), int(misses)) for hits, misses in next(filter(None, found_in), [])]
-            right, total = sum(hits for hits, _ in pairs), sum(map(sum, pairs))
-        for letter in mention.letters if total else ():
-            earlier = found.get(letter, (0, 0))
-            found[letter] = (earlier[0] + right, earlier[1] + total)
-    return found if len(found) > 1 else _bare_counts(note, said, n_experts) or found
+        right, total = _read_fractions(mention.text) or _read_pairs(mention.text) or (0, 0)
+        for letter in mention.letters:
+            if total:
+                earlier_right, earlier_total = counts.get(letter, (0, 0))
+                counts[letter] = (earlier_right + right, earlier_total + total)
+    if len(counts) > 1:
+        return counts
+    return _bare_counts(note, n_experts) or counts
 
 
-def _fractions(text: str) -> tuple[int, int]:
+def _read_fractions(text: str) -> tuple[int, int] | None:
+    """Return the sums of the shares in a text, right and out of; None where there are none."""
     right = total = 0
-    for count in _RE.fraction.finditer(text):
-        if not _is_share(count):
-            continue
-        hits, out_of = int(count.group(1)), int(count.group(2))
-        before, after = (
-            text[max(0, count.start() - 12) : count.start()],
-            text[count.end() :].lstrip(),
-        )
-        verdicts = _RE.judged.findall(count.group(0)) or _RE.judged.findall(before)[-1:]
-        if not verdicts and (verdict := _RE.judged.match(after)):
-            verdicts = [verdict.group(1)]
-        right, total = right + (out_of - hits if verdicts and verdicts[0] else hits), total + out_of
-    return right, total
+    for share in _shares(text):
+        hits, out_of = int(share[1]), int(share[2])
+        right += out_of - hits if _is_of_errors(text, share) else hits
+        total += out_of
+    return (right, total) if total else None
 
 
-def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[str, tuple[int, int]]:
-    """Counts without a slash, with the number of rounds that the note gives once: "A 3, B 8 of 9 rounds"."""
+def _is_of_errors(text: str, share: re.Match[str]) -> bool:
+    """Return whether a share counts errors, by the verdict within it, the last one before it, or right after it."""
+    before = text[max(0, share.start() - 12) : share.start()]
+    within = _RE.judged.findall(share[0])
+    verdicts = within or _RE.judged.findall(before)[-1:]
+    if not verdicts:
+        after = _RE.judged.match(text[share.end() :].lstrip())
+        verdicts = [after[1]] if after else []
+    return bool(verdicts and verdicts[0])
+
+
+def _read_pairs(text: str) -> tuple[int, int] | None:
+    """Return the sums of counts of right and wrong beside each other, right and out of; None where there are none."""
+    for form in _RE.pairs:
+        pairs = np.array([match.groups() for match in form.finditer(text)], dtype=object)
+        if len(pairs):
+            right, wrong = pairs.astype(int).sum(axis=0).tolist()
+            return right, right + wrong
+    return None
+
+
+def _bare_counts(note: str, n_experts: int) -> dict[str, tuple[int, int]]:
+    """Read counts without a slash, out of the number of rounds that the note gives once: "A 3, B 8 of 9 rounds"."""
     totals = {int(number) for pair in _RE.total.findall(note) for number in pair if number}
-    found: dict[str, tuple[int, int]] = {}
-    for mention in said if len(totals) == 1 else ():
-        match = _RE.bare.match(mention.text) or _RE.verdict_count.search(mention.text)
-        if match is None or not _tallied(note, n_experts):
-            continue
-        text = next(group for group in match.groups() if group is not None).lower()
-        hits, out_of = _TIMES.get(text, int(text) if text.isdigit() else -1), max(totals)
-        if not 0 <= hits <= out_of:
-            continue
-        # A bare number may be of errors because the note says so elsewhere.
-        wrong = _RE.about_errors.search(note if match.re is _RE.bare else match.group(0))
-        found |= dict.fromkeys(mention.letters, (out_of - hits if wrong else hits, out_of))
-    return found
+    counts: dict[str, tuple[int, int]] = {}
+    if len(totals) != 1 or not _tallied(note, n_experts):
+        return counts
+    (out_of,) = totals
+    for mention in mentions(note, n_experts):
+        hits = _read_bare(note, mention.text, out_of)
+        if hits is not None and 0 <= hits <= out_of:
+            counts |= dict.fromkeys(mention.letters, (hits, out_of))
+    return counts
+
+
+def _read_bare(note: str, text: str, out_of: int) -> int | None:
+    """Return how often an expert was right by the bare number in the text after its name; None where there is none."""
+    bare = _RE.bare.match(text)
+    match = bare or _RE.verdict_count.search(text)
+    if match is None:
+        return None
+    number = next(group for group in match.groups() if group is not None).lower()
+    hits = _TIMES.get(number, int(number) if number.isdigit() else -1)
+    # A bare number may be of errors because the note says so elsewhere.
+    is_of_errors = _RE.about_errors.search(note if bare else match[0])
+    return out_of - hits if is_of_errors else hits
 
 
 def check_counts(
@@ -170,54 +201,60 @@ def check_counts(
     n_rounds: int,
     reliability: NDArray[np.float64] | None = None,
 ) -> dict[str, Any]:
-    """The tallies in ``note`` beside ``correct_so_far`` Int[expert] after ``n_rounds`` rounds (docs/method/notes.md).
+    """Hold the tallies in a note against what happened (docs/method/notes.md).
 
-    With ``reliability`` Float[expert], also whether the note's best and worst expert are the most and least reliable.
+    Args:
+        note: the note after some round.
+        correct_so_far: Int[expert], how often each expert was right.
+        n_rounds: in how many rounds.
+        reliability: Float[expert]; given, the note's best and worst expert are held against it, too.
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
-    errors = [
-        abs(counts[letter][0] - true)
-        for letter, true in zip(letters, correct_so_far, strict=True)
-        if letter in counts
-    ]
-    error = float(np.mean(errors)) if errors else float("nan")
-    named = ("best", "worst", "most_accurate", "least_accurate")
-    if len(counts) < len(letters):
-        return {"readable": False, "exact": False, "mean_error": error, **dict.fromkeys(named)}
-    exact = not any(errors) and all(counts[letter][1] == n_rounds for letter in letters)
-    shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
-    picked: list[bool | None] = []
-    tops = [
-        (sign, np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)) for sign in (1, -1)
-    ]
-    for sign, top in tops:
-        truth = sign * correct_so_far
-        picked.append(None if len(top) == len(shares) else bool((truth[top] == truth.max()).all()))
-    if reliability is not None:
-        picked += [top.tolist() == [int((sign * reliability).argmax())] for sign, top in tops]
-    picked += [None] * (len(named) - len(picked))
-    return {
-        "readable": True,
-        "exact": exact,
-        "mean_error": error,
-        **dict(zip(named, picked, strict=True)),
+    readable = [place for place, letter in enumerate(letters) if letter in counts]
+    hits = np.array([counts[letters[place]][0] for place in readable])
+    totals = np.array([counts[letters[place]][1] for place in readable])
+    errors = np.abs(hits - correct_so_far[readable])
+    checks: dict[str, Any] = {
+        "readable": len(readable) == len(letters),
+        "exact": False,
+        "mean_error": float(errors.mean()) if readable else np.nan,
+        "best": None,
+        "worst": None,
+        "most_accurate": None,
+        "least_accurate": None,
     }
+    if not checks["readable"]:
+        return checks
+    counts_all_rounds = bool((totals == n_rounds).all())
+    checks["exact"] = counts_all_rounds and not errors.any()
+    shares = hits / totals
+    sides = {("best", "most_accurate"): 1, ("worst", "least_accurate"): -1}
+    for (by_count, by_accuracy), sign in sides.items():
+        top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
+        truth = sign * correct_so_far
+        if len(top) < len(shares):
+            checks[by_count] = bool((truth[top] == truth.max()).all())
+        if reliability is not None:
+            most_reliable = int((sign * reliability).argmax())
+            checks[by_accuracy] = top.tolist() == [most_reliable]
+    return checks
 
 
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
-    """The counter note in the paper's most common form: ``A:45/100, B:94/100``."""
-    return ", ".join(
-        f"{letter}:{int(hits)}/{n_rounds}"
-        for letter, hits in zip(expert_letters(len(correct)), correct, strict=True)
-    )
+    """Write the counter note in the paper's most common form: ``A:45/100, B:94/100``."""
+    letters = expert_letters(len(correct))
+    counts = zip(letters, correct, strict=True)
+    return ", ".join(f"{letter}:{int(hits)}/{n_rounds}" for letter, hits in counts)
 
 
 FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
 
 
 def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
-    """The ``format`` of a note, one of :data:`FORMATS`, and the features that decided it (docs/method/notes.md).
+    """Return the ``format`` of a note, one of :data:`FORMATS`, and the features that decided it.
+
+    The rules, and what each feature counts: docs/method/notes.md.
 
     >>> classify("A:45/100, B:94/100, C:69/100, D:77/100")["format"]
     'counter'
@@ -229,154 +266,170 @@ def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
     'last-step'
     """
     letters = "".join(expert_letters(n_experts))
-    marks, entries, leading = _marks(note, letters)
+    marks = _marks(note, letters)
+    # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
+    lists = [*_RE.number_list.finditer(note), *_RE.braced.finditer(note)]
+    n_listed = sum(max(2, len(re.findall(r"\d+", match[0]))) for match in lists)
     # "Accuracy: A=.45 B=.94": shares as decimals, which only a word distinguishes from weights.
     shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
     rates = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
-    # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
-    lists = [*_RE.number_list.finditer(note), *_RE.braced.finditer(note)]
-    # Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?
-    subject = re.compile(
-        rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_RE.everybody})(?![A-Za-z]))"
-    )
-    verdict = any(
-        (_RE.verdict.search(sentence.lower()) or _RE.said.search(sentence))
-        and subject.search(sentence)
-        and not re.search(r"\bwho\b", sentence)
-        for sentence in re.split(r"[.;\n]", note)
-    )
-    # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
-    said = [
-        (one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)
-    ]
-    series = {
-        letter
-        for one, once in said
-        if not once and _RE.history.match(one.text)
-        for letter in one.letters
+    has_rates = len(shares) >= 2 and rates
+    n_tallied = n_experts if has_rates else len(_tallied(note, n_experts))
+    features = {
+        "tallied": n_tallied,
+        "conditional": _conditional(note, n_experts),
+        **marks,
+        "round_numbers": marks["round_marks"] + n_listed,
+        "records": _records(note, letters),
+        "sequences": _sequences(note, n_experts),
+        "labels": len(_RE.label.findall(note)),
+        "vague": bool(_RE.vague.search(note)),
+        "verdict": _has_verdict(note, letters),
+        "words": len(note.split()),
     }
-    found = SimpleNamespace(
-        tallied=n_experts if len(shares) >= 2 and rates else len(_tallied(note, n_experts)),
-        conditional=_conditional(note, n_experts),
-        round_marks=marks,
-        entries=entries,
-        leading_mark=leading,
-        round_numbers=marks
-        + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
-        records=_records(note, letters),
-        sequences=len(series) + 2 * bool(_RE.labels.search(note)),
-        labels=len(_RE.label.findall(note)),
-        vague=bool(_RE.vague.search(note)),
-        verdict=verdict,
-        words=len(note.split()),
-    )
-    listed = (
-        found.round_numbers >= 3
-        or found.round_marks >= 2
-        or found.leading_mark
-        or found.labels >= 3
-    )
-    decided = "last-step" if found.verdict or found.records else "other"
-    recorded = found.entries >= 3 or found.records >= 2 or found.sequences >= 2
-    if not note.strip():
-        decided = "other"
-    elif recorded or (found.tallied < 2 and listed and not found.conditional):
-        decided = "round list"
-    elif found.conditional:
-        decided = "conditional counter"
-    elif found.tallied >= 2:
-        decided = "counter"
-    elif found.vague:
-        decided = "other"
-    return {"format": decided, **vars(found)}
+    return {"format": _decide(SimpleNamespace(**features)), **features}
 
 
-def _marks(note: str, letters: str) -> tuple[int, int, bool]:
-    """Round marks; those that begin an entry; whether the note begins with an entry."""
+def _decide(found: SimpleNamespace) -> str:
+    """Return the format by the features of :func:`classify`: the first rule that holds."""
+    if not found.words:
+        return "other"
+    is_record = found.entries >= 3 or found.records >= 2 or found.sequences >= 2
+    is_list = found.round_numbers >= 3 or found.round_marks >= 2 or found.labels >= 3
+    if is_record or (_has_no_tallies(found) and (is_list or found.leading_mark)):
+        return "round list"
+    if found.conditional:
+        return "conditional counter"
+    if found.tallied >= 2:
+        return "counter"
+    if found.vague:
+        return "other"
+    return "last-step" if found.verdict or found.records else "other"
+
+
+def _has_no_tallies(found: SimpleNamespace) -> bool:
+    """Return whether at most one expert has a tally, and none has one for each outcome."""
+    return found.tallied < 2 and not found.conditional
+
+
+def _has_verdict(note: str, letters: str) -> bool:
+    """Return whether a sentence says that an expert, or all or none, was right or wrong, or what it said."""
+    name = f"[{letters}](?![A-Za-z])"
+    subject = re.compile(rf"(?<![A-Za-z])(?:{name}|(?i:{_RE.everybody})(?![A-Za-z]))")
+    for sentence in re.split(r"[.;\n]", note):
+        verdict = _RE.verdict.search(sentence.lower()) or _RE.said.search(sentence)
+        asks_who = re.search(r"\bwho\b", sentence)
+        if verdict and subject.search(sentence) and not asks_who:
+            return True
+    return False
+
+
+def _sequences(note: str, n_experts: int) -> int:
+    """Count the experts with a sequence over rounds; one of 3 or more labels counts as two."""
+    letters: set[str] = set()
+    for mention in mentions(note, n_experts):
+        # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
+        is_one_value = len(_RE.said_and_right.findall(mention.text)) == 1
+        if not is_one_value and _RE.history.match(mention.text):
+            letters.update(mention.letters)
+    return len(letters) + 2 * bool(_RE.labels.search(note))
+
+
+def _marks(note: str, letters: str) -> dict[str, Any]:
+    """Count the round marks and those that begin an entry; does the note begin with an entry?"""
     name = rf"(?:Experts?[ _]?)?[{letters}](?![a-z])"
     content = rf"(?:{name}|{_RE.word}|label|y\b|actual|true|[01]{{2,}}|all|none|nobody|every|no\b)"
     begins = re.compile(rf"\s*(?:[:=>|]|[-–]\s*{content}|\(?\s*{content})", re.IGNORECASE)
     marked = [*_RE.mark.finditer(note), *_RE.ordinal.finditer(note)]
-    entries = [
-        match
-        for match in marked
-        if not _RE.stamp.search(note[max(0, match.start() - 12) : match.start()])
-        and begins.match(note, match.end())
-    ]
-    numbered = _enumerated(note, letters)
-    first = min((match.start() for match in entries), default=len(note))
-    return (
-        len(marked) + numbered,
-        len(entries) + numbered,
-        bool(entries) and not note[:first].strip(" ([{\"'*-"),
-    )
+    entries = []
+    for match in marked:
+        before = note[max(0, match.start() - 12) : match.start()]
+        is_stamp = _RE.stamp.search(before)
+        if begins.match(note, match.end()) and not is_stamp:
+            entries.append(match.start())
+    n_numbered = _enumerated(note, letters)
+    first = min(entries, default=len(note))
+    is_leading = bool(entries) and not note[:first].strip(" ([{\"'*-")
+    return {
+        "round_marks": len(marked) + n_numbered,
+        "entries": len(entries) + n_numbered,
+        "leading_mark": is_leading,
+    }
 
 
 def _enumerated(note: str, letters: str) -> int:
-    """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
+    """Count rounds that are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
     content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_RE.word}"
-    entry = re.compile(
-        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))",
-        re.IGNORECASE,
-    )
-    found = list(entry.finditer(note))
-    numbers = [int(match.group(1)) for match in found]
-    if len(found) < 2 or numbers != list(range(numbers[0], numbers[0] + len(found))):
+    number = rf"(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))"
+    entry = re.compile(rf"(?:\A|(?<=[\s;,|.]))[\[(]?{number}", re.IGNORECASE)
+    matches = list(entry.finditer(note))
+    numbers = [int(match[1]) for match in matches]
+    if len(numbers) < 2 or set(np.diff(numbers)) != {1}:
         return 0
-    ends = [match.start() for match in found[1:]] + [len(note)]
-    contents = [
-        note[match.end() : end].strip(" .;,|>") for match, end in zip(found, ends, strict=True)
-    ]
-    is_ranking = all(re.fullmatch(rf"[{letters}]", text) for text in contents) and len(
-        set(contents)
-    ) == len(contents)
-    return 0 if is_ranking else len(found)
+    ends = [match.start() for match in matches[1:]] + [len(note)]
+    contents = set()
+    for match, end in zip(matches, ends, strict=True):
+        contents.add(note[match.end() : end].strip(" .;,|>"))
+    is_ranking = contents <= set(letters) and len(contents) == len(matches)
+    return 0 if is_ranking else len(matches)
 
 
 def _records(note: str, letters: str) -> int:
-    """Whole records of one round: what each of 2 or more experts said or was, or all votes as digits and the label."""
+    """Count whole records of one round: what each of 2 or more experts said or was, or all votes and the label."""
     name = rf"(?:Experts?[ _]?)?[{letters}]"
-    said = r"(?:\s+(?:said|says|predicted|forecast))?"
-    one = rf"{name}{said}(?:\s*[:=(]?\s*(?:{_RE.word}|{_RE.sign}|{_RE.bit}|[+-](?!\d))|\s*[:=]\s*{_RE.letter})\)?"
-    run = re.compile(rf"(?<![A-Za-z]){one}(?:[\s,;|]*(?:and\s+)?{one})+")
+    verb = r"(?:\s+(?:said|says|predicted|forecast))?"
+    value = rf"\s*[:=(]?\s*(?:{_RE.word}|{_RE.sign}|{_RE.bit}|[+-](?!\d))"
+    vote = rf"{name}{verb}(?:{value}|\s*[:=]\s*{_RE.letter})\)?"
+    run = re.compile(rf"(?<![A-Za-z]){vote}(?:[\s,;|]*(?:and\s+)?{vote})+")
     rows = 0
     for match in run.finditer(note):
         names = re.findall(
             rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0)
         )
-        rows += max(names.count(letter) for letter in set(names)) if names else 1
+        rows += max(Counter(names).values(), default=1)
     votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{len(letters) - 1}}}\)?"
     label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
     right = rf"{_RE.word}\s*\({name}(?:[,\s]+{name})*\)"
-    return (
-        rows
-        + len(re.findall(rf"{votes}\s*{label}", note))
-        + len(re.findall(right, note, re.IGNORECASE))
-    )
+    rows += len(re.findall(rf"{votes}\s*{label}", note))
+    return rows + len(re.findall(right, note, re.IGNORECASE))
 
 
 def _conditional(note: str, n_experts: int) -> int:
-    """Tallies under outcome 0 and under outcome 1; 0 unless there are some under both, or two right after one word."""
-    conditions = []
+    """Count tallies under outcome 0 and under outcome 1.
+
+    It is 0 unless there are some under both, or two right after one word.
+    """
+    conditions = {}
     for match in _RE.condition.finditer(note):
-        if not _RE.one_round.search(note[max(0, match.start() - 14) : match.start()]):
-            outcome = (
-                1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
-            )
-            conditions.append((match.start(), outcome))
+        before = note[max(0, match.start() - 14) : match.start()]
+        if not _RE.one_round.search(before):
+            conditions[match.start()] = _outcome(match)
     # Where the note's tallies stand, of every form.
-    places = [match.start() for match in _RE.fraction.finditer(note) if _is_share(match)]
-    others = (_RE.percent, _RE.verdict_count, *_RE.pairs[:3])
-    places += [match.start() for form in others for match in form.finditer(note)]
-    under = [0, 0]
-    for start in places + [place for _, place in _bare_tallies(note, n_experts)]:
-        before = [outcome for place, outcome in conditions if place < start]
-        if before:
-            under[before[-1]] += 1
-    direct = len(
-        re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE)
-    )
-    rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
-    bare = [bool(match[1]) for match in _RE.count_of_word.finditer(note)]  # "rainy(40) sunny(39)"
-    direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)
-    return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
+    forms = (_RE.percent, _RE.verdict_count, *_RE.pairs[:3])
+    places = [match.start() for match in _shares(note)]
+    places += [match.start() for form in forms for match in form.finditer(note)]
+    places += [place for _, place in _bare_tallies(note, n_experts)]
+    under: Counter[int] = Counter()
+    for place in places:
+        earlier = [start for start in conditions if start < place]
+        if earlier:
+            under[conditions[earlier[-1]]] += 1
+    return under.total() if len(under) == 2 else _count_after_words(note)
+
+
+def _count_after_words(note: str) -> int:
+    """Count tallies that stand right after a word for an outcome; 0 where there is only one."""
+    after_word = r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+"
+    n_direct = len(re.findall(after_word, note, re.IGNORECASE))
+    n_rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
+    counted = [bool(match[1]) for match in _RE.count_of_word.finditer(note)]
+    n_counted = len(counted) if len(set(counted)) == 2 else 0  # "rainy(40) sunny(39)"
+    n_tallies = max(n_direct, n_rates, n_counted)
+    return n_tallies if n_tallies >= 2 else 0
+
+
+def _outcome(condition: re.Match[str]) -> int:
+    """Return the outcome that a condition names."""
+    if condition["one"]:
+        return 1
+    return 0 if condition["zero"] else int(condition["bit"] or condition["arrow"])

@@ -13,6 +13,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -65,32 +66,39 @@ class Condition:
 
     @checked
     def question(self, turn: Turn, advice: Sequence[int], note: str, label: int) -> Message:
-        """The user message that asks for a prediction, or reveals the outcome.
+        """Return the user message that asks for a prediction, or reveals the outcome.
 
         It holds the note where there is one; the outcome then comes with the note and the advice (paper, F.3).
+
+        Args:
+            turn: what is asked for.
+            advice: Int[expert].
+            note: the player's own, of the last round.
+            label: the outcome.
         """
-        words, known = _WORDS[self.framing], dict[str, Any](note=note) if self.has_note else {}
-        votes = {
-            key: self.words[int(vote)]
-            for key, vote in zip(expert_keys(len(advice)), advice, strict=True)
-        }
+        words = _WORDS[self.framing]
+        known = {"note": note} if self.has_note else {}
+        votes = {}
+        for key, vote in zip(expert_keys(len(advice)), advice, strict=True):
+            votes[key] = self.words[int(vote)]
         if turn == "prediction":
-            return _user({"turn_type": words["turn_type"], **known, **votes})
-        known |= votes if self.has_note else {}
-        return _user({"turn_type": "feedback", **known, words["truth_key"]: self.words[int(label)]})
+            return user_message({"turn_type": words["turn_type"], **known, **votes})
+        if not self.has_note:
+            votes = {}
+        outcome = {words["truth_key"]: self.words[int(label)]}
+        return user_message({"turn_type": "feedback", **known, **votes, **outcome})
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
-        """The user message after a malformed answer (ours: the paper has none)."""
+        """Return the user message after a malformed answer (ours: the paper has none)."""
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
-        return _user(
-            {"turn_type": "retry", "problem": problem, "expected_output": f'{{"{turn}": {value}}}'}
-        )
+        expected = f'{{"{turn}": {value}}}'
+        return user_message({"turn_type": "retry", "problem": problem, "expected_output": expected})
 
     @classmethod
     @checked
     def parse(cls, name: str) -> Condition:
-        """The condition called ``name``, such as ``"weather-note-only"``."""
+        """Return the condition called ``name``, such as ``"weather-note-only"``."""
         known = {condition.name: condition for condition in CONDITIONS}
         require_known("condition", name, known)
         return known[name]
@@ -101,17 +109,30 @@ _SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
 def expert_letters(n_experts: int) -> tuple[str, ...]:
-    """``A, B, C, ...``, the names the experts go by."""
+    """Return ``A, B, C, ...``, the names the experts go by."""
     require(2 <= n_experts <= 26, f"an LLM episode has 2 to 26 experts (A to Z), got {n_experts}")
     return tuple(string.ascii_uppercase[:n_experts])
 
 
 def expert_keys(n_experts: int) -> tuple[str, ...]:
-    """The key of each expert in a prompt's JSON: Expert_A, Expert_B, ..."""
+    """Return the key of each expert in a prompt's JSON: Expert_A, Expert_B, ..."""
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
 
 
-def _user(body: Mapping[str, object]) -> Message:
+def text_of(content: Any) -> str:
+    """Return the text of a message's content: a string, or the parts of a list that are text."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content if isinstance(content, list) else []:
+        is_text = isinstance(part, dict) and part.get("type") == "text"
+        if is_text and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    return "".join(texts)
+
+
+def user_message(body: Mapping[str, object]) -> Message:
+    """Return a user message that holds one JSON object; :func:`read_message` reads it."""
     return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}
 
 
@@ -130,20 +151,19 @@ class ParsedReply:
 
 
 def patterns(path: Path) -> SimpleNamespace:
-    """The patterns and parts of a TOML file, by name; ``{good}`` in a pattern stands for the part of that name."""
+    """Read the patterns and parts of a TOML file; ``{good}`` in a pattern stands for the part of that name."""
     table = read_tables(path)
+    parts: dict[str, str] = table["parts"]
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
-        return re.sub(r"\{([a-z_]+)\}", lambda part: filled(table["parts"][part[1]]), text)
+        return re.sub(r"\{([a-z_]+)\}", lambda part: fill(parts[part[1]]), text)
 
-    made: dict[str, Any] = {
-        name: re.compile(filled(text)) for name, text in table["patterns"].items()
-    }
-    pairs = tuple(re.compile(filled(text)) for text in table.get("pairs", {}).values())
-    return SimpleNamespace(
-        **made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()}
-    )
+    named: dict[str, Any] = {name: fill(text) for name, text in parts.items()}
+    for name, text in table["patterns"].items():
+        named[name] = re.compile(fill(text))
+    pairs = table.get("pairs", {}).values()
+    return SimpleNamespace(**named, pairs=[re.compile(fill(text)) for text in pairs])
 
 
 _RE = patterns(Path(__file__).with_suffix(".toml"))
@@ -154,7 +174,13 @@ def read_answer(
 ) -> ParsedReply:
     """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
 
-    A reply cut by the token limit (``finish_reason`` "length") is malformed, too; thoughts are left out.
+    A reply cut by the token limit is malformed, too; thoughts are left out.
+
+    Args:
+        condition: how outcomes are written.
+        turn: what was asked for.
+        text: the reply.
+        finish_reason: why it ended; "length" is the token limit.
     """
     if finish_reason == "length":
         return ParsedReply(None, problem="the answer was cut off at the token limit")
@@ -164,49 +190,84 @@ def read_answer(
         return ParsedReply(
             None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters"
         )
-    said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
-    alone, embedded = said is not None, False
-    if not alone:
-        body = _RE.rest.sub("", _RE.thought.sub("", _RE.invisible.sub("", text)))
-        body = _RE.end.sub("", body).strip()
-        fenced = _RE.fence.match(body)
-        said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
-        # One object among other words: from the first brace to the last one.
-        begin, end = body.find("{"), body.rfind("}") + 1
-        unclosed = _RE.unknown.search(_RE.block.sub("", body[:begin])) or _RE.open.search(
-            body[:begin] + body[end:]
-        )
-        if said is None and not unclosed:
-            said = json_in(body[begin:end], object_pairs_hook=_no_duplicates)
-            embedded = said is not None
-        if said is None:
-            return ParsedReply(None, problem="the answer was not one JSON object")
-    if not isinstance(said, dict):
+    body, is_strict, is_embedded = find_object(text)
+    if body is None:
+        return ParsedReply(None, problem="the answer was not one JSON object")
+    if not isinstance(body, dict):
         return ParsedReply(None, problem="the answer was not a JSON object")
-    if turn not in said:
+    if turn not in body:
         return ParsedReply(None, problem=f'the answer has no key "{turn}"')
-    strict = alone and len(said) == 1
-    value: Any = said[turn]
-    if turn == "note":
-        if not isinstance(value, str):
-            return ParsedReply(None, problem="the note is not a text")
-        if len(value) > LONGEST_NOTE:
-            return ParsedReply(
-                None, problem=f"the note was longer than {LONGEST_NOTE:,} characters"
-            )
-        # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
-        return ParsedReply(
-            value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded
-        )
+    read_value = _read_note if turn == "note" else partial(_read_prediction, condition)
+    value, is_exact, problem = read_value(body[turn])
+    if problem:
+        return ParsedReply(None, problem=problem)
+    strict = is_strict and is_exact and len(body) == 1
+    return ParsedReply(value, strict=strict, embedded=is_embedded)
+
+
+def find_object(text: str) -> tuple[Any, bool, bool]:
+    """Find the JSON value in a reply, beside thoughts and other words.
+
+    Returns:
+        The value (None where there is none), whether it stands alone, and whether it stands among other words.
+    """
+    body = _object_in(text)
+    if body is not None:
+        return body, True, False
+    answer = _without_thoughts(text)
+    fenced = _RE.fence.match(answer)
+    body = _object_in(fenced[1] if fenced else answer)
+    if body is not None:
+        return body, False, False
+    body = _embedded_in(answer)
+    return body, False, body is not None
+
+
+def _object_in(text: str) -> Any:
+    """Return the JSON value that a text is, without a key that stands twice; None where it is none."""
+    return json_in(text.strip(), object_pairs_hook=_no_duplicates)
+
+
+def _without_thoughts(text: str) -> str:
+    """Return a reply without thoughts, invisible characters and end tokens."""
+    for pattern in (_RE.invisible, _RE.thought, _RE.rest, _RE.end):
+        text = pattern.sub("", text)
+    return text.strip()
+
+
+def _embedded_in(text: str) -> Any:
+    """Return the one object among other words, from the first brace to the last; None in a block that has no end."""
+    begin = text.find("{")
+    end = text.rfind("}") + 1
+    before = text[:begin]
+    has_unknown_block = _RE.unknown.search(_RE.block.sub("", before))
+    if has_unknown_block or _RE.open.search(before + text[end:]):
+        return None
+    return _object_in(text[begin:end])
+
+
+def _read_note(value: Any) -> tuple[str | None, bool, str]:
+    """Return a note, whether it is exact, and what is wrong with it."""
+    if not isinstance(value, str):
+        return None, False, "the note is not a text"
+    if len(value) > LONGEST_NOTE:
+        return None, False, f"the note was longer than {LONGEST_NOTE:,} characters"
+    # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
+    return value.encode("utf-8", "replace").decode("utf-8"), True, ""
+
+
+def _read_prediction(condition: Condition, value: Any) -> tuple[int | None, bool, str]:
+    """Return an outcome, whether it is written as asked, and what is wrong with it."""
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
-        return ParsedReply(None, problem=f"the prediction is not {' or '.join(words)}")
-    return ParsedReply(words.index(word), strict and value in condition.words, embedded=embedded)
+    is_word = isinstance(value, int | str) and not isinstance(value, bool)
+    if not is_word or word not in words:
+        return None, False, f"the prediction is not {' or '.join(words)}"
+    return words.index(word), value in condition.words, ""
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
-    """The JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
+    """Return the JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
     try:
         return loaded(text, **how)
     except (ValueError, RecursionError):
@@ -223,22 +284,24 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
-    """The request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`.
+    """Return the request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`.
 
     A grammar (GBNF, of llama.cpp) bounds the note's length so that a small model ends it.
     """
-    value: dict[str, Any] = (
-        {"type": "string"} if turn == "note" else {"enum": list(condition.words)}
-    )
+    value: dict[str, Any] = {"type": "string"}
+    if turn == "prediction":
+        value = {"enum": list(condition.words)}
     form = {
         "type": "object",
         "properties": {turn: value},
         "required": [turn],
         "additionalProperties": False,
     }
-    zero, one = (json.dumps(word).replace('"', '\\"') for word in condition.words)
-    answer = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""' if turn == "note" else f'("{zero}" | "{one}")'
     schema = {"name": f"{turn}_answer", "schema": form, "strict": True}
+    answer = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""'
+    if turn == "prediction":
+        words = [json.dumps(word).replace('"', '\\"') for word in condition.words]
+        answer = f'("{words[0]}" | "{words[1]}")'
     forms: dict[str, dict[str, Any]] = {
         "none": {},
         "json_object": {"response_format": {"type": "json_object"}},
@@ -249,7 +312,7 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, An
 
 
 def read_message(message: Message) -> dict[str, Any]:
-    """The JSON object of a user message."""
+    """Return the JSON object of a user message."""
     body = json_in(message["content"])
     require(
         isinstance(body, dict),
@@ -280,29 +343,32 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
-    """All four of our prompts, by scheme: the texts in ``prompts`` beside this file, filled in."""
-    names, found = [f"Expert {letter}" for letter in expert_letters(n_experts)], {}
+    """Return all four of our prompts, by scheme: the texts in ``prompts`` beside this file, filled in."""
+    *first_names, last_name = [f"Expert {letter}" for letter in expert_letters(n_experts)]
+    names = f"{', '.join(first_names)} and {last_name}"
+    values = {
+        "{n}": _NUMBERS.get(n_experts, str(n_experts)),
+        "{names}": names,
+        "{words}": str(MAX_NOTE_WORDS),
+    }
+    prompts = {}
     for scheme in _SCHEMES:
-        choice = _WORDS[scheme.partition("-")[0]]["choice"]
         text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
-        for place, value in {
-            "{n}": _NUMBERS.get(n_experts, str(n_experts)),
-            "{names}": f"{', '.join(names[:-1])} and {names[-1]}",
-            "{votes}": ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts)),
-            "{words}": str(MAX_NOTE_WORDS),
-        }.items():
+        choice = _WORDS[scheme.partition("-")[0]]["choice"]
+        values["{votes}"] = ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts))
+        for place, value in values.items():
             text = text.replace(place, value)
-        found[scheme] = Prompt(text, _BUILT_IN)
-    return found
+        prompts[scheme] = Prompt(text, _BUILT_IN)
+    return prompts
 
 
 @checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
-    """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out."""
+    """Read the user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out."""
     folder = Path(folder)
     names = ", ".join(f"{scheme}.txt" for scheme in _SCHEMES)
     require(folder.is_dir(), f"no prompt folder {str(folder)!r}; give a folder that holds {names}")
-    found: dict[str, Prompt] = {}
+    prompts: dict[str, Prompt] = {}
     for scheme in _SCHEMES:
         path = folder / f"{scheme}.txt"
         if not path.is_file():
@@ -315,6 +381,6 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
             bool(text.strip()),
             f"the prompt {str(path)!r} is empty; write the system prompt into it",
         )
-        found[scheme] = Prompt(text, f"file {path.name}")
-    require(bool(found), f"the prompt folder {str(folder)!r} holds none of {names}")
-    return found
+        prompts[scheme] = Prompt(text, f"file {path.name}")
+    require(bool(prompts), f"the prompt folder {str(folder)!r} holds none of {names}")
+    return prompts
