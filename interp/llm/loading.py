@@ -41,38 +41,43 @@ class Reading:
     def sentences(self) -> list[str]:
         """One sentence for what was read, and one for each reason why something was not, with how often."""
         aside = self.table[self.table["status"] == "set aside"]
-        return [
+        sentences = [
             f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"
-        ] + [
-            f"set aside {len(group)} times: {part}: {why} (first: {group['path'].iloc[0]})"
-            for (part, why), group in aside.groupby(["part", "why"], sort=False)
         ]
+        for (part, why), group in aside.groupby(["part", "why"], sort=False):
+            first = group["path"].iloc[0]
+            sentences.append(f"set aside {len(group)} times: {part}: {why} (first: {first})")
+        return sentences
 
 
 def holds_runs(path: str | Path) -> bool:
-    """Is ``path`` a folder with traces or other people's results below it?"""
+    """Return whether ``path`` is a folder with traces or other people's results below it."""
     folder = Path(path)
-    found = (
-        (file for name in ("*.jsonl", RECORD) for file in folder.rglob(name))
-        if folder.is_dir()
-        else iter(())
+    if not folder.is_dir():
+        return False
+    return any(
+        _is_result(file) or not _other_than_a_trace(file) for file in folder.rglob("*.json*")
     )
-    return any(file.name == RECORD or not _other_than_a_trace(file) for file in found)
+
+
+def _is_result(file: Path) -> bool:
+    return file.name == RECORD and file.is_file()
 
 
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
-    """Every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""
+    """Return every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""
     return read(path, regime, duplicates).runs
 
 
 @checked
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
-    """Every run below ``path`` (or the one in that file), with what was set aside.
+    """Read every run below ``path`` (or the one in that file).
 
     Every other file is set aside, and so is a foreign result that cannot be read; a damaged trace of ours is an error.
 
     Args:
+        path: a folder, or a file.
         regime: regime of foreign results that do not name theirs.
         duplicates: "refuse", or "first" to keep one play of each instance.
 
@@ -88,104 +93,106 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     runs: list[LLMRun] = []
     rows: list[dict[str, Any]] = []
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_dir() or (file.name == "steps.jsonl" and file.with_name(RECORD).exists()):
-            continue
-        if file.name == RECORD and file.is_file():
-            try:
-                run, source, set_aside = import_result(file, regime)
-            except InputError as error:
-                rows.append(_row(file, RECORD, why=str(error)))
-                continue
-            runs.append(run)
-            rows.append(_row(file, source, run.rounds))
-            rows.extend(_row(file, part, why=why) for part, why in set_aside)
-        elif what := _other_than_a_trace(file):
-            rows.append(_row(file, "file", why=f"it is {what}"))
-        else:
-            run = from_trace(file)
-            if run.edited:
-                rows.append(
-                    _row(
-                        file,
-                        "trace",
-                        why="it begins from an edited note (`interp llm notes --test`)",
-                    )
-                )
-            elif run.rounds or run.ended != "unfinished":
-                runs.append(run)
-                rows.append(_row(file, "trace", run.rounds))
-            else:
-                why = "it holds no answer: the server never gave one; play it again with the same command"
-                rows.append(_row(file, "trace", why=why))
-    refused = [row["why"] for row in rows if row["status"] == "set aside"]
+        is_read_with_result = file.name == "steps.jsonl" and file.with_name(RECORD).exists()
+        if not file.is_dir() and not is_read_with_result:
+            runs += _read_file(file, regime, rows)
+    refused = [f": {row['why']}" for row in rows if row["status"] == "set aside"]
     require(
         bool(runs),
         f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
-        f"read{': ' + refused[0] if refused else ''}",
+        f"read{''.join(refused[:1])}",
     )
-    kept = _without_duplicates(runs, duplicates, rows)
-    return Reading(
-        sorted(kept, key=lambda run: (*run.group, run.index, str(run.path))), pd.DataFrame(rows)
-    )
+    plays = _without_duplicates(runs, duplicates, rows)
+    plays.sort(key=lambda run: (*run.group, run.index, str(run.path)))
+    return Reading(plays, pd.DataFrame(rows))
+
+
+def _read_file(file: Path, regime: str | None, rows: list[dict[str, Any]]) -> list[LLMRun]:
+    """Read the run in a file, if there is one, and add to the ``rows`` of the table what became of it."""
+    if _is_result(file):
+        try:
+            run, source, set_aside = import_result(file, regime)
+        except InputError as error:
+            rows.append(_row(file, RECORD, why=str(error)))
+            return []
+        rows.append(_row(file, source, run.rounds))
+        rows.extend(_row(file, part, why=why) for part, why in set_aside)
+        return [run]
+    problem = _other_than_a_trace(file)
+    if problem:
+        rows.append(_row(file, "file", why=f"it is {problem}"))
+        return []
+    run = from_trace(file)
+    why = ""
+    if run.edited:
+        why = "it begins from an edited note (`interp llm notes --test`)"
+    elif not run.rounds and run.ended == "unfinished":
+        why = "it holds no answer: the server never gave one; play it again with the same command"
+    rows.append(_row(file, "trace", run.rounds, why=why))
+    return [] if why else [run]
 
 
 def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
-    """A row of :attr:`Reading.table`; what has a reason was set aside."""
-    return {
-        "path": str(path),
-        "part": part,
-        "status": "set aside" if why else "read",
-        "rounds": rounds,
-        "why": why,
-    }
+    """Return a row of :attr:`Reading.table`; what has a reason was set aside."""
+    status = "set aside" if why else "read"
+    return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
 
 
 def _without_duplicates(
     runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]
 ) -> list[LLMRun]:
+    """Return one play of each instance, see the head of this file; ``rows`` say what was set aside."""
     plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
-        plays.setdefault((*run.group, run.advice.tobytes(), run.labels.tobytes()), []).append(run)
-    for which, group in plays.items():
-        plays[which] = []
-        for run in group:
-            alike = [
-                kept
-                for kept in plays[which]
-                if np.array_equal(run.predictions, kept.predictions, equal_nan=True)
-            ]
-            first_of = next((kept for kept in alike if run.notes == kept.notes), None)
-            if first_of is None:
-                plays[which].append(run)
-            else:
-                _set_aside(rows, {str(run.path)}, f"a copy of {str(first_of.path)!r}")
+        key = (*run.group, run.advice.tobytes(), run.labels.tobytes())
+        group = plays.setdefault(key, [])
+        originals = [known for known in group if _is_copy(run, known)]
+        if originals:
+            _set_aside(rows, run, f"a copy of {str(originals[0].path)!r}")
+        else:
+            group.append(run)
     twice = [group for group in plays.values() if len(group) > 1]
-    if twice and duplicates == "refuse":
-        first, second = twice[0][:2]
-        raise InputError(
-            f"{len(twice)} instances were played more than once under the same condition, such as instance "
-            f"{first.index} of {first.regime!r} by {first.model!r} in {str(first.path)!r} and {str(second.path)!r}; "
-            "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
-        )
-    kept = []
-    for group in plays.values():
-        chosen = next((run for run in group if run.ended == "complete"), group[0])
-        kept.append(
-            replace(chosen, again=tuple(run.predictions for run in group if run is not chosen))
-        )
-        why = f"another play of the instance in {str(chosen.path)!r}"
-        _set_aside(rows, {str(run.path) for run in group if run is not chosen}, why)
-    return kept
+    if duplicates == "refuse" and twice:
+        raise _refusal_of_duplicates(twice)
+    return [_choose_play(group, rows) for group in plays.values()]
 
 
-def _set_aside(rows: list[dict[str, Any]], paths: set[str], why: str) -> None:
+def _refusal_of_duplicates(twice: Sequence[Sequence[LLMRun]]) -> InputError:
+    first, second, *_ = twice[0]
+    instance = f"instance {first.index} of {first.regime!r} by {first.model!r}"
+    return InputError(
+        f"{len(twice)} instances were played more than once under the same condition, such as {instance} in "
+        f"{str(first.path)!r} and {str(second.path)!r}; "
+        "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
+    )
+
+
+def _choose_play(group: Sequence[LLMRun], rows: list[dict[str, Any]]) -> LLMRun:
+    """Return the first complete play of an instance, or the first; it holds the predictions of the others."""
+    complete = [run for run in group if run.ended == "complete"]
+    chosen = complete[0] if complete else group[0]
+    again = []
+    for run in group:
+        if run is not chosen:
+            again.append(run.predictions)
+            _set_aside(rows, run, f"another play of the instance in {str(chosen.path)!r}")
+    return replace(chosen, again=tuple(again))
+
+
+def _is_copy(run: LLMRun, other: LLMRun) -> bool:
+    """Return whether two plays of an instance have the same predictions and notes."""
+    same_choices = np.array_equal(run.predictions, other.predictions, equal_nan=True)
+    return same_choices and run.notes == other.notes
+
+
+def _set_aside(rows: list[dict[str, Any]], run: LLMRun, why: str) -> None:
     for row in rows:
-        if row["path"] in paths and row["status"] == "read":
+        if row["path"] == str(run.path) and row["status"] == "read":
             row |= {"status": "set aside", "why": why}
 
 
 def _other_than_a_trace(path: Path) -> str:
-    """What a file is that is no trace of ours, which its first line would say; empty for a trace."""
+    """Return what a file is that is no trace of ours, by its beginning; empty for a trace."""
     if not path.is_file():
         return "no regular file, and is not opened"
     with open(path, "rb") as stream:
@@ -194,8 +201,9 @@ def _other_than_a_trace(path: Path) -> str:
         return "gzipped; unpack it"
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b'\x00"\x00' in start:
         return "in UTF-16; save it as UTF-8"
-    is_trace = path.suffix == ".jsonl" and f'"format": "{FORMAT}"'.encode() in start
-    return "" if is_trace else "no trace of `interp llm run` and no result.json"
+    if path.suffix == ".jsonl" and f'"format": "{FORMAT}"'.encode() in start:
+        return ""
+    return "no trace of `interp llm run` and no result.json"
 
 
 def from_trace(path: Path) -> LLMRun:
@@ -208,33 +216,40 @@ def from_trace(path: Path) -> LLMRun:
         )
         session = session_from(header)
         end = replay(session, records, path)
-        calls = [record for record in records if "reply" in record]
-        rounds = len(session.predictions)
-        by_round, prompt_tokens, completion_tokens = tokens_of(calls, "round", rounds)
         instance = instance_of(header, records)
         accuracies = instance.get("accuracies")
+        if accuracies is not None:
+            accuracies = np.asarray(accuracies, dtype=np.float64)
+        calls = [record for record in records if "reply" in record]
+        seconds = [call["seconds"] for call in calls]
+        mean_seconds = float(np.mean(seconds)) if seconds else float("nan")
+        served = {str(call.get("model")) for call in calls}
+        predictions = np.array(session.predictions, dtype=np.float64)
+        # A round whose prediction was made but whose note was not has no note.
+        notes = (*session.notes, None)[: len(predictions)]
+        usage = tokens_of(calls, "round", len(predictions))
+        model, prompt = header["settings"]["model"], header["prompt"]
         return LLMRun(
-            model=header["settings"]["model"],
+            model=model,
             condition=session.condition,
             regime=instance["regime"],
             index=instance["index"],
             advice=session.advice,
             labels=session.labels,
-            accuracies=None if accuracies is None else np.asarray(accuracies, dtype=np.float64),
-            predictions=np.array(session.predictions, dtype=np.float64),
-            # A round whose prediction was made but whose note was not has no note.
-            notes=tuple(session.notes) + (None,) * (rounds - len(session.notes)),
+            accuracies=accuracies,
+            predictions=predictions,
+            notes=notes,
             ended=end or "unfinished",
             calls=len(calls),
             malformed=session.malformed,
-            prompt_tokens=by_round,
-            total_prompt_tokens=prompt_tokens,
-            total_completion_tokens=completion_tokens,
-            seconds=float(np.mean([call["seconds"] for call in calls])) if calls else float("nan"),
-            wording=header["prompt"]["wording"],
-            served=tuple(sorted({str(call.get("model")) for call in calls})),
+            prompt_tokens=usage.by_round,
+            total_prompt_tokens=usage.prompt,
+            total_completion_tokens=usage.completion,
+            seconds=mean_seconds,
+            wording=prompt["wording"],
+            served=tuple(sorted(served)),
             path=path,
-            prompt=header["prompt"]["text"],
+            prompt=prompt["text"],
             embedded=session.embedded,
             edited="begins" in header,
         )

@@ -6,7 +6,7 @@ lists every round (high). How text becomes tokens: docs/method/traces.md.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
@@ -54,43 +54,48 @@ def instances(
     n_experts: int = 4,
     seed: int = 0,
 ) -> list[Instance]:
-    """Instances of each regime (the paper: 30 of 100 rounds with 4 experts).
+    """Sample instances of each regime (the paper: 30 of 100 rounds with 4 experts).
 
     Each is the beginning of an episode of :data:`_MOST_ROUNDS` rounds that its regime, index, number of experts and
     seed alone determine: a run can be made longer or larger later.
+
+    Args:
+        regimes: see :mod:`interp.tasks.experts`.
+        n_instances: of each regime.
+        n_rounds: of each instance.
+        n_experts: of each instance.
+        seed: of everything.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
-    refuse_endless(
-        "n_instances", n_instances, 1e-3 * len(regimes)
-    )  # an episode of two experts takes a millisecond
+    # An episode of two experts takes a millisecond.
+    refuse_endless("n_instances", n_instances, 1e-3 * len(regimes))
     require(
         1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}"
     )
-    seeds = [
-        int(np.random.default_rng([seed, index]).integers(2**31)) for index in range(n_instances)
-    ]
-    drawn = []
+    sampled = []
     for regime in dict.fromkeys(regimes):
-        for index, instance_seed in enumerate(seeds):
+        for index in range(n_instances):
+            instance_seed = int(np.random.default_rng([seed, index]).integers(2**31))
             longest = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed)
-            advice, labels, accuracies = (
-                longest.advice[0],
-                longest.labels[0],
-                longest.known_accuracies[0],
+            accuracies = longest.known_accuracies[0]
+            if accuracies.ndim == 2:  # they move
+                accuracies = accuracies[:n_rounds]
+            instance = Instance(
+                regime,
+                index,
+                seed=instance_seed,
+                advice=longest.advice[0, :n_rounds],
+                labels=longest.labels[0, :n_rounds],
+                accuracies=accuracies,
             )
-            accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
-            drawn.append(
-                Instance(
-                    regime, index, instance_seed, advice[:n_rounds], labels[:n_rounds], accuracies
-                )
-            )
-    return drawn
+            sampled.append(instance)
+    return sampled
 
 
 def folder_of(model: str) -> str:
-    """The folder of a model's traces: its name without what file systems may refuse."""
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in model).strip(".") or "_"
+    """Return the folder of a model's traces: its name without what file systems may refuse."""
+    return re.sub(r"[^\w.-]", "_", model).strip(".") or "_"
 
 
 @dataclass(frozen=True)
@@ -115,36 +120,40 @@ class Job:
     @property
     def place(self) -> Path:
         """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
-        return Path(folder_of(self.settings.model)) / self.condition.name / f"{self.name}.jsonl"
+        folder = Path(folder_of(self.settings.model), self.condition.name)
+        return folder / f"{self.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
-        """The first line of its trace: condition, prompt, settings and instance, without any key."""
-        parts = vars(self.instance).items()
-        return {
+        """Return the first line of its trace: condition, prompt, settings and instance, without any key."""
+        instance: dict[str, Any] = dict(vars(self.instance))
+        for name in ("advice", "labels", "accuracies"):
+            instance[name] = instance[name].tolist()
+        prompt = {
+            "wording": self.prompt.wording,
+            "sha256": self.prompt.sha256,
+            "text": self.prompt.text,
+        }
+        header = {
             "format": FORMAT,
             "condition": asdict(self.condition),
-            "prompt": {
-                "wording": self.prompt.wording,
-                "sha256": self.prompt.sha256,
-                "text": self.prompt.text,
-            },
+            "prompt": prompt,
             "settings": asdict(self.settings),
-            "instance": {
-                key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in parts
-            },
+            "instance": instance,
             "made_with": provenance(address=address),
-            **({"begins": dict(self.begins)} if self.begins else {}),
         }
+        if self.begins:
+            header["begins"] = dict(self.begins)
+        return header
 
     def session(self) -> Session:
-        """A new session of this job, before its first round."""
-        instance, retries = self.instance, self.settings.max_reasks
+        """Return a new session of this job, before its first round."""
+        instance = self.instance
         return Session(
             self.condition,
             self.prompt.text,
-            instance.advice,
-            instance.labels,
-            max_retries=retries,
+            advice=instance.advice,
+            labels=instance.labels,
+            max_retries=self.settings.max_reasks,
             **self.begins,
         )
 
@@ -156,18 +165,24 @@ def plan(
     episodes: Sequence[Instance],
     conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[Job]:
-    """Every condition on every instance, instance by instance, so that a run cut short is balanced."""
+    """Plan every condition on every instance, instance by instance, so that a run cut short is balanced.
+
+    Args:
+        settings: of the player.
+        prompts: system prompts by scheme.
+        episodes: the instances.
+        conditions: what is played on each.
+    """
     for condition in conditions:
         require(
             condition.scheme in prompts,
             f"condition {condition.name!r} needs the prompt {condition.scheme!r}, which was not given; "
             f"there are: {', '.join(prompts)}",
         )
-    jobs = [
-        Job(condition, instance, prompts[condition.scheme], settings)
-        for instance in sorted(episodes, key=lambda instance: instance.index)
-        for condition in dict.fromkeys(conditions)
-    ]
+    jobs = []
+    for instance in sorted(episodes, key=lambda instance: instance.index):
+        for condition in dict.fromkeys(conditions):
+            jobs.append(Job(condition, instance, prompts[condition.scheme], settings))
     require(bool(jobs), "nothing to do: name at least one condition and one instance")
     return jobs
 
@@ -187,10 +202,15 @@ class Prices:
 
     @checked
     def cost(self, prompt: float, cached: float, completion: float) -> float:
-        """``prompt`` counts all prompt tokens, the cached ones among them."""
-        return (
-            (prompt - cached) * self.prompt + cached * self.cached + completion * self.completion
-        ) / 1e6
+        """Return what tokens cost.
+
+        Args:
+            prompt: all prompt tokens, the cached ones among them.
+            cached: the cached ones.
+            completion: tokens of answers.
+        """
+        fresh = (prompt - cached) * self.prompt
+        return (fresh + cached * self.cached + completion * self.completion) / 1e6
 
 
 @dataclass(frozen=True)
@@ -199,75 +219,68 @@ class _Estimate:
 
     frame: pd.DataFrame
 
-    def readable(self) -> pd.DataFrame:
-        """For a terminal: one row per condition; the cost where there are prices."""
-        by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
-        shown = by[["episodes", "calls"]].reset_index()
-        units = {
-            "prompt_tokens": ("M prompt tokens", 1e6),
-            "completion_tokens": ("M answer tokens", 1e6),
-        }
-        for name, (title, unit) in (
-            units | ({"cost": ("cost", 1)} if by["cost_high"].any() else {})
-        ).items():
-            bounds = zip(by[f"{name}_low"] / unit, by[f"{name}_high"] / unit, strict=True)
-            shown[title] = [f"{low:.2f} to {high:.2f}" for low, high in bounds]
-        return shown
-
     @property
     def sentence(self) -> str:
         """The totals in one sentence."""
         total = self.frame.sum(numeric_only=True)
-        tokens = f"{total['prompt_tokens_low'] / 1e6:.2f} to {total['prompt_tokens_high'] / 1e6:.2f} M prompt tokens"
-        cost = (
-            f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}"
-            if total["cost_high"]
-            else ""
-        )
-        return f"{int(total['episodes'])} episodes, {int(total['calls']):,} calls, {tokens} expected{cost}"
+        low, high = total["prompt_tokens_low"] / 1e6, total["prompt_tokens_high"] / 1e6
+        cost = ""
+        if total["cost_high"]:
+            cost = f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}"
+        work = f"{int(total['episodes'])} episodes, {int(total['calls']):,} calls"
+        return f"{work}, {low:.2f} to {high:.2f} M prompt tokens expected{cost}"
 
 
 @checked
 def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
-    """Calls, prompt and answer tokens and cost of ``jobs``, without a call.
+    """Estimate calls, prompt and answer tokens and cost of ``jobs``, without a call.
 
     ``low`` is with short notes and every repeated prefix served from the cache, ``high`` with long notes and no cache.
     """
     prices = prices or Prices()
-    kinds = [(job.settings.model, job.condition.name, job.instance.regime) for job in jobs]
-    first = dict(zip(kinds[::-1], jobs[::-1], strict=True))
+    groups: dict[tuple[str, str, str], list[Job]] = {}
+    for job in jobs:
+        kind = (job.settings.model, job.condition.name, job.instance.regime)
+        groups.setdefault(kind, []).append(job)
     rows = []
-    for kind, n in Counter(kinds).items():
-        low, high = (_count(first[kind].session(), name) for name in ("counter", "full-history"))
-        row: dict[str, Any] = dict(zip(("model", "condition", "regime"), kind, strict=True))
-        row |= {"episodes": n, "calls": n * low["calls"], "cacheable_tokens_low": n * low["cached"]}
-        for bound, of, cached in (("low", low, low["cached"]), ("high", high, 0)):
-            row |= {f"{name}_tokens_{bound}": n * of[name] for name in ("prompt", "completion")}
-            row[f"cost_{bound}"] = n * prices.cost(of["prompt"], cached, of["completion"])
+    for (model, condition, regime), group in groups.items():
+        n_jobs = len(group)
+        low = _count(group[0].session(), "counter") * n_jobs
+        high = _count(group[0].session(), "full-history") * n_jobs
+        row = {
+            "model": model,
+            "condition": condition,
+            "regime": regime,
+            "episodes": n_jobs,
+            "calls": low["calls"],
+            "cacheable_tokens_low": low["cached"],
+            "prompt_tokens_low": low["prompt"],
+            "completion_tokens_low": low["completion"],
+            "cost_low": prices.cost(low["prompt"], low["cached"], low["completion"]),
+            "prompt_tokens_high": high["prompt"],
+            "completion_tokens_high": high["completion"],
+            "cost_high": prices.cost(high["prompt"], 0, high["completion"]),
+        }
         rows.append(row)
     return _Estimate(pd.DataFrame(rows))
 
 
-def _count(session: Session, agent_name: str) -> dict[str, int]:
-    total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
-    sizes: list[int] = []
-    before: tuple[Message, ...] = ()
+def _count(session: Session, agent_name: str) -> pd.Series[int]:
+    """Count calls and tokens of an episode that a scripted agent plays."""
+    total = pd.Series({"calls": 0, "prompt": 0, "cached": 0, "completion": 0})
+    known: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        shared = sum(
-            1
-            for _ in takewhile(
-                lambda pair: pair[0] == pair[1], zip(before, request.messages, strict=False)
-            )
-        )
-        sizes = sizes[:shared] + [
-            len(message["content"]) // (4 if message["role"] == "system" else 3) + 4
-            for message in request.messages[shared:]
-        ]
-        before = request.messages
+        sizes = [_tokens(message) for message in request.messages]
+        pairs = zip(known, request.messages, strict=False)
+        n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        known = request.messages
         reply = AGENTS[agent_name](request.messages)
         session.feed(reply)
-        total["calls"] += 1
-        total["prompt"] += sum(sizes)
-        total["cached"] += sum(sizes[:shared])
-        total["completion"] += len(reply) // 3 + 1
+        total += [1, sum(sizes), sum(sizes[:n_shared]), len(reply) // 3 + 1]
     return total
+
+
+def _tokens(message: Message) -> int:
+    """Estimate the tokens of a message by its characters."""
+    characters_a_token = 4 if message["role"] == "system" else 3
+    return len(message["content"]) // characters_a_token + 4

@@ -11,8 +11,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from interp.support.files import digest_of, file_to_write
 
 @dataclass(frozen=True)
 class Request:
-    """The next call: ``attempt`` 0 is the first, higher numbers re-ask a malformed answer."""
+    """A call to make: ``attempt`` 0 is the first, higher numbers re-ask a malformed answer."""
 
     round: int
     turn: Turn
@@ -41,7 +42,7 @@ class Request:
         return digest_of(self.messages)
 
     def seed(self, instance: str) -> int:
-        """A sampling seed that depends on the instance, round, turn and attempt alone (31 bits)."""
+        """Return a sampling seed that depends on the instance, round, turn and attempt alone (31 bits)."""
         text = f"{instance}/{self.round}/{self.turn}/{self.attempt}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
@@ -86,41 +87,46 @@ class Session:
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
         """Go on over a longer instance, of which the present one is the beginning."""
-        n = len(self.labels)
+        n_rounds = len(self.labels)
+        is_same = np.array_equal(advice[:n_rounds], self.advice)
+        is_same = is_same and np.array_equal(labels[:n_rounds], self.labels)
         require(
-            len(labels) > n
-            and np.array_equal(advice[:n], self.advice)
-            and np.array_equal(labels[:n], self.labels),
-            f"an instance of {n} rounds can only be extended by one that begins with the same rounds",
+            is_same and len(labels) > n_rounds,
+            f"an instance of {n_rounds} rounds can only be extended by one that begins with the same rounds",
         )
-        self.advice, self.labels = advice, labels
+        self.advice = advice
+        self.labels = labels
+
+    @property
+    def _is_over(self) -> bool:
+        n_left = len(self.labels) - self._round
+        is_last_note = n_left == 1 and self._turn == "note"
+        return n_left <= 0 or (is_last_note and not self.last_note)
 
     def next(self) -> Request | None:
-        """The next request; the same one until it is fed; None when the episode is over."""
-        n_rounds = len(self.labels)
-        if self._round >= n_rounds or (
-            self._turn == "note" and self._round == n_rounds - 1 and not self.last_note
-        ):
+        """Return the next request; the same one until it is fed; None when the episode is over."""
+        if self._is_over:
             return None
         if self._pending is None:
-            messages = [
-                {"role": "system", "content": self.system_prompt},
-                *self.history,
-                self._question(),
-            ]
+            system = {"role": "system", "content": self.system_prompt}
+            messages = [system, *self.history, self._question()]
             if self._attempts:
                 reply, problem = self._attempts[-1]
-                # Some servers refuse an assistant message without content.
-                messages += [{"role": "assistant", "content": reply}] if reply.strip() else []
+                messages += _answered(reply)
                 messages.append(self.condition.retry_message(self._turn, problem))
-            self._pending = Request(self._round, self._turn, len(self._attempts), tuple(messages))
+            self._pending = Request(
+                self._round, self._turn, attempt=len(self._attempts), messages=tuple(messages)
+            )
         return self._pending
 
     @checked
     def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> ParsedReply:
-        """Take the reply to :meth:`next` and move on; returns what was read from it.
+        """Take the reply to :meth:`next` and move on; return what was read from it.
 
-        ``problem``: why it was malformed when it was recorded; rules that read more by now do not change what followed.
+        Args:
+            text: the reply.
+            finish_reason: why it ended, in the server's words.
+            problem: why it was malformed when it was recorded; rules that read more by now do not change what followed.
         """
         require(
             self.next() is not None,
@@ -128,7 +134,8 @@ class Session:
         )
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
-        answer = ParsedReply(None, problem=problem) if problem else answer
+        if problem:
+            answer = ParsedReply(None, problem=problem)
         self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
         if answer.problem and len(self._attempts) < self.max_retries:
@@ -136,14 +143,10 @@ class Session:
             return answer
         self._attempts = []
         if self.condition.protocol != "note-only":
-            self.history.append(self._question())
-            self.history += (
-                [{"role": "assistant", "content": text}] if text and text.strip() else []
-            )
+            self.history += [self._question(), *_answered(text)]
         if self._turn == "prediction":
-            self.predictions.append(
-                float(answer.value) if isinstance(answer.value, int) else float("nan")
-            )
+            value = answer.value if isinstance(answer.value, int) else float("nan")
+            self.predictions.append(float(value))
             self._turn = "note"
             if self.condition.has_note:
                 return answer
@@ -156,10 +159,14 @@ class Session:
         return answer
 
     def _question(self) -> Message:
-        t = self._round
-        return self.condition.question(
-            self._turn, self.advice[t].tolist(), self.note, int(self.labels[t])
-        )
+        advice = self.advice[self._round].tolist()
+        label = int(self.labels[self._round])
+        return self.condition.question(self._turn, advice, self.note, label)
+
+
+def _answered(text: str | None) -> list[Message]:
+    """Return the message of a reply; none for an empty one, which some servers refuse."""
+    return [{"role": "assistant", "content": text}] if text and text.strip() else []
 
 
 FORMAT = "interp-llm-trace/2"
@@ -179,66 +186,69 @@ class TraceFile:
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
         self.path = path
-        try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(
-                file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
-        except OSError as error:
-            raise _cannot_write(path, error) from error
+            self._file = os.open(file_to_write(path), flags, 0o644)
         with ExitStack() as undo:
-            undo.callback(os.close, self._file)
+            undo.callback(self.close)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                problem = f"{str(path)!r} is being written by another process; wait for it or choose another folder"
-                raise LockedError(problem) from error
+                raise LockedError(
+                    f"{str(path)!r} is being written by another process; wait for it or choose another folder"
+                ) from error
             lines, length = read_lines(path)
-            try:
+            with self._writing():
                 os.ftruncate(self._file, length)  # a line torn by a crash
-            except OSError as error:
-                raise _cannot_write(path, error) from error
             if not lines:
                 self.append(header)
-                folder = os.open(path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
-            elif (longer := _check_header(path, lines, header)) is not None:
-                self.append({"extended": longer})
-                lines.append({"extended": longer})
-            self.header = lines[0] if lines else header
-            self.records = lines[1:]
+                lines = [dict(header)]
+            elif is_longer(path, lines, header):
+                lines.append({"extended": header["instance"]})
+                self.append(lines[-1])
+            self.header, *self.records = lines
             undo.pop_all()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""
         data = line_of(record)
         length = os.fstat(self._file).st_size
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+        with self._writing(), ExitStack() as undo:
+            undo.callback(os.ftruncate, self._file, length)
+            while data:
+                n_written = os.write(self._file, data)
+                data = data[n_written:]
             os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, length)
-            raise _cannot_write(self.path, error) from error
+            undo.pop_all()
 
     def close(self) -> None:
         """Let another process write the trace."""
         os.close(self._file)
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Refuse in a sentence what the system refuses."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write the trace {str(self.path)!r}: {error.strerror}; what was recorded is safe: free some "
+                "space or choose a folder that can be written, and run the same command again to resume"
+            ) from error
+
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
-    length, records = 0, []
+    """Return the records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
+    records = []
+    length = 0
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):
             break
         record = json_in(line)
+        is_whole = isinstance(record, dict) and record.pop(_DIGEST, None) == digest_of(record)
         require(
-            isinstance(record, dict) and record.pop(_DIGEST, None) == digest_of(record),
+            is_whole,
             f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again",
         )
         records.append(record)
@@ -247,92 +257,114 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of a trace, with its digest."""
+    """Return a record as a line of a trace, with its digest."""
     signed = {**record, _DIGEST: digest_of(record)}
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
 
 
-def _check_header(
-    path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Refuse to go on with a trace that was begun with other settings, naming the first that differs; the wanted
-    instance where it begins with the trace's own and is longer, else None."""
-    recorded, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
-    if recorded.get("format") != FORMAT:
+def is_longer(
+    path: Path, lines: Sequence[Mapping[str, Any]], wanted_header: Mapping[str, Any]
+) -> bool:
+    """Return whether a header wants more rounds of the instance of a trace, and nothing else.
+
+    Args:
+        path: of the trace, for the refusal.
+        lines: what the trace holds.
+        wanted_header: of the run that would go on with it.
+
+    Raises:
+        InputError: the trace was begun with other settings; the first that differs is named.
+    """
+    if lines[0].get("format") != FORMAT:
         raise InputError(
             f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder"
         )
-    recorded["instance"] = instance_of(recorded, lines[1:])
-    longer = _is_longer(recorded["instance"], wanted["instance"])
+    recorded = _flat({**lines[0], "instance": instance_of(lines[0], lines[1:])})
+    wanted = _flat(json.loads(json.dumps(wanted_header)))
+    n_recorded, n_wanted = len(recorded["instance.labels"]), len(wanted["instance.labels"])
+    n_shared = min(n_recorded, n_wanted)
     for key in sorted(recorded.keys() | wanted.keys()):
         before: Any = recorded.get(key)
         now: Any = wanted.get(key)
-        if key == "made_with" or before == now or (key == "instance" and longer):
-            continue
-        if key == "instance" and _is_longer(now, before):
-            raise InputError(
-                f"{str(path)!r} has {len(before['labels'])} rounds, more than the {len(now['labels'])} asked for; ask "
-                "for as many or more to resume it, or choose another output folder"
-            )
-        if isinstance(before, dict) and isinstance(now, dict):
-            part = next(
-                k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k)
-            )
-            key, before, now = f"{key}.{part}", before.get(part), now.get(part)
-        texts = [
-            text if len(text) <= 60 else f"{text[:57]}..."
-            for text in map(json.dumps, (before, now))
-        ]
-        raise InputError(
+        if key in _BY_ROUND and n_recorded != n_wanted:
+            is_same = key == "instance.accuracies" and before == now
+            is_same = is_same or before[:n_shared] == now[:n_shared]
+        else:
+            is_same = before == now
+        texts = [textwrap.shorten(json.dumps(value), 60) for value in (before, now)]
+        require(
+            is_same or key.startswith("made_with."),
             f"{str(path)!r} was begun with another {key} ({texts[0]}, now {texts[1]}); "
-            "use the same settings to resume it, or choose another output folder"
+            "use the same settings to resume it, or choose another output folder",
         )
-    return wanted["instance"] if longer else None
+    require(
+        n_wanted >= n_recorded,
+        f"{str(path)!r} has {n_recorded} rounds, more than the {n_wanted} asked for; ask for as many or more to resume "
+        "it, or choose another output folder",
+    )
+    return n_wanted > n_recorded
 
 
-def _is_longer(short: Any, long: Any) -> bool:
-    n = len(short["labels"])
-    if len(long["labels"]) <= n or short.keys() != long.keys():
-        return False
-    by_round = (
-        "advice",
-        "labels",
-        *(["accuracies"] if isinstance(long["accuracies"][0], list) else []),
-    )
-    return all(
-        short[name] == (long[name][:n] if name in by_round else long[name]) for name in short
-    )
+_BY_ROUND = ("instance.advice", "instance.labels", "instance.accuracies")
+"""What has a row a round; accuracies have one where they move."""
+
+
+def _flat(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a header by name, those within an object as ``settings.temperature``."""
+    fields: dict[str, Any] = {}
+    for name, value in header.items():
+        if isinstance(value, dict):
+            fields.update({f"{name}.{part}": within for part, within in value.items()})
+        else:
+            fields[name] = value
+    return fields
 
 
 def instance_of(
     header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any]:
-    """The instance of a trace: its header's, or the last one that it was extended to."""
-    return next(
-        (record["extended"] for record in records[::-1] if "extended" in record), header["instance"]
-    )
+    """Return the instance of a trace: its header's, or the last one that it was extended to."""
+    instance: Mapping[str, Any] = header["instance"]
+    for record in records:
+        instance = record.get("extended", instance)
+    return instance
 
 
 def session_from(header: Mapping[str, Any]) -> Session:
-    """The state machine at the start of the episode that a header describes."""
-    instance = header["instance"]
+    """Return the state machine at the start of the episode that a header describes."""
+    advice, labels = _rounds_of(header["instance"])
+    condition = Condition(header["condition"]["framing"], header["condition"]["protocol"])
     return Session(
-        Condition(header["condition"]["framing"], header["condition"]["protocol"]),
+        condition,
         header["prompt"]["text"],
-        np.asarray(instance["advice"], dtype=np.int64),
-        np.asarray(instance["labels"], dtype=np.int64),
+        advice=advice,
+        labels=labels,
         max_retries=header["settings"]["max_reasks"],
         **header.get("begins", {}),
     )
 
 
+def _rounds_of(instance: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return advice Int[round, expert] and labels Int[round]."""
+    advice = np.asarray(instance["advice"], np.int64)
+    labels = np.asarray(instance["labels"], np.int64)
+    return advice, labels
+
+
 def replay(
     session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None
 ) -> str | None:
-    """Feed recorded replies to ``session``, of so many ``rounds`` or of all; gives how the episode ended, as in the
-    trace.
+    """Feed recorded replies to a session.
 
-    "refused" is where a server refused the next request, None where the episode was cut off.
+    Args:
+        session: at its start.
+        records: the lines of the trace after its header.
+        path: of the trace, for the refusal.
+        rounds: how many rounds are replayed; all when None.
+
+    Returns:
+        How the episode ended, as in the trace. "refused" is where a server refused the next request, None where the
+        episode was cut off.
     """
     end: str | None = None
     for number, record in enumerate(records, 2):
@@ -343,29 +375,17 @@ def replay(
         elif "refused" in record:
             end = "refused"
         elif "extended" in record:
-            longer = record["extended"]
-            session.extend(
-                np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64)
-            )
+            session.extend(*_rounds_of(record["extended"]))
             end = None if end == "complete" else end
         else:
             request = session.next()
-            if request is None or record.get("messages_sha256") != request.sha256:
-                raise InputError(
-                    f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
-                    "edited, or made with other prompts or another version); move it away and run again"
-                )
-            session.feed(
-                record.get("reply"),
-                record.get("finish_reason") or "stop",
-                record.get("problem") or "",
+            follows = request is not None and record.get("messages_sha256") == request.sha256
+            require(
+                follows,
+                f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
+                "edited, or made with other prompts or another version); move it away and run again",
             )
+            finish_reason = record.get("finish_reason") or "stop"
+            session.feed(record.get("reply"), finish_reason, record.get("problem") or "")
             end = None
     return end
-
-
-def _cannot_write(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write the trace {str(path)!r}: {error.strerror}; what was recorded is safe: free some space or "
-        "choose a folder that can be written, and run the same command again to resume"
-    )

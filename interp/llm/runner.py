@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,16 @@ class RunSummary:
         state = "complete" if self.complete else "incomplete; run the same command again to resume"
         if self.over_budget:
             state = "stopped before its budget is passed; run the same command with a larger one to resume"
-        cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
-        cost = f", cost {self.cost:.4f}" if self.cost else ""
-        said = f"{self.completion_tokens / 1e6:.2f} M answer tokens"
         aside = f", {self.refused} set aside after a refusal" if self.refused else ""
+        played = f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context{aside})"
+        calls = f"{self.calls:,} calls now and {self.resumed_calls:,} before"
+        cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
+        prompt = f"{self.prompt_tokens / 1e6:.2f} M prompt{cached}"
+        answers = f"{self.completion_tokens / 1e6:.2f} M answer tokens"
+        cost = f", cost {self.cost:.4f}" if self.cost else ""
         return (
-            f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context{aside}), "
-            f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
-            f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {said}{cost}, {self.seconds:.0f} s: {state}"
+            f"{played}, {calls}, {self.malformed} malformed answers, {prompt} and {answers}{cost}, "
+            f"{self.seconds:.0f} s: {state}"
         )
 
 
@@ -98,7 +100,10 @@ def run(
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
 
     Args:
+        jobs: what is played, in this order.
+        folder: where the traces go.
         where: a server, or anything else that answers.
+        prices: of tokens.
         progress: called after every call and finished episode.
         malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
         budget: stop before all calls of the run, those on disk among them, cost more: in the currency of ``prices``, or
@@ -108,42 +113,43 @@ def run(
         InputError: what docs/method/traces.md says; what was recorded is safe, and the same call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
+    settings = jobs[0].settings
     require(
-        all(job.settings == jobs[0].settings for job in jobs),
+        all(job.settings == settings for job in jobs),
         "one run plays one model with one set of settings",
     )
     require(
         malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}"
     )
-    allowed = None if budget is None else _Budget(budget, prices or Prices())
-    require(
-        allowed is None or jobs[0].settings.longest_answer is not None,
-        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
-    )
-    places = {Path(folder) / job.place for job in jobs} if allowed else ()
-    for record in (record for path in places if path.is_file() for record in read_lines(path)[0]):
-        if allowed and "reply" in record:
-            allowed.settle(0.0, _usage_tokens(record.get("usage")))
-    backend = Client(jobs[0].settings, where) if isinstance(where, players.Connection) else where
-    one = _Playing(
-        Path(folder),
+    folder = Path(folder)
+    prices = prices or Prices()
+    allowed = None
+    if budget is not None:
+        allowed = _Budget(budget, prices)
+        require(
+            settings.longest_answer is not None,
+            "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra "
+            "body",
+        )
+        for path in {folder / job.place for job in jobs}:
+            allowed.add_recorded(path)
+    backend = Client(settings, where) if isinstance(where, players.Connection) else where
+    playing = _Playing(
+        folder,
         backend,
-        RunSummary(len(jobs)),
-        progress or (lambda _: None),
-        malformed_limit,
-        allowed,
+        state=RunSummary(len(jobs)),
+        report=progress or (lambda _: None),
+        malformed_limit=malformed_limit,
+        budget=allowed,
     )
-    playing = one.play(jobs, prices or Prices())
+    play = playing.play(jobs, prices)
     try:
-        within_a_loop = asyncio.get_running_loop().is_running()
+        asyncio.get_running_loop()
     except RuntimeError:
-        within_a_loop = False
-    if not within_a_loop:
-        return asyncio.run(playing)
-    with ThreadPoolExecutor(
-        1
-    ) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
-        return beside.submit(asyncio.run, playing).result()
+        return asyncio.run(play)
+    # A notebook's cell runs within a loop, and one loop cannot hold another.
+    with ThreadPoolExecutor(1) as another_thread:
+        return another_thread.submit(asyncio.run, play).result()
 
 
 @dataclass
@@ -163,21 +169,32 @@ class _Budget:
         if not any(vars(self.prices).values()):
             self.prices = Prices(1e6, 1e6, 1e6)
 
+    def add_recorded(self, path: Path) -> None:
+        """Count the calls of a trace, if there is one."""
+        for record in read_lines(path)[0] if path.is_file() else []:
+            if "reply" in record:
+                self.settle(0.0, _usage_tokens(record.get("usage")))
+
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
-        """The most that a call can cost, set aside for it; None where less than that is left."""
-        bound = self.prices.cost(
-            sum(len(message["content"].encode()) + 16 for message in messages), 0, longest
-        )
+        """Set aside the most that a call can cost; None where less than that is left."""
+        n_bytes = sum(len(message["content"].encode()) + 16 for message in messages)
+        bound = self.prices.cost(n_bytes, 0, longest)
         if self.spent + self._in_flight + bound > self.most:
             return None
         self._in_flight += bound
         return bound
 
     def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
-        """Count a call that was answered; ``tokens`` (prompt, cached, completion) are (0, 0, 0) where the server says
-        nothing, and None where there was no answer."""
+        """Count a call that was made.
+
+        Args:
+            bound: what was set aside for it.
+            tokens: prompt, cached and completion tokens: (0, 0, 0) where the server says nothing, None where there
+                was no answer.
+        """
         self._in_flight -= bound
-        self.spent += 0.0 if tokens is None else self.prices.cost(*tokens) if any(tokens) else bound
+        if tokens is not None:
+            self.spent += self.prices.cost(*tokens) if any(tokens) else bound
 
 
 @dataclass
@@ -194,27 +211,18 @@ class _Playing:
 
     def count(self, **more: Any) -> None:
         """Add to the counts of the run."""
-        self.state = replace(
-            self.state, **{name: getattr(self.state, name) + n for name, n in more.items()}
-        )
+        counts = {name: getattr(self.state, name) + number for name, number in more.items()}
+        self.state = replace(self.state, **counts)
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
         """Play by workers that share the jobs; the first exception of any cancels the others and is raised."""
-        start, left, workers = time.monotonic(), iter(jobs), list[asyncio.Task[None]]()
-
-        async def worker() -> None:
-            for job in left:
-                await self._try(job)
-                self.report(self.state)
-                if self.state.over_budget:
-                    return
-
+        start = time.monotonic()
+        waiting = iter(jobs)
+        workers: list[asyncio.Task[None]] = []
         try:
             await self.backend.start(jobs[0].condition)
-            workers += [
-                asyncio.create_task(worker())
-                for _ in range(min(self.backend.concurrency, len(jobs)))
-            ]
+            for _ in range(min(self.backend.concurrency, len(jobs))):
+                workers.append(asyncio.create_task(self._work(waiting)))
             await asyncio.gather(*workers)
         except players.UnavailableError as error:
             raise InputError(
@@ -229,31 +237,37 @@ class _Playing:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             await self.backend.close()
-        cost = prices.cost(
-            self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens
-        )
-        return replace(self.state, cost=cost, seconds=round(time.monotonic() - start, 2))
+        state = self.state
+        cost = prices.cost(state.prompt_tokens, state.cached_tokens, state.completion_tokens)
+        return replace(state, cost=cost, seconds=round(time.monotonic() - start, 2))
+
+    async def _work(self, waiting: Iterator[Job]) -> None:
+        """Play one job after the other, of those that no worker has taken."""
+        for job in waiting:
+            await self._try(job)
+            self.report(self.state)
+            if self.state.over_budget:
+                return
 
     async def _try(self, job: Job) -> None:
         """Play one episode; what concerns it alone is noted, and the run goes on."""
-        calls = self.state.calls
+        n_calls = self.state.calls
         try:
             await self._episode(job)
             self.in_a_row = 0
         except _OverBudgetError:
             self.state = replace(self.state, over_budget=True)
-        except (LockedError, players.UnavailableError, players.RefusedError) as error:
-            self.count(
-                unfinished=((str(job.place), str(error)),),
-                refused=isinstance(error, players.RefusedError),
-            )
-            if isinstance(error, LockedError):
-                return
-            self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
-            nothing_yet = self.state.calls + self.state.resumed_calls == 0
-            if (
-                nothing_yet or isinstance(error, players.UnavailableError)
-            ) and self.in_a_row >= _GIVE_UP_AFTER:
+        except LockedError as error:
+            self.count(unfinished=((str(job.place), str(error)),))
+        except (players.UnavailableError, players.RefusedError) as error:
+            is_refusal = isinstance(error, players.RefusedError)
+            self.count(unfinished=((str(job.place), str(error)),), refused=is_refusal)
+            self.in_a_row += 1
+            if self.state.calls > n_calls:
+                self.in_a_row = 1
+            was_answered = self.state.calls + self.state.resumed_calls > 0
+            is_about_message = is_refusal and was_answered
+            if self.in_a_row >= _GIVE_UP_AFTER and not is_about_message:
                 raise
 
     async def _episode(self, job: Job) -> None:
@@ -276,111 +290,145 @@ class _Playing:
     async def _call(
         self, job: Job, session: Session, request: Request, trace: TraceFile
     ) -> str | None:
-        """Make the call that ``request`` is and record it; "overflow" where it no longer fits into the context."""
+        """Make a call and record it.
+
+        Args:
+            job: the episode.
+            session: its state machine.
+            request: what is asked.
+            trace: where the answer goes.
+
+        Returns:
+            "overflow" where the request no longer fits into the context, else None.
+        """
         seed = request.seed(job.name)
-        at = {"round": request.round, "turn": request.turn}
-        bound = (
-            self.budget.reserve(request.messages, job.settings.longest_answer or 0)
-            if self.budget
-            else 0.0
-        )
-        if bound is None:
-            raise _OverBudgetError
-        tokens = None
+        place = {"round": request.round, "turn": request.turn}
         try:
-            reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
-            tokens = _usage_tokens(reply.usage)
+            reply = await self._ask(job, request, seed)
         except players.ContextOverflowError as error:
             if not session.predictions:
                 raise InputError(
                     f"not even the first request fits into the model's context ({error}); lower max_tokens "
                     f"({job.settings.max_tokens}) or serve the model with a longer context"
                 ) from error
-            trace.append({"end": "overflow", **at, "error": str(error)})
+            trace.append({"end": "overflow", **place, "error": str(error)})
             return "overflow"
         except players.RefusedError as error:
-            told = {"refused": str(error), **at}
-            if trace.records[-1:] != [told]:
-                trace.append(told)
+            refusal = {"refused": str(error), **place}
+            if trace.records[-1:] != [refusal]:
+                trace.append(refusal)
             raise
-        finally:
-            if self.budget:
-                self.budget.settle(bound, tokens)
         answer = session.feed(reply.text, reply.finish_reason)
-        sent = seed if job.settings.send_seed else None
-        trace.append(trace_record(request, sent, reply, answer) | {"address": self.backend.address})
-        prompt, cached, completion = tokens
-        self.count(calls=1, malformed=bool(answer.problem))
-        self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
+        sent_seed = seed if job.settings.send_seed else None
+        record = trace_record(request, sent_seed, reply, answer)
+        trace.append({**record, "address": self.backend.address})
+        prompt, cached, completion = _usage_tokens(reply.usage)
+        self.count(
+            calls=1,
+            malformed=bool(answer.problem),
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            completion_tokens=completion,
+        )
         self.report(self.state)
-        if (
-            self.malformed_limit
-            and self.state.calls == self.state.malformed == self.malformed_limit
-        ):
-            raise InputError(
-                f"the first {self.malformed_limit} answers are all malformed, the last one because {answer.problem}: "
-                f"{reply.text[:200]!r}. Try a response format (--response-format), turn thinking off (--thinking-off), "
-                "allow longer answers (--max-tokens) or choose another model; --malformed-limit 0 goes on regardless"
-            )
+        n_malformed = self.state.malformed
+        require(
+            not (self.state.calls == n_malformed == self.malformed_limit),
+            f"the first {n_malformed} answers are all malformed, the last one because {answer.problem}: "
+            f"{reply.text[:200]!r}. Try a response format (--response-format), turn thinking off (--thinking-off), "
+            "allow longer answers (--max-tokens) or choose another model; --malformed-limit 0 goes on regardless",
+        )
         return None
+
+    async def _ask(self, job: Job, request: Request, seed: int) -> players.Reply:
+        """Ask within the budget."""
+        if self.budget is None:
+            return await self.backend.ask(request.messages, job.condition, request.turn, seed)
+        bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0)
+        if bound is None:
+            raise _OverBudgetError
+        tokens = None
+        try:
+            reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
+            tokens = _usage_tokens(reply.usage)
+            return reply
+        finally:
+            self.budget.settle(bound, tokens)
 
 
 def trace_record(
     request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply
 ) -> dict[str, Any]:
-    """A line of the trace; what the server said about its reply is kept as it came."""
-    return {
-        **{name: getattr(request, name) for name in ("round", "turn", "attempt")},
+    """Return a line of the trace; what the server said about its reply is kept as it came.
+
+    Args:
+        request: what was asked.
+        seed: that was sent.
+        reply: what was answered.
+        answer: what was read from it.
+    """
+    record: dict[str, Any] = {
+        "round": request.round,
+        "turn": request.turn,
+        "attempt": request.attempt,
         "messages_sha256": request.sha256,
         "seed": seed,
         "reply": reply.text,
-        "finish_reason": reply.finish_reason,
         "problem": answer.problem,
         "strict": answer.strict,
-        **({"embedded": True} if answer.embedded else {}),
-        **{
-            name: getattr(reply, name)
-            for name in ("model", "system_fingerprint", "usage", "more", "seconds")
-        },
+        **asdict(reply),
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
+    del record["text"]
+    if answer.embedded:
+        record["embedded"] = True
+    return record
 
 
-def tokens_of(
-    calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int
-) -> tuple[NDArray[np.float64], int, int]:
-    """Prompt tokens of the last call of each round (Float[round], the round under ``key``; NaN where not known), and
-    the prompt and completion tokens of all recorded ``calls``."""
-    usage = [_usage_tokens(call.get("usage")) for call in calls]
+@dataclass(frozen=True)
+class TokensUsed:
+    """Tokens of recorded calls: prompt tokens of the last call of each round (NaN where not known), and totals."""
+
+    by_round: NDArray[np.float64]
+    prompt: int
+    completion: int
+
+
+def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> TokensUsed:
+    """Count the tokens of recorded calls.
+
+    Args:
+        calls: records with the server's ``usage``.
+        key: the name of the round in a record.
+        n_rounds: how many rounds were played.
+    """
     by_round = np.full(n_rounds, np.nan)
-    for call, (prompt, _, _) in zip(calls, usage, strict=True):
-        if call[key] < n_rounds and prompt:
+    total_prompt = total_completion = 0
+    for call in calls:
+        prompt, _, completion = _usage_tokens(call.get("usage"))
+        total_prompt += prompt
+        total_completion += completion
+        if prompt and call[key] < n_rounds:
             by_round[call[key]] = prompt
-    return (
-        by_round,
-        sum(prompt for prompt, _, _ in usage),
-        sum(completion for _, _, completion in usage),
-    )
+    return TokensUsed(by_round, total_prompt, completion=total_completion)
 
 
-def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
-    """``(prompt, cached among them, completion)`` tokens from a server's usage record; zero where it says nothing.
+def _usage_tokens(usage: Any) -> tuple[int, int, int]:
+    """Return ``(prompt, cached among them, completion)`` tokens of a server's usage record; zero where it says nothing.
 
     OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as ``prompt_cache_hit_tokens``.
     """
-    usage = usage if isinstance(usage, dict) else {}
+    if not isinstance(usage, dict):
+        return 0, 0, 0
     details = usage.get("prompt_tokens_details")
-    told = details.get("cached_tokens") if isinstance(details, dict) else None
-    cached = (
-        counted(told)
-        or counted(usage.get("prompt_cache_hit_tokens"))
-        or counted(usage.get("cached_tokens"))
-    )
+    cached = counted(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    for name in ("prompt_cache_hit_tokens", "cached_tokens"):
+        cached = cached or counted(usage.get(name))
     return counted(usage.get("prompt_tokens")), cached, counted(usage.get("completion_tokens"))
 
 
 def counted(value: Any) -> int:
-    """A count that somebody else wrote; 0 for what is no count.
+    """Return a count that somebody else wrote; 0 for what is no count.
 
     >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
     [12, 12, 3, 0, 0, 0, 0, 0]
@@ -396,15 +444,18 @@ def counted(value: Any) -> int:
 def play_demo(
     folder: str | Path, seed: int = 0, n_instances: int = 24, n_rounds: int = 30
 ) -> dict[str, RunSummary]:
-    """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
-    and write the traces below ``folder``."""
+    """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without.
+
+    Args:
+        folder: where the traces go.
+        seed: of the instances.
+        n_instances: of each regime.
+        n_rounds: of each instance.
+    """
     conditions = [Condition.parse(name) for name in ("online-no-note", "weather-note-only")]
-    episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
-    jobs = {
-        name: plan(players.Settings(name), prompts, episodes, conditions)
-        for name in players.PLAYERS
-    }
-    return {
-        name: run(of, folder, players.AgentBackend(name, players.AGENTS[name]))
-        for name, of in jobs.items()
-    }
+    episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
+    done = {}
+    for name in players.PLAYERS:
+        jobs = plan(players.Settings(name), built_in_prompts(), episodes, conditions)
+        done[name] = run(jobs, folder, players.AgentBackend(name, players.AGENTS[name]))
+    return done

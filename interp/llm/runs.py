@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,10 @@ class LLMRun:
     prompt_tokens: NDArray[np.float64]
     total_prompt_tokens: int
     total_completion_tokens: int
-    seconds: float
     wording: str
-    served: tuple[str, ...]
     path: Path
+    served: tuple[str, ...] = ()
+    seconds: float = math.nan
     eta: float | None = None
     prompt: str = ""
     embedded: int = 0
@@ -62,12 +63,12 @@ class LLMRun:
     again: tuple[NDArray[np.float64], ...] = ()
 
     def __post_init__(self) -> None:
-        played = len(self.predictions)
+        played = self.rounds
+        fits_instance = len(self.labels) == len(self.advice) >= played
+        n_notes, n_labels = len(self.notes), len(self.labels)
         require(
-            len(self.labels) == len(self.advice) >= played
-            and len(self.notes) == len(self.prompt_tokens) == played,
-            f"{str(self.path)!r}: {played} predictions, {len(self.notes)} notes and {len(self.labels)} labels do not "
-            "belong together",
+            fits_instance and n_notes == len(self.prompt_tokens) == played,
+            f"{str(self.path)!r}: {played} predictions, {n_notes} notes and {n_labels} labels do not belong together",
         )
 
     @property
@@ -95,7 +96,7 @@ class LLMRun:
 
 
 def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
-    """The runs of each (model, condition, regime), in the order of the first of each."""
+    """Return the runs of each (model, condition, regime), in the order of the first of each."""
     groups: dict[tuple[str, str, str], list[LLMRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -103,14 +104,16 @@ def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
 
 
 def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
-    """The distinct instances of ``regime`` that ``runs`` played, by index, as episodes for any of our models."""
+    """Return the distinct instances of ``regime`` that ``runs`` played, by index, as episodes for any of our models."""
     by_index: dict[int, LLMRun] = {}
     for run in runs:
         if run.regime != regime:
             continue
         known = by_index.setdefault(run.index, run)
+        same_labels = np.array_equal(known.labels, run.labels)
+        is_same = same_labels and np.array_equal(known.advice, run.advice)
         require(
-            np.array_equal(known.advice, run.advice) and np.array_equal(known.labels, run.labels),
+            is_same,
             f"{str(known.path)!r} and {str(run.path)!r} are both instance {run.index} of {regime!r} but differ; "
             "score them apart",
         )
@@ -121,12 +124,12 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
         f"the instances of {regime!r} differ in rounds or experts; score them apart",
     )
     unknown = np.full(chosen[0].advice.shape[1], 0.5)
+    accuracies = [unknown if run.accuracies is None else run.accuracies for run in chosen]
+    params = REGIMES[regime].params if regime in REGIMES else {}
     return ExpertEpisodes(
         advice=np.stack([run.advice for run in chosen]),
         labels=np.stack([run.labels for run in chosen]),
-        accuracies=np.stack(
-            [unknown if run.accuracies is None else run.accuracies for run in chosen]
-        ),
+        accuracies=np.stack(accuracies),
         regime=regime,
-        params=REGIMES[regime].params if regime in REGIMES else {},
+        params=params,
     )

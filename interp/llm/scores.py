@@ -47,13 +47,16 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 
 
 def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
+    """Return the regret after each round that was played, Float[round]."""
     require_known("treatment of missing predictions", missing, ("wrong", "skipped"))
-    labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
-    losses = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
-    of_experts = (advice != labels[:, None]).astype(np.float64)
+    labels = run.labels[: run.rounds]
+    expert_losses = (run.advice[: run.rounds] != labels[:, None]).astype(np.float64)
+    mistakes = np.abs(run.predictions - labels)
+    losses = np.where(run.missing, 1.0, mistakes)
     if missing == "skipped":
-        losses, of_experts = losses * ~run.missing, of_experts * ~run.missing[:, None]
-    return losses.cumsum() - of_experts.cumsum(axis=0).min(axis=1)
+        losses = losses * ~run.missing
+        expert_losses = expert_losses * ~run.missing[:, None]
+    return losses.cumsum() - expert_losses.cumsum(axis=0).min(axis=1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class LLMScores(Result):
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each group and measure, at the last round."""
+        """Return one row for each group and measure, at the last round."""
         return self.final
 
 
@@ -79,37 +82,40 @@ class LLMScores(Result):
 def score(
     runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0
 ) -> LLMScores:
-    """Score runs, the baselines and any ``others`` on the instances that the runs played; ``seed`` is of the bootstrap.
+    """Score runs, the baselines and other predictors on the instances that the runs played.
 
-    ``others`` are more predictors by name, functions of episodes. Handwired and learned transformers enter here:
-    ``{"wma-learned-additive": lambda episodes: interp.rollout(model, episodes).predictions}``.
+    Args:
+        runs: of any models and conditions.
+        others: more predictors by name, functions of episodes. Handwired and learned transformers enter here:
+            ``{"wma-learned-additive": lambda episodes: interp.rollout(model, episodes).predictions}``.
+        seed: of the bootstrap.
     """
     require(bool(runs), "no runs to score")
-    finals, curves = [], []
+    finals: list[dict[str, Any]] = []
+    curves: list[pd.DataFrame] = []
     for (model, condition, regime), members in grouped(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
         for missing in ("wrong", "skipped"):
+            row = {**names, "missing": missing}
             regrets = [_run_regret(run, missing) for run in members]
-            curves.append(_curve(regrets, {**names, "missing": missing}, seed))
-            finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
+            curves.append(_curve(regrets, row, seed))
+            finals.append({**row, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
-        known = all(run.accuracies is not None for run in runs if run.regime == regime)
-        by_index = {run.index: run.eta for run in runs if run.regime == regime}
-        rates = [eta for _, eta in sorted(by_index.items()) if eta is not None]
-        etas = np.array(rates) if rates and len(rates) == len(by_index) else None
+        members = [run for run in runs if run.regime == regime]
+        etas = {run.index: run.eta for run in members}
+        known_etas = None
+        if None not in etas.values():
+            known_etas = np.array([etas[index] for index in sorted(etas)])
         for kind, name, regret, accuracy in references(
-            episodes_of(runs, regime), others, known, etas
+            episodes_of(members, regime),
+            others,
+            know_accuracies=all(run.accuracies is not None for run in members),
+            etas=known_etas,
         ):
-            names = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
-            curves.append(_curve(list(regret), names, seed))
-            finals.append(
-                {
-                    **names,
-                    **_summary(regret[:, -1], seed),
-                    "runs": len(regret),
-                    "accuracy": accuracy,
-                }
-            )
+            row = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
+            curves.append(_curve(list(regret), row, seed))
+            summary = _summary(regret[:, -1], seed)
+            finals.append({**row, **summary, "runs": len(regret), "accuracy": accuracy})
     settings = provenance(
         n_runs=len(runs),
         bootstrap_seed=seed,
@@ -126,37 +132,43 @@ def references(
     know_accuracies: bool = True,
     etas: NDArray[np.float64] | None = None,
 ) -> list[tuple[str, str, NDArray[np.float64], float]]:
-    """Kind, name, regret ``[instance, round]`` and accuracy of the baselines, then of ``others``, on ``episodes``.
+    """Score the baselines and other predictors on episodes.
 
-    The oracle is among them only where accuracies are known. ``etas`` are the learning rates of weighted majority on
-    each episode; drawn from U[.05, .5] when None.
+    Args:
+        episodes: what they predict.
+        others: predictors by name.
+        know_accuracies: whether the accuracies of experts are known; else the oracle is left out.
+        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
+
+    Returns:
+        Kind ("baseline" or "model"), name, regret Float[episode, round] and accuracy of each.
     """
-    left_out = ["oracle"] * (not know_accuracies) + ["bayes"] * (not episodes.params)
-    ran = {PREDICTORS[key].name: PREDICTORS[key].run for key in _BASELINES if key not in left_out}
+    left_out = set()
+    if not know_accuracies:
+        left_out.add("oracle")
+    if not episodes.params:
+        left_out.add("bayes")
+    predictions = []
     if etas is not None:
-        own = {_OWN_ETA: lambda episodes: weighted_majority(episodes, eta=etas)}
-        ran = own | {
-            name: run
-            for name, run in ran.items()
-            if name != PREDICTORS["weighted_majority_paper"].name
-        }
-    runs = {name: run(episodes) for name, run in ran.items()}
-    every = [("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
-    every += [
-        ("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()
-    ]
-    return [
-        (
-            kind,
-            name,
-            metrics.regret(p, episodes, decision),
-            float(1 - metrics.mistakes(p, episodes, decision).mean()),
-        )
-        for kind, name, p, decision in every
-    ]
+        left_out.add("weighted_majority_paper")
+        run = weighted_majority(episodes, eta=etas)
+        predictions.append(("baseline", _OWN_ETA, run.predictions, run.decision))
+    for key in _BASELINES:
+        if key not in left_out:
+            run = PREDICTORS[key].run(episodes)
+            predictions.append(("baseline", PREDICTORS[key].name, run.predictions, run.decision))
+    for name, predict in (others or {}).items():
+        predictions.append(("model", name, predict(episodes), "threshold"))
+    scored = []
+    for kind, name, predicted, decision in predictions:
+        regret = metrics.regret(predicted, episodes, decision)
+        mistakes = metrics.mistakes(predicted, episodes, decision)
+        scored.append((kind, name, regret, float(1 - mistakes.mean())))
+    return scored
 
 
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
+    """Return the mean over instances, with its interval and standard deviation."""
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
     mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
@@ -165,45 +177,59 @@ def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, flo
 
 def _final(
     members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int
-) -> dict[str, float | int]:
-    ends = [
-        regret[-1] for run, regret in zip(members, regrets, strict=True) if run.ended == "complete"
-    ]
-    right = sum(int((run.predictions == run.labels[: run.rounds]).sum()) for run in members)
-    missing = sum(int(run.missing.sum()) for run in members)
-    calls, malformed = sum(run.calls for run in members), sum(run.malformed for run in members)
+) -> dict[str, Any]:
+    """Return the final row of one group, by its runs and their regrets."""
+    ends = []
+    rows = []
+    for run, regret in zip(members, regrets, strict=True):
+        if run.ended == "complete":
+            ends.append(regret[-1])
+        is_right = run.predictions == run.labels[: run.rounds]
+        row = {
+            "right": is_right.sum(),
+            "answered": (~run.missing).sum(),
+            "missing_predictions": run.missing.sum(),
+            "overflowed": run.ended == "overflow",
+            "malformed_answers": run.malformed,
+            "embedded_answers": run.embedded,
+            "calls": run.calls,
+            "prompt_tokens_per_run": run.total_prompt_tokens,
+            "completion_tokens_per_run": run.total_completion_tokens,
+            "seconds_per_call": run.seconds,
+        }
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    totals = table.select_dtypes(["int64", "bool"]).sum()
+    summary = _summary(np.array(ends, dtype=np.float64), seed)
+    accuracy = totals["right"] / max(1, totals["answered"])
+    malformed_share = totals["malformed_answers"] / max(1, totals["calls"])
     return {
-        **_summary(np.array(ends, dtype=np.float64), seed),
+        **summary,
         "runs": len(members),
-        "overflowed": sum(run.ended == "overflow" for run in members),
-        "accuracy": right / max(1, sum(run.rounds for run in members) - missing),
-        "missing_predictions": missing,
-        "malformed_answers": malformed,
-        "malformed_share": malformed / max(1, calls),
-        "embedded_answers": sum(run.embedded for run in members),
-        "calls": calls,
-        "prompt_tokens_per_run": float(np.mean([run.total_prompt_tokens for run in members])),
-        "completion_tokens_per_run": float(
-            np.mean([run.total_completion_tokens for run in members])
-        ),
-        "seconds_per_call": float(np.mean([run.seconds for run in members])),
+        "overflowed": totals["overflowed"],
+        "accuracy": accuracy,
+        "missing_predictions": totals["missing_predictions"],
+        "malformed_answers": totals["malformed_answers"],
+        "malformed_share": malformed_share,
+        "embedded_answers": totals["embedded_answers"],
+        "calls": totals["calls"],
+        **table.filter(like="_per_").mean(skipna=False),
     }
 
 
 def _curve(
     regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int
 ) -> pd.DataFrame:
-    """Mean, std and interval of each round over the runs that got there."""
+    """Return mean, std and interval of each round over the runs that got there."""
     parts = []
     start = 0
     for end in sorted({len(regret) for regret in regrets} - {0}):
         block = np.stack([regret[start:end] for regret in regrets if len(regret) >= end])
         mean, low, high = bootstrap_mean(block, seed=seed)
-        rounds, std = np.arange(start + 1, end + 1), block.std(axis=0)
         columns = {
-            "round": rounds,
+            "round": np.arange(start + 1, end + 1),
             "mean": mean,
-            "std": std,
+            "std": block.std(axis=0),
             "low": low,
             "high": high,
             "n": len(block),
@@ -223,71 +249,58 @@ def write_tables(
     seed: int = 0,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
-    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of
-    :func:`write_notes`.
+    """Score runs and write ``final.csv``, ``curves.csv``, ``provenance.json`` and :meth:`NoteTable.tables`.
 
-    Empty tables are left out; ``more`` are further ones by name, such as those of ``interp.choices.explain``. The
-    scores and the files written are returned.
+    Args:
+        runs: see :func:`score`.
+        folder: where the files go. Empty tables are left out.
+        seed: of the bootstrap.
+        more: further tables by name, such as those of ``interp.choices.explain``.
+
+    Returns:
+        The scores, and the files that were written.
     """
     scores = score(runs, seed=seed)
-    written = write_notes(
-        note_table(runs), folder, {"final": scores.final, "curves": scores.curves, **(more or {})}
-    )
-    return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
-
-
-def write_notes(
-    notes: NoteTable, folder: str | Path, more: Mapping[str, pd.DataFrame] | None = None
-) -> list[Path]:
-    """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
-    ``note_rounds.csv`` and ``note_summary.csv``, after ``more`` tables by name; empty ones are left out.
-    """
-    tables = {
-        **(more or {}),
-        "notes": notes.notes,
-        "note_formats": notes.formats(),
-        "note_formats_by_round": notes.formats_by_round(),
-        "note_rounds": notes.over_rounds(),
-        "note_summary": notes.final(),
-    }
-    return [
-        write_csv(Path(folder) / f"{name}.csv", table)
-        for name, table in tables.items()
-        if len(table)
-    ]
+    tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
+    tables |= note_table(runs).tables()
+    written = [write_json(Path(folder) / "provenance.json", scores.settings)]
+    for name, table in tables.items():
+        if len(table):
+            written.append(write_csv(Path(folder) / f"{name}.csv", table))
+    return scores, written
 
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
-    """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
+    """Return the final table for a terminal: one row per group, both treatments of missing predictions beside it."""
     require_columns(
         "final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy"
     )
-    shown = final[final["missing"] != "skipped"].copy()
-    skipped = final[final["missing"] == "skipped"].set_index(_GROUP)["mean"]
-    keys = shown[_GROUP].apply(tuple, axis=1)
-    return pd.DataFrame(
-        {
-            "regime": shown["regime"],
-            "predictor": [
-                f"{m}, {c}" if c else m
-                for m, c in zip(shown["model"], shown["condition"], strict=True)
-            ],
-            "runs": [
-                f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)
-            ],
-            "regret": [
-                f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)
-            ],
-            "95 %": [
-                f"{low:.2f} to {high:.2f}"
-                for low, high in zip(shown["low"], shown["high"], strict=True)
-            ],
-            "left out": [f"{skipped[key]:.2f}" if key in skipped.index else "" for key in keys],
-            "accuracy": [f"{a:.3f}" for a in shown["accuracy"]],
-            "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
+    skipped = final[final["missing"] == "skipped"]
+    shown = final[final["missing"] != "skipped"].merge(
+        skipped[[*_GROUP, "mean"]], how="left", on=_GROUP, suffixes=("", "_skipped")
+    )
+    rows = []
+    for row in shown.itertuples():
+        name = f"{row.model}, {row.condition}" if row.condition else row.model
+        regret = f"{row.mean:.2f} ± {row.std:.2f}"
+        readable_row = {
+            "regime": row.regime,
+            "predictor": name,
+            "runs": f"{row.n:.0f}/{row.runs:.0f}",
+            "regret": regret,
+            "95 %": f"{row.low:.2f} to {row.high:.2f}",
+            "left out": _number(row.mean_skipped, 2),
+            "accuracy": f"{row.accuracy:.3f}",
+            "missing": _number(row.missing_predictions, 0),
         }
-    ).sort_values("regime", kind="stable")
+        rows.append(readable_row)
+    return pd.DataFrame(rows).sort_values("regime", kind="stable")
+
+
+def _number(value: float, digits: int) -> str:
+    """Write a number, or nothing where there is none."""
+    return "" if pd.isna(value) else f"{value:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -300,12 +313,22 @@ class NoteTable:
 
     notes: pd.DataFrame
 
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Return every table by the name of its file; ``note_formats`` is the paper's."""
+        return {
+            "notes": self.notes,
+            "note_formats": self.formats(),
+            "note_formats_by_round": self.formats_by_round(),
+            "note_rounds": self.over_rounds(),
+            "note_summary": self.final(),
+        }
+
     def formats(self) -> pd.DataFrame:
-        """How many runs had each format after their last round: the paper's table."""
+        """Count how many runs had each format after their last round: the paper's table."""
         return self._counted(self._last, _GROUP).reset_index()
 
     def formats_by_round(self) -> pd.DataFrame:
-        """Per group and round: the share of the runs that got there with each format, and how many those are."""
+        """Return per group and round how many runs got there, and the share of them with each format."""
         counts = self._counted(self.notes, [*_GROUP, "round"])
         runs = counts.sum(axis=1)
         shares = counts.div(runs, axis=0)
@@ -313,55 +336,53 @@ class NoteTable:
         return shares.reset_index()
 
     def formats_over_rounds(self) -> pd.DataFrame:
-        """:meth:`formats_by_round` at the moments the paper tells of: after the first round, after the sixth (its step
-        5), and after the last that each group has."""
+        """Return :meth:`formats_by_round` at the moments that the paper tells of.
+
+        These are after the first round, after the sixth (its step 5), and after the last that each group has.
+        """
         by_round = self.formats_by_round()
-        last = (
-            by_round.groupby(_GROUP)["round"].transform("max")
-            if len(by_round)
-            else by_round["round"]
-        )
-        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(
-            drop=True
-        )
+        number = by_round["round"]
+        last = by_round.groupby(_GROUP)["round"].transform("max")
+        is_shown = number.isin((1, 6)) | (number == last)
+        return by_round[is_shown].reset_index(drop=True)
 
     def final(self) -> pd.DataFrame:
-        """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
-        name the right expert."""
-        measures = ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
+        """Summarise the last notes of each group.
+
+        Columns are the words, the notes over the limit, and of readable notes how many count right and name the right
+        expert.
+        """
+        measures = ["exact", "mean_error", "best", "worst", "most_accurate", "least_accurate"]
         rows: list[dict[str, Any]] = []
         for names, group in self._last.groupby(_GROUP, sort=False):
-            readable = group[group["readable"].astype(bool)]
-            row: dict[str, Any] = dict(zip(_GROUP, names, strict=True))
-            row |= {"n": len(group), "words": group["words"].mean()}
-            row |= {
-                "over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()),
-                "readable": len(readable),
+            read = group[group["readable"].astype(bool)]
+            words = group["words"]
+            row = {
+                **dict(zip(_GROUP, names, strict=True)),
+                "n": len(group),
+                "words": words.mean(),
+                "over_word_limit": int((words > MAX_NOTE_WORDS).sum()),
+                "readable": len(read),
             }
-            rows.append(row | {key: readable[key].astype(float).mean() for key in measures})
+            rows.append({**row, **read[measures].astype(float).mean()})
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:
-        """Per group and round: mean words, mean prompt tokens, share of exact counts among readable notes."""
-        columns = ["words", "prompt_tokens", "exact"]
+        """Return mean words, prompt tokens, and the share of readable notes that count right, per group and round."""
         if self.notes.empty:
-            return pd.DataFrame(columns=[*_GROUP, "round", *columns])
-        table = self.notes.assign(
-            exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float)
-        )
-        return table.groupby([*_GROUP, "round"])[columns].mean().reset_index()
+            return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
+        is_readable = self.notes["readable"].astype(bool)
+        exact = self.notes["exact"].where(is_readable).astype(float)
+        by_round = self.notes.assign(exact=exact).groupby([*_GROUP, "round"])
+        return by_round[["words", "prompt_tokens", "exact"]].mean().reset_index()
 
     @property
     def _last(self) -> pd.DataFrame:
         return self.notes[self.notes["round"] == self.notes["last_round"]]
 
     def _counted(self, notes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-        return (
-            notes.groupby([*by, "format"])
-            .size()
-            .unstack(fill_value=0)
-            .reindex(columns=list(FORMATS), fill_value=0)
-        )
+        sizes = notes.groupby([*by, "format"]).size()
+        return sizes.unstack(fill_value=0).reindex(columns=list(FORMATS), fill_value=0)
 
 
 @checked
@@ -371,20 +392,23 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     rows: list[dict[str, object]] = []
     for run in runs:
         correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
-        for t, whole in enumerate(run.notes):
-            if whole is not None:
-                note = whole[:LONGEST_NOTE]  # an imported note may be longer
-                row = {
-                    **dict(zip(_GROUP, run.group, strict=True)),
-                    "index": run.index,
-                    "round": t + 1,
-                }
-                row |= {"last_round": run.rounds, **classify(note, run.advice.shape[1])}
-                row |= {"note": whole, "chars": len(whole)}
-                row |= check_counts(note, correct[t], t + 1, run.reliability)
-                rows.append(row | {"prompt_tokens": run.prompt_tokens[t]})
-    return NoteTable(
-        pd.DataFrame(
-            rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]
-        )
-    )
+        for t, note in enumerate(run.notes):
+            if note is None:
+                continue
+            text = note[:LONGEST_NOTE]  # an imported note may be longer
+            model, condition, regime = run.group
+            names = {"model": model, "condition": condition, "regime": regime, "index": run.index}
+            counts = check_counts(text, correct[t], t + 1, reliability=run.reliability)
+            row = {
+                **names,
+                "round": t + 1,
+                "last_round": run.rounds,
+                **classify(text, run.advice.shape[1]),
+                "note": note,
+                "chars": len(note),
+                **counts,
+                "prompt_tokens": run.prompt_tokens[t],
+            }
+            rows.append(row)
+    columns = None if rows else [*_GROUP, "round", "last_round", "format", "words"]
+    return NoteTable(pd.DataFrame(rows, columns=columns))

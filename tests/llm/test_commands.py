@@ -10,10 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from interp.llm.backend import AGENTS, PLAYERS, Settings
-from interp.llm.plan import Prices, estimate, instances, plan
+from interp.llm.backend import AGENTS, PLAYERS
 from interp.llm.runner import play_demo
-from interp.llm.schemes import CONDITIONS, built_in_prompts
 from tests.shell import invoked, printed
 
 SMALL = ["--episodes", "2", "--rounds", "6", "--regime", "flat"]
@@ -165,15 +163,6 @@ def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     )
     assert code == 0 and "4 episodes, 36 calls" in said and "nothing was asked" in said
     assert not (tmp_path / "t").exists()
-
-
-def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_there_are_prices() -> (
-    None
-):
-    jobs = plan(Settings("m"), built_in_prompts(4), instances(["flat"], 1, 3, 4))
-    free, paid = estimate(jobs).readable(), estimate(jobs, Prices(1.0, 0.1, 2.0)).readable()
-    assert free["condition"].tolist() == [condition.name for condition in CONDITIONS]
-    assert "cost" not in free and "cost" in paid
 
 
 def test_a_notebooks_cell_which_runs_within_a_loop_can_play(tmp_path: Path) -> None:
