@@ -149,8 +149,8 @@ def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path
 
 
 def test_shells_complete_names():
-    assert [name for name, _ in options.model_names("wma-h")] == ["wma-handwired"]
-    assert "qlearning-learned" not in dict(options._handwired_names(""))
+    assert options.model_names("wma-h") == ["wma-handwired"]
+    assert "qlearning-learned" not in options._handwired_names("")
     assert "stratified" in options._regime_names("str")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import interp
 import probes
-from interp.cli.evaluate import _told
+from interp.cli.evaluate import _measured
 from interp.support.files import json_values
 from interp.tasks import experts
 from tests.cases import by_cases
@@ -78,7 +78,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     rows = pd.DataFrame(
         {"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]}
     )
-    measured = _told({"regimes": rows, "regret_curves": rows[["key"]]})
+    measured = _measured({"regimes": rows, "regret_curves": rows[["key"]]})
     assert measured == {"regimes": [{"key": "model", "value": 0.5, "low": 0.4, "high": 0.6}]}
     evaluated = {
         "command": "evaluate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from interp.support.lazy import named
 
 
 def _method_names() -> str:
-    """Every method, for the help."""
+    """Return every method, for the help."""
     from circuits.benchmark.methods import select
 
     return ", ".join(dict.fromkeys(method.key for method in select()))
@@ -52,27 +52,30 @@ def _benchmark(
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS
 
-    effort, place = room.QUICK if quick else room.FULL, folder_to_write(out)
-    asked: dict[str, Any] = {
-        "questions": question or (),
-        "seeds": range(seeds),
-        "effort": effort,
-        "out": place,
-    }
-    found = room.run(
-        subject or (), method or (), n_jobs=jobs, scheduler=scheduler, shard=shard, **asked
+    effort = room.QUICK if quick else room.FULL
+    result = room.run(
+        subject or (),
+        method or (),
+        questions=question or (),
+        seeds=range(seeds),
+        effort=effort,
+        out=folder_to_write(out),
+        n_jobs=jobs,
+        scheduler=scheduler,
+        shard=shard,
     )
     if shard:
-        say.line(f"{shard}: {len(found.rows)} rows are in {out / 'parts'}")
+        say.line(f"{shard}: {len(result.rows)} rows are in {out / 'parts'}")
         return
-    for key in dict.fromkeys(row["question"] for row in found.rows):
-        say.table(found.summary(key).round(3), f"{key}: {QUESTIONS[key].headline}", key)
-    for refusal in found.refusals:
+    for key in dict.fromkeys(row["question"] for row in result.rows):
+        title = f"{key}: {QUESTIONS[key].headline}"
+        say.table(result.summary(key).round(3), title, key)
+    for refusal in result.refusals:
         say.aside(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
-    say.facts(settings=dict(found.settings))
-    written = found.save(out)
+    say.facts(settings=dict(result.settings))
+    written = result.save(out)
     if report:
         from reports.benchmark import write
 
-        written.append(write(found, out))
+        written.append(write(result, out))
     say.wrote(written)

@@ -21,11 +21,14 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
+import textwrap
+import threading
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +42,7 @@ import interp.tasks
 from interp.results.measure import Measured
 from interp.support import workers
 from interp.support.errors import InputError, require, theirs
-from interp.support.files import json_values, read_rows, read_tables
+from interp.support.files import json_values, read_rows, read_tables, write_csv
 from interp.support.foreign import markup, one_line, plain, rich_table
 from interp.support.lazy import named
 from interp.support.workers import one_thread
@@ -60,44 +63,62 @@ class Commands(TyperGroup):
     """A group whose commands refuse bad input with one sentence on standard error and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; refuse what it refuses."""
         words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            why, code = str(error), 2
-        except OSError as error:
-            why, code = (
-                f"the system refuses {error.filename or 'a file'}: {error.strerror or error}",
-                2,
-            )
-        except KeyboardInterrupt as stop:
-            why, code = (
-                str(stop) or "stopped; the same command goes on where finished work was kept",
-                130,
-            )
-        except Exception as error:
-            said = getattr(
-                error, "format_message", None
-            )  # the parser's: an option that is none; it is printed by it
-            if (
-                said is not None
-                and "--json" in words
-                and not hasattr(self.commands.get(words[0]), "commands")
-            ):
-                _refuse(ctx, words, said())
-            raise
+        with _ending_on_sigterm(ctx):
+            try:
+                return super().invoke(ctx)
+            except InputError as error:
+                why, code = str(error), 2
+            except OSError as error:
+                place = error.filename or "a file"
+                why, code = f"the system refuses {place}: {error.strerror or error}", 2
+            except KeyboardInterrupt as stop:
+                why = str(stop) or "stopped; the same command goes on where finished work was kept"
+                code = 143 if _TERMINATED in ctx.meta else 130
+            except Exception as error:
+                # The parser's, of an option that is none, has a message that the parser prints.
+                is_group = hasattr(self.commands.get(words[0]), "commands")
+                if "--json" in words and hasattr(error, "format_message") and not is_group:
+                    _refuse(ctx, words, error.format_message())
+                raise
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:
             _refuse(ctx, words, why)
         raise typer.Exit(code)
 
 
+_TERMINATED = "interp.cli.terminated"
+"""What stands in the contexts of commands once the process was told to end."""
+
+
+@contextmanager
+def _ending_on_sigterm(ctx: Any) -> Iterator[None]:
+    """Make the first SIGTERM, as job queues send it, an interrupt like Ctrl-C; a second one ends at once."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        ctx.meta[_TERMINATED] = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield  # another one handles it
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _refuse(ctx: Any, words: Sequence[str], why: str) -> None:
-    """The JSON object of a command that refuses what it was given."""
+    """Print the JSON object of a command that refuses what it was given."""
     command = f"{ctx.info_name} {words[0]}" if ctx.parent else words[0]
-    typer.echo(
-        json.dumps({"command": command, "version": interp.__version__, "error": why}, indent=2)
-    )
+    refusal = {"command": command, "version": interp.__version__, "error": why}
+    typer.echo(json.dumps(refusal, indent=2))
 
 
 app = typer.Typer(
@@ -146,8 +167,9 @@ def main(
     ] = None,
 ) -> None:
     """Mechanistic interpretability for transformers that carry latents from round to round."""
+    here = os.getcwd()
     for module in modules or []:
-        if (here := os.getcwd()) not in sys.path:
+        if here not in sys.path:
             sys.path.append(here)
         theirs(f"--import {module}")(import_module)(module)
     workers.TRUSTED.update(trust or ())
@@ -163,6 +185,7 @@ class _Lines(logging.Formatter):
     """Lines of the log, in which names do nothing but be read."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format a record as a line."""
         return plain(super().format(record))
 
 
@@ -175,38 +198,48 @@ class _Command(TyperCommand):
     """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with what its places stand for."""
         for option in self.params:
             if getattr(option, "help", None):
-                option.help = _filled(option.help)  # type: ignore[attr-defined]
-        self.epilog = _filled(self.epilog or "")
+                option.help = _fill_in(option.help)  # type: ignore[attr-defined]
+        self.epilog = _fill_in(self.epilog or "")
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; an option that can be given several times takes several values at once, too."""
-        several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
+        repeatable: set[str] = set()
+        for parameter in self.params:
+            if getattr(parameter, "multiple", False):
+                repeatable.update(parameter.opts)
         spread: list[str] = []
         current = None
-        for before, arg in pairwise(["", *args]):
-            named = (
-                before
-                if arg == "" and before.startswith("--")
-                else arg.partition("=")[0] or "an argument"
-            )
-            bare = arg == "" or (arg.startswith("--") and arg.endswith("="))
-            require(not bare, f"{named} is empty; give it a value, or leave it out")
-            if arg.startswith("--"):
-                current = arg if arg in several else None
+        for before, word in pairwise(["", *args]):
+            _require_value(before, word)
+            if word.startswith("--"):
+                current = word if word in repeatable else None
             elif current is not None and spread[-1] != current:
                 spread.append(current)
-            spread.append(arg)
+            spread.append(word)
         return super().parse_args(ctx, spread)
 
 
-def _filled(text: str) -> str:
-    """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
-    return re.sub(
-        r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text
-    )
+def _require_value(before: str, word: str) -> None:
+    """Refuse an empty word, or an option with an equals sign and nothing after it."""
+    name, equals, value = word.partition("=")
+    is_option = word.startswith("--")
+    if not word:
+        name = before if before.startswith("--") else "an argument"
+    is_empty = not word or (is_option and equals and not value)
+    require(not is_empty, f"{name} is empty; give it a value, or leave it out")
+
+
+def _fill_in(text: str) -> str:
+    """Replace every ``<module:function>`` in a text by what the function returns, a paragraph for each line."""
+
+    def call(place: re.Match[str]) -> str:
+        return markup(named(place[1])()).replace("\n", "\n\n")
+
+    return re.sub(r"<([\w.]+:\w+)>", call, text)
 
 
 def command(
@@ -222,6 +255,7 @@ def command(
 
     Args:
         example, more: a command line, and more lines, for the end of the help; see :class:`_Command`.
+        group: where it is registered.
         sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
         of: functions whose parameters are options, by the parameter of the command that gets their values.
         torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
@@ -230,57 +264,62 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
         called = key if group is app else f"{group.info.name} {key}"
-        takes = [said for name, said in _TAKES.items() if name.partition(" --")[0] == called]
         own = inspect.signature(function, eval_str=True).parameters
-        passed: dict[str, Mapping[str, inspect.Parameter]] = (
-            {} if sizes == "none" else {"sizes": _sizes(sizes)}
-        )
-        for holder, one in (
-            of or {}
-        ).items():  # an option for each parameter that has a default and is not its own
-            of_one, texts = (
-                inspect.signature(one, eval_str=True).parameters.values(),
-                _VOCABULARY | _described(one),
-            )
-            left = [p for p in of_one if p.default is not p.empty and p.name not in own]
-            passed[holder] = {p.name: _as_option(p, texts) for p in left}
+        passed: dict[str, Mapping[str, inspect.Parameter]] = {}
+        if sizes != "none":
+            passed["sizes"] = _sizes(sizes)
+        for holder, passed_to in (of or {}).items():
+            passed[holder] = _options_of(passed_to, without=own)
 
         @functools.wraps(function)
-        def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
+        def run(*, as_json: bool, quiet: bool, **values: Any) -> None:
             say = Say(called, as_json, quiet)
-            options = [_TAKES.get(f"{called} --{name}") for name, value in given.items() if value]
-            first = next(filter(None, options), _TAKES.get(called, ""))
-            for holder, several in passed.items():
-                values = {one: given.pop(option.name) for one, option in several.items()}
-                given[holder] = {one: value for one, value in values.items() if value is not None}
-            with (
-                say.until_done,
-                workers.saying(
-                    lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
-                ),
-                warnings.catch_warnings(),
-            ):  # a warning is a line, without its place in the code
-                warnings.showwarning = lambda message, *_, **__: typer.echo(
-                    f"interp: warning: {plain(message)}", err=True
-                )
+            first = _duration(called, values)
+            for holder, options in passed.items():
+                held = {name: values.pop(option.name) for name, option in options.items()}
+                values[holder] = {name: value for name, value in held.items() if value is not None}
+            shown = workers.saying(
+                lambda: f"interp {called}", shown=bool(first), first=first, silent=quiet
+            )
+            with say.until_done, shown, warnings.catch_warnings():
+                warnings.showwarning = _show_warning
                 try:
-                    _run(function, torch, say=say, **given)
+                    _run(function, torch, say=say, **values)
                 except typer.Exit:  # the command chose its exit code: its result is known
                     say.close()
                     raise
                 say.close()
 
         helps = _VOCABULARY | _described(function)
-        parameters = [_as_option(p, helps) for p in own.values() if p.name not in ("say", *passed)]
-        parameters += [option for several in passed.values() for option in several.values()]
-        run.__signature__ = inspect.Signature([*parameters, *_SHARED])  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-        epilog = "\n\n".join(filter(None, (f"Example: {example}", *takes, *more.splitlines())))
+        parameters = []
+        for parameter in own.values():
+            if parameter.name != "say" and parameter.name not in passed:
+                parameters.append(_as_option(parameter, helps))
+        for options in passed.values():
+            parameters += options.values()
+        parameters += _SHARED
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        takes = [text for name, text in _TAKES.items() if name.partition(" --")[0] == called]
+        epilog = "\n\n".join([f"Example: {example}", *takes, *more.splitlines()])
         about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
         group.command(key, cls=_Command, epilog=epilog, help=about)(run)
         return run
 
     return register
+
+
+def _duration(called: str, values: Mapping[str, Any]) -> str:
+    """Return how long a command takes with the options that are given, where that was measured."""
+    for name, value in values.items():
+        if value and f"{called} --{name}" in _TAKES:
+            return _TAKES[f"{called} --{name}"]
+    return _TAKES.get(called, "")
+
+
+def _show_warning(message: Any, *_: Any, **__: Any) -> None:
+    """Print a warning as a line, without its place in the code."""
+    typer.echo(f"interp: warning: {plain(message)}", err=True)
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
@@ -301,67 +340,76 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """The first sentence about each argument in the ``Args`` of a docstring."""
-    _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
-    found = {}
-    for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):
-        names, _, text = entry.partition(": ")
-        sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()).replace("``", ""))[0]
-        found.update(
-            {
-                name: f"{sentence[:1].upper()}{sentence[1:]}."
-                for name in names.split(", ")
-                if sentence
-            }
-        )
-    return found
+    """Return the first sentence about each argument in the ``Args`` of a docstring."""
+    _, _, section = (inspect.getdoc(function) or "").partition("Args:\n")
+    entries = textwrap.dedent(section.split("\n\n")[0])
+    sentences = {}
+    for names, text in re.findall(r"(?ms)^([\w, ]+): (.*?)(?=^\w|\Z)", entries):
+        words = " ".join(text.split()).replace("``", "")
+        sentence = re.split(r"\.(?:\s|$)", words)[0]
+        for name in names.split(", "):
+            sentences[name] = f"{sentence[:1].upper()}{sentence[1:]}."
+    return sentences
+
+
+def _options_of(
+    function: Callable[..., Any], without: Collection[str]
+) -> dict[str, inspect.Parameter]:
+    """Return an option for each parameter of a function that has a default, by the parameter's name."""
+    helps = _VOCABULARY | _described(function)
+    options = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.default is not parameter.empty and name not in without:
+            options[name] = _as_option(parameter, helps)
+    return options
 
 
 def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
-    """A parameter as an option of a command, or as an argument where it has no default.
+    """Return a parameter as an option of a command, or as an argument where it has no default.
 
     Its annotation says how, or else ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or
     ``with_`` at its beginning; a switch that is off by default has no opposite.
     """
+    parameter = parameter.replace(kind=parameter.KEYWORD_ONLY)
     if hasattr(parameter.annotation, "__metadata__"):
-        return parameter.replace(kind=parameter.KEYWORD_ONLY)
+        return parameter
     name = re.sub("^(n|max|with)_", "", parameter.name)
-    says, switch = helps.get(parameter.name, ""), parameter.default is False
-    made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
+    text = helps.get(parameter.name, "")
     if parameter.default is parameter.empty:
-        made = typer.Argument(help=says)
-    kind = _one_kind(parameter.annotation)
-    return parameter.replace(
-        name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[kind, made]
-    )
+        option: Any = typer.Argument(help=text)
+    elif parameter.default is False:
+        option = typer.Option(f"--{name.replace('_', '-')}", help=text)
+    else:
+        option = typer.Option(help=text)
+    kind = _shell_kind(parameter.annotation)
+    return parameter.replace(name=name, annotation=Annotated[kind, option])
 
 
-def _one_kind(annotation: Any) -> Any:
-    """What the shell takes for an annotation: several words where a list may be given, which may hold words."""
+def _shell_kind(annotation: Any) -> Any:
+    """Return what the shell takes for an annotation: several words where a list may be given, which may hold words."""
     kinds = [typing.get_origin(kind) for kind in typing.get_args(annotation)]
     return list[str] | None if len(kinds) > 2 and list in kinds else annotation
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
-    )
+    annotation = Annotated[kind, option]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
-    """An option for every size of every task, in the words of the tasks' records."""
+def _sizes(many: _Many) -> dict[str, inspect.Parameter]:
+    """Return an option for every size of every task, in the words of the tasks' records."""
     kind: Any = list[int] | None if many == "several" else int | None
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for task in interp.tasks.every():
         for size in task.sizes:
             what = f"{size.what[0].upper()}{size.what[1:]} ({task.name})"
-            found.setdefault(size.option, []).append(
-                f"{what}, at least {size.minimum}; {size.default} by default"
-            )
-    return {
-        option: _option(option, kind, None, typer.Option(help=f"{'; '.join(texts)}."))
-        for option, texts in found.items()
-    }
+            text = f"{what}, at least {size.minimum}; {size.default} by default"
+            texts.setdefault(size.option, []).append(text)
+    options = {}
+    for name, parts in texts.items():
+        options[name] = _option(name, kind, None, typer.Option(help=f"{'; '.join(parts)}."))
+    return options
 
 
 _SHARED = (
@@ -378,56 +426,74 @@ _SHARED = (
 
 
 class Say:
-    """What one run of a command tells, and how: as text, as one JSON object at the end and nothing else on standard
-    output (``--json``), or as nothing but the paths of the files written (``--quiet``).
+    """What one run of a command tells, and how.
 
-    ``until_done`` holds what is open until the command ends.
+    It tells it as text, as one JSON object at the end and nothing else on standard output (``--json``), or as nothing
+    but the paths of the files written (``--quiet``). ``until_done`` holds what is open until the command ends.
     """
 
     def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet, self.until_done = as_json, quiet, ExitStack()
-        self._told: dict[str, Any] = {"command": command, "version": interp.__version__}
+        self.as_json = as_json
+        self.quiet = quiet
+        self.is_for_people = not (as_json or quiet)
+        self.until_done = ExitStack()
+        self._fields: dict[str, Any] = {"command": command, "version": interp.__version__}
         self._files: list[str] = []
 
     def line(self, text: object) -> None:
-        """A line for people."""
-        if not (self.as_json or self.quiet):
+        """Print a line for people."""
+        if self.is_for_people:
             typer.echo(plain(text))
 
     def aside(self, text: object) -> None:
-        """A line on standard error: told however the result is told."""
+        """Print a line on standard error, however the result is told."""
         typer.echo(plain(text), err=True)
 
     def facts(self, **values: Any) -> None:
-        """Fields of the JSON object; people read them in lines and tables."""
-        self._told |= values
+        """Set fields of the JSON object; people read them in lines and tables."""
+        self._fields |= values
 
     def measures(self, *results: Measured) -> None:
-        """Results made of measures: the sentence of each, then a line a claim; ``measures`` in the JSON object."""
-        self.facts(measures=[one.to_dict() for result in results for one in result])
+        """Print results made of measures: the sentence of each, and a line a claim; ``measures`` in the JSON object."""
+        records = []
         for result in results:
+            records += [measure.to_dict() for measure in result]
             self.line(repr(result))
+        self.facts(measures=records)
 
     def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
-        """A data frame: a list of records called ``name`` in the JSON object, a table for people (or ``drawn``)."""
-        self._told[name] = frame.to_dict("records")
-        if not (self.as_json or self.quiet):
-            from rich.console import Console
+        """Print a data frame as a table, or add it to the JSON output as a list of records.
 
-            terminal = Console()
-            if not terminal.is_terminal:
-                terminal = Console(width=240)  # wide enough that no table wraps
-            for table in (
-                [rich_table(title, frame.head(_MOST_ROWS), title_justify="left")]
-                if drawn is None
-                else drawn
-            ):
+        Args:
+            frame: the data frame; its first rows are printed.
+            title: stands above the table.
+            name: of the list in the JSON object.
+            drawn: tables that are printed in its place.
+        """
+        self._fields[name] = frame.to_dict("records")
+        if not self.is_for_people:
+            return
+        from rich.console import Console
+
+        terminal = Console()
+        if not terminal.is_terminal:
+            terminal = Console(width=240)  # wide enough that no table wraps
+        if drawn is not None:
+            for table in drawn:
                 terminal.print(table)
-            if drawn is None and len(frame) > _MOST_ROWS:
-                self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
+            return
+        terminal.print(rich_table(title, frame.head(_MOST_ROWS), title_justify="left"))
+        if len(frame) > _MOST_ROWS:
+            self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
+
+    def tables(self, folder: Path, frames: Mapping[str, Any]) -> None:
+        """Write data frames as CSV, by name; empty ones are left out."""
+        for name, frame in frames.items():
+            if len(frame):
+                self.wrote([write_csv(folder / f"{name}.csv", frame)])
 
     def wrote(self, paths: Iterable[Path]) -> None:
-        """Files that were written: a line each, the list ``files`` in the JSON object."""
+        """Print files that were written: a line each, the list ``files`` in the JSON object."""
         for path in paths:
             self._files.append(str(path))
             if not self.as_json:
@@ -436,6 +502,5 @@ class Say:
     def close(self) -> None:
         """Print the JSON object, where it was asked for."""
         if self.as_json:
-            typer.echo(
-                json.dumps(json_values({**self._told, "files": self._files}), indent=2, default=str)
-            )
+            fields = json_values({**self._fields, "files": self._files})
+            typer.echo(json.dumps(fields, indent=2, default=str))

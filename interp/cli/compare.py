@@ -13,11 +13,19 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.model.library import handwired_models, models
 from interp.support.errors import require
-from interp.support.files import folder_to_write, write_csv
+from interp.support.files import folder_to_write
 
 
-def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
-    """What the players of some traces choose like, and whether as ``machines`` do."""
+def _compare_players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
+    """Print what the players of some traces choose like, and whether as ``machines`` do.
+
+    Args:
+        say: of the command.
+        traces: folder of `interp llm run`.
+        machines: what they are held against, if anything.
+        seed: of everything random.
+        out: folder for the tables.
+    """
     from interp.choices.behaviour import behaviour, behaviour_tables
     from interp.llm.loading import read
     from reports.blocks import joined
@@ -25,18 +33,20 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
     reading = read(traces)
     for sentence in reading.sentences[1:]:
         say.aside(sentence)
-    folder = folder_to_write(
-        out / f"{traces.name}-against-{machines[0].name if machines else 'none'}"
-    )
+    reference = machines[0].name if machines else "none"
+    folder = folder_to_write(out / f"{traces.name}-against-{reference}")
     acts = behaviour(reading.runs, seed, machines)
-    for one in acts:
-        say.line(str(one))
-        for name, beside in one.found.beside.items() if one.found else ():
-            say.line(f"{one.model}, {one.condition}, {one.regime}, beside {name}: {beside.measure}")
-    tables = {name: table for name, table in behaviour_tables(acts).items() if len(table)}
-    if "machines" in tables:
-        say.table(joined(tables["machines"]), "Do players choose as a model does?", "machines")
-    say.wrote([write_csv(folder / f"{name}.csv", table) for name, table in tables.items()])
+    for player in acts:
+        say.line(str(player))
+        if player.found:
+            about = f"{player.model}, {player.condition}, {player.regime}"
+            for name, beside in player.found.beside.items():
+                say.line(f"{about}, beside {name}: {beside.measure}")
+    tables = behaviour_tables(acts)
+    compared = tables.get("machines", ())
+    if len(compared):
+        say.table(joined(compared), "Do players choose as a model does?", "machines")
+    say.tables(folder, tables)
 
 
 @command(
@@ -91,39 +101,51 @@ def _compare(
             not (recorded or hypothesis),
             "traces are recorded already: leave --recorded and --hypothesis out",
         )
-        held_against = (
-            []
-            if reference in ("", "none")
-            else [options.load(reference, sizes, arguments, device).model]
-        )
-        _players(say, Path(model), held_against, seed, out)
+        machines = []
+        if reference not in ("", "none"):
+            machines.append(options.load(reference, sizes, arguments, device).model)
+        _compare_players(say, Path(model), machines, seed=seed, out=out)
         return
-    is_built = any(record.name == model and record.kind != "learned" for record in models())
+    builders = {record.name for record in models() if record.kind != "learned"}
+    is_built = model in builders
     subject = options.load(model, sizes, arguments if is_built else None, device).model
     options.use(say, subject, recorded, hypothesis)
-    of_reference = {} if is_built else options.settings_of(arguments or ())
+    reference_arguments = {} if is_built else options.settings_of(arguments or ())
     from circuits import compare as room
 
-    held = reference or next(iter(handwired_models(subject.layout.task)), "none")
-    budget = replace(room.Budget.quick() if quick else room.Budget(), seed=seed)
-    if rounds is not None:
-        budget = budget.of_rounds(rounds)
-    if episodes is not None:
-        budget = replace(budget, test=episodes, known=round(episodes * budget.known / budget.test))
-    folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
-    other = None if held == "none" else held
-    found = room.machines(subject, other, budget=budget, folder=folder, arguments=of_reference)
-    say.measures(found)
-    say.line(f"{found.model}: {found.algorithm.sentence}")
-    if of_reference:
-        say.line(
-            f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}"
-        )
-    kept = ("model", "reference", "sentence", "algorithm", "settings")
-    say.facts(**{key: value for key, value in found.to_dict().items() if key in kept})
-    written = found.save(folder)
+    if not reference:
+        reference = next(iter(handwired_models(subject.layout.task)), "none")
+    budget = room.Budget.quick() if quick else room.Budget()
+    budget = _resized(replace(budget, seed=seed), episodes, rounds)
+    folder = folder_to_write(out / f"{Path(model).name}-against-{Path(reference).name}")
+    comparison = room.machines(
+        subject,
+        None if reference == "none" else reference,
+        budget=budget,
+        folder=folder,
+        arguments=reference_arguments,
+    )
+    say.measures(comparison)
+    say.line(f"{comparison.model}: {comparison.algorithm.sentence}")
+    if reference_arguments:
+        pairs = [f"{name}={value}" for name, value in reference_arguments.items()]
+        say.line(f"{comparison.reference} has {', '.join(pairs)}")
+    record = comparison.to_dict()
+    fields = ("model", "reference", "sentence", "algorithm", "settings")
+    say.facts(**{name: record[name] for name in fields if name in record})
+    written = comparison.save(folder)
     if report:
         from reports.comparison import write
 
-        written.append(write(found, folder))
+        written.append(write(comparison, folder))
     say.wrote(written)
+
+
+def _resized(budget: Any, episodes: int | None, rounds: int | None) -> Any:
+    """Return a budget of so many scored episodes and rounds, where they are given."""
+    if rounds is not None:
+        budget = budget.of_rounds(rounds)
+    if episodes is not None:
+        known = round(episodes * budget.known / budget.test)
+        budget = replace(budget, test=episodes, known=known)
+    return budget

@@ -15,7 +15,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.support.files import folder_to_write, write_csv, write_json
+from interp.support.files import folder_to_write, write_json
 from interp.support.foreign import plain
 
 
@@ -36,18 +36,15 @@ def _audit(
     from interp.audit import Budget
     from interp.audit import audit as ask
 
-    machine = options.study(say, model, sizes, False, **how).model
+    machine = options.study(say, model, sizes, sampled=False, **how).model
     folder = folder_to_write(out / Path(model).name)
-    found = ask(machine, budget=replace(Budget.quick() if quick else Budget(), seed=seed))
-    say.measures(found)
-    say.facts(model=found.model, settings=dict(found.settings))
-    frames = {"measures": found.to_frame(), **found.tables}
-    written = [
-        write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)
-    ]
-    written.append(
-        write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)})
-    )
+    budget = Budget.quick() if quick else Budget()
+    result = ask(machine, budget=replace(budget, seed=seed))
+    about = {"model": result.model, "settings": dict(result.settings)}
+    say.measures(result)
+    say.facts(**about)
+    say.tables(folder, {"measures": result.to_frame(), **result.tables})
+    say.wrote([write_json(folder / "audit.json", about)])
     if report:
         from reports.build import write
         from reports.parts import audit as part
@@ -57,12 +54,11 @@ def _audit(
             folder,
             n_episodes=16,
             seed=seed,
-            parts=[part.part(found)],
+            parts=[part.part(result)],
             source=model,
             quick=quick,
         )
-        written.append(page.path)
-    say.wrote(written)
+        say.wrote([page.path])
 
 
 @command(
@@ -98,11 +94,11 @@ def _evaluate(
     from interp.support.workers import bar
 
     folder = folder_to_write(out / Path(model).name)
-    with bar(f"evaluating {loaded.name}", len(suite.plan_of(loaded).parts(loaded))) as done:
-        n_episodes = episodes or (32 if quick else 128)
+    n_parts = len(suite.plan_of(loaded).parts(loaded))
+    with bar(f"evaluating {loaded.name}", n_parts) as done:
         result = suite.evaluate(
             loaded,
-            n_episodes=n_episodes,
+            n_episodes=episodes or (32 if quick else 128),
             seed=seed,
             with_theory=theory,
             done=done,
@@ -113,7 +109,7 @@ def _evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    say.facts(model=loaded.name, settings=result.settings, measured=_told(result.tables))
+    say.facts(model=loaded.name, settings=result.settings, measured=_measured(result.tables))
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
@@ -134,16 +130,15 @@ def _models(say: Say) -> None:
         for record in of_task:
             say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:
-        typer.echo(plain("\n".join(record.name for record in known)))
+        for record in known:
+            typer.echo(plain(record.name))
 
 
-def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
-    bounded = {
-        name: of for name, of in tables.items() if {"estimate", "low", "high"} <= set(of.columns)
-    }
-    own = {name: of[of["key"] == "model"] if "key" in of else of for name, of in bounded.items()}
-    return {
-        name: of.rename(columns={"estimate": "value"}).to_dict("records")
-        for name, of in own.items()
-    }
+def _measured(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return what was measured of the model itself, by table, under the names of docs/schema.json."""
+    measured = {}
+    for name, table in tables.items():
+        if {"estimate", "low", "high"} <= set(table.columns):
+            rows = table[table["key"] == "model"] if "key" in table else table
+            measured[name] = rows.rename(columns={"estimate": "value"}).to_dict("records")
+    return measured

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -17,23 +19,31 @@ from interp.support.workers import display, working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
+    from interp.llm.runner import RunSummary
 
 _Number = TypeVar("_Number", int, float)
 
 
 def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
-    """An option whose field can be left out of requests, by the word none."""
+    """Read an option whose field can be left out of requests, by the word none."""
     with theirs(f"{option} takes a number, or none to leave it out, got {text!r}", of=ValueError):
         return None if text == "none" else kind(text)
 
 
 def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
-    """The name that goes into the settings, after a check that exactly one player was named."""
+    """Return the name that goes into the settings, after a check that exactly one player was named.
+
+    Args:
+        model: the option of that name, as are the others.
+        base_url: see ``model``.
+        agent: see ``model``.
+        backend: see ``model``.
+    """
     require_known("backend", backend, ("server", "transformers"))
     if agent is not None:
+        is_alone = model is None and base_url is None and backend == "server"
         require(
-            model is None and base_url is None and backend == "server",
-            "--agent plays without a model: leave MODEL, --base-url and --backend out",
+            is_alone, "--agent plays without a model: leave MODEL, --base-url and --backend out"
         )
         require_known("scripted agent", agent, PLAYERS)
         return agent
@@ -42,11 +52,11 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
             f"name who plays: --agent with one of {', '.join(PLAYERS)} (needs nothing else), MODEL with --base-url, or "
             "MODEL with --backend transformers"
         )
-    needs = "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1"
     if backend == "server":
         require(
             base_url is not None,
-            f"{needs}; for a model in this process give --backend transformers",
+            "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1; for a model in this "
+            "process give --backend transformers",
         )
     else:
         require(
@@ -54,6 +64,45 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
             f"--backend {backend} runs the model in this process: leave --base-url out",
         )
     return model
+
+
+def _used_by(
+    agent: str | None, backend: str, *, given: Collection[str], with_budget: bool
+) -> set[str]:
+    """Return which of the given settings do something for a player.
+
+    Args:
+        agent: a scripted agent.
+        backend: what answers otherwise.
+        given: names of all settings.
+        with_budget: whether the run has one.
+    """
+    if agent:
+        return {"model", "max_tokens"} if with_budget else {"model"}
+    of_a_server = {field.name for field in fields(Connection)}
+    if backend == "transformers":
+        return {*given} - of_a_server | {"concurrency"}
+    return {*given} - {"device"}
+
+
+def _refuse_idle(
+    player: str, settings: Mapping[str, Any], used: Collection[str], options: Collection[str]
+) -> None:
+    """Refuse settings that were changed and do nothing.
+
+    Args:
+        player: who plays, for the refusal.
+        settings: all that can be set.
+        used: names of those that do something.
+        options: names of those whose option is called without ``max_``.
+    """
+    usual = vars(Settings("model")) | vars(Connection("http://localhost")) | {"device": "cpu"}
+    idle = []
+    for name, value in settings.items():
+        if name not in used and value != usual[name]:
+            option = name.removeprefix("max_") if name in options else name
+            idle.append(f"--{option.replace('_', '-')}")
+    require(not idle, f"{', '.join(idle)} does nothing for {player}: leave it out")
 
 
 @command(example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
@@ -84,30 +133,37 @@ def _open(
 
     import probes
     from interp.llm.opened import ANSWER, Opened
+    from interp.tasks import experts
 
-    played = Opened.sample(episodes, rounds, regime=regime, seed=seed)
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
-        patches = [opened.patch("vote", played, expert, rounds - 1, names, batch)]
-        if opened.condition.has_note:
-            patches.append(opened.patch("count", played, expert, rounds - 1, names, batch))
+        patched = []
+        for of in ("vote", "count") if opened.condition.has_note else ("vote",):
+            patch = opened.patch(of, played, expert, rounds - 1, names=names, batch=batch)
+            patched.append(patch.to_frame().assign(of=of))
         run = opened.play(played, names, batch)
-        blank = Opened.load(model, device, untrained=seed, condition=condition).play(
-            played, names, batch
-        )
-        fitted, record = [], probes.targets.get("counts")(played, "before")
-        for name in names:
-            for at in (ANSWER, *run.positions[1 + played.n_experts :]):
-                first = int(at != ANSWER)  # the first round has no note
-                own, drawn = (one.at(name, at)[:, first:] for one in (run, blank))
-                found = probes.fit(own, record.rounds(first, rounds), untrained=drawn, seed=seed)
-                fitted.append(found.scores().assign(site=name, position=at, verdict=found.verdict))
-    patched = pd.concat([one.to_frame().assign(of=one.settings["of"]) for one in patches])
-    for name, table in {"probe": pd.concat(fitted), "patch": patched}.items():
+        untrained = Opened.load(model, device, untrained=seed, condition=condition)
+        untrained_run = untrained.play(played, names, batch)
+        record = probes.targets.get("counts")(played, "before")
+        count_positions = run.positions[1 + played.n_experts :]
+        fitted = []
+        for name, position in product(names, (ANSWER, *count_positions)):
+            first = 0 if position == ANSWER else 1  # the first round has no note
+            result = probes.fit(
+                run.at(name, position)[:, first:],
+                record.rounds(first, rounds),
+                untrained=untrained_run.at(name, position)[:, first:],
+                seed=seed,
+            )
+            about = {"site": name, "position": position, "verdict": result.verdict}
+            fitted.append(result.scores().assign(**about))
+    tables = {"probe": pd.concat(fitted), "patch": pd.concat(patched)}
+    for name, table in tables.items():
         say.table(table, name, name)
-        say.wrote([write_csv(out / f"{name}.csv", table)])
+    say.tables(out, tables)
 
 
 @command(
@@ -177,36 +233,29 @@ def _run(
         extra_body=extra,
         **settings,
     )
-    used: set[str] = {"device", "concurrency"} if backend == "transformers" else {*connection}
-    used = {"model", "max_tokens" if budget else ""} if agent else used | {*vars(chosen)}
-    usual = {"device": "cpu"} | vars(Settings(chosen.model)) | vars(Connection("http://localhost"))
-    given = {"device": device, **connection, **vars(chosen)}.items()
-    idle = [name for name, value in given if name not in used and value != usual[name]]
-    called = [
-        name.removeprefix("max_") if name in {**settings, **connection} else name for name in idle
-    ]
-    unused = ", ".join(f"--{name.replace('_', '-')}" for name in called)
-    require(not idle, f"{unused} does nothing for {agent or f'--backend {backend}'}: leave it out")
+    player = agent or f"--backend {backend}"
+    given = {"device": device, **connection, **vars(chosen)}
+    used = _used_by(agent, backend, given=given, with_budget=budget is not None)
+    _refuse_idle(player, given, used, options={*settings, *connection})
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
     price = plan.Prices(*(prices or ()))
     texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
-    parsed = (
-        [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
+    parsed = [schemes.Condition.parse(name) for name in conditions or ()]
+    instances = plan.instances(
+        regime or plan.PAPER_REGIMES, episodes, rounds, n_experts=experts, seed=seed
     )
-    drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
-    jobs = plan.plan(chosen, texts, drawn, parsed)
+    jobs = plan.plan(chosen, texts, instances, parsed or schemes.CONDITIONS)
     expected = plan.estimate(jobs, price)
     say.line(expected.sentence)
     if dry_run:
-        say.table(
-            expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected"
-        )
+        title = "Expected calls, tokens and cost; nothing was asked"
+        say.table(expected.frame, title, "expected")
         return
     where: Connection | Backend | None = server
-    if agent is not None:
+    if agent:
         where = AgentBackend(agent, AGENTS[agent])
     elif backend == "transformers":
         from interp.llm.local import LocalBackend
@@ -216,14 +265,28 @@ def _run(
     try:
         with display("calls", int(expected.frame["calls"].sum())) as update:
 
-            def show(now: runner.RunSummary) -> None:
+            def show(now: RunSummary) -> None:
                 text = f"{now.finished}/{now.episodes} episodes, {now.malformed} malformed"
                 update(completed=now.calls + now.resumed_calls, text=text)
 
-            done = runner.run(jobs, out, where, price, show, malformed_limit, budget)
+            done = runner.run(
+                jobs,
+                out,
+                where,
+                prices=price,
+                progress=show,
+                malformed_limit=malformed_limit,
+                budget=budget,
+            )
     except KeyboardInterrupt:
-        say.aside("interrupted; every answer is on disk: run the same command again to resume")
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt(
+            "interrupted; every answer is on disk: run the same command again to resume"
+        ) from None
+    _end(say, done)
+
+
+def _end(say: Say, done: RunSummary) -> None:
+    """Print what a run did, and exit with 1 where episodes are left."""
     say.line(done.sentence)
     say.facts(done={**vars(done), "complete": done.complete})
     for place, why in done.unfinished:
@@ -260,12 +323,20 @@ def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
 
 
 def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
-    """The runs below ``path``; what was set aside is told on standard error."""
+    """Read the runs below ``path``; what was set aside is printed on standard error.
+
+    Args:
+        say: of the command.
+        path: see :func:`interp.llm.loading.read`, as for the others.
+        regime: see ``path``.
+        duplicates: see ``path``.
+    """
     from interp.llm.loading import read
 
     reading = read(path, regime, duplicates)
-    for sentence in reading.sentences if len(reading.sentences) > 1 else ():
-        say.aside(sentence)
+    if len(reading.sentences) > 1:
+        for sentence in reading.sentences:
+            say.aside(sentence)
     return reading
 
 
@@ -292,8 +363,8 @@ def _score(
         acts = behaviour(reading.runs, seed)
         scores, written = write_tables(reading.runs, out, seed=seed, more=behaviour_tables(acts))
     written.append(write_csv(out / "read.csv", reading.table))
-    for one in acts:
-        say.line(str(one))
+    for player in acts:
+        say.line(str(player))
     say.table(
         readable(scores.final), "Regret after the last round, mean ± std over instances", "regret"
     )
@@ -330,19 +401,17 @@ def _notes(
         key_env: Environment variable with the key for the server.
         device: Where a model in this process runs: cpu, cuda, ...
     """
-    from interp.llm.scores import note_table, write_notes
+    from interp.llm.scores import note_table
 
-    asking: dict[str, Any] = {
+    of_a_test = {
         "--rounds": rounds,
         "--against": against,
         "--base-url": base_url,
         "--key-env": key_env,
-    }
-    asking |= {
-        "--concurrency": concurrency - 4 or None,
+        "--concurrency": None if concurrency == 4 else concurrency,
         "--device": None if device == "cpu" else device,
     }
-    for option, value in asking.items():
+    for option, value in of_a_test.items():
         require(
             test or value is None,
             f"{option} is of a test of notes: give --test, too, or leave it out",
@@ -353,31 +422,32 @@ def _notes(
         from interp.llm import note_tests
 
         folder_to_write(out)
-        asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
         with working("asking with edited notes"):
-            found = note_tests.try_edits(
-                path, out / "traces", rounds or 2, against or note_tests.AGAINST, asked, seed
+            tests = note_tests.try_edits(
+                path,
+                out / "traces",
+                rounds or 2,
+                against=against or note_tests.AGAINST,
+                where=note_tests.Endpoint(base_url, key_env, concurrency, device),
+                seed=seed,
             )
-        say.measures(*found)
-        tables = {
-            "note_edits": [one.table for one in found],
-            "note_measures": [one.to_frame() for one in found],
-        }
-        whose = [{"model": one.model, "condition": one.condition} for one in found]
-        for name, frames in tables.items():
-            frame = pd.concat([frame.assign(**of) for frame, of in zip(frames, whose, strict=True)])
-            say.wrote([write_csv(out / f"{name}.csv", frame)])
+        say.measures(*tests)
+        edits, measures = [], []
+        for player in tests:
+            about = {"model": player.model, "condition": player.condition}
+            edits.append(player.table.assign(**about))
+            measures.append(player.to_frame().assign(**about))
+        say.tables(out, {"note_edits": pd.concat(edits), "note_measures": pd.concat(measures)})
         return
 
     reading = _read_traces(say, path, regime, duplicates)
     folder_to_write(out)
     with working("reading notes"):
         table = note_table(reading.runs)
-        written = write_notes(table, out)
     title = "Share of runs with each format after the first round, the sixth (step 5) and the last"
     say.table(table.formats_over_rounds(), title, "formats")
     say.table(table.final(), "The last note", "last_note")
-    say.wrote(written)
+    say.tables(out, table.tables())
 
 
 @command(

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -25,68 +26,69 @@ from interp.support.workers import share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
-    """An option that takes whole numbers from ``minimum`` on, and says so in its help; ``most`` bounds what it does."""
+    """Return an option that takes whole numbers and says its minimum in its help.
+
+    Args:
+        what: what it counts.
+        minimum: the least number that is taken.
+        names: its names, where it is not called as its parameter is.
+        most: the largest number that is taken.
+    """
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-        for one in value if isinstance(value, list | tuple) else [value]:
-            require(
-                one is None or one >= minimum,
-                f"{param.opts[0]} must be at least {minimum}, got {one}",
-            )
-            require(
-                one is None or one <= most, f"{param.opts[0]} must be at most {most:,}, got {one}"
-            )
+        name = param.opts[0]
+        for count in value if isinstance(value, list | tuple) else [value]:
+            if count is not None:
+                require(count >= minimum, f"{name} must be at least {minimum}, got {count}")
+                require(count <= most, f"{name} must be at most {most:,}, got {count}")
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def completing(
-    names: Callable[[], Mapping[str, Any]], told: bool = False
-) -> Callable[[str], list[Any]]:
-    """A function that completes the keys of ``names()`` in a shell, with their values where these are ``told``."""
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a function that completes the given names in a shell."""
 
-    def complete(incomplete: str) -> list[Any]:
-        """The names that begin with ``incomplete``."""
-        return [
-            (name, what) if told else name
-            for name, what in names().items()
-            if name.startswith(incomplete)
-        ]
+    def complete(incomplete: str) -> list[str]:
+        """Return the names that begin with ``incomplete``."""
+        return [name for name in names() if name.startswith(incomplete)]
 
     return complete
 
 
-def _models(*kinds: str) -> dict[str, str]:
+def _models(*kinds: str) -> list[str]:
     from interp.model.library import models
 
-    return {record.name: record.description for record in models() if record.kind in kinds}
+    return [record.name for record in models() if record.kind in kinds]
 
 
-model_names = completing(lambda: _models("handwired", "learned", "built"), told=True)
-_handwired_names = completing(lambda: _models("handwired"), told=True)
-_regime_names = completing(
-    lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
-)
+def _regimes() -> dict[str, Sequence[str]]:
+    """Return the regimes of every task, by its key."""
+    return {task.key: task.data.regimes() for task in interp.tasks.every()}
+
+
+model_names = completing(lambda: _models("handwired", "learned", "built"))
+_handwired_names = completing(lambda: _models("handwired"))
+_regime_names = completing(lambda: dict.fromkeys(chain.from_iterable(_regimes().values())))
 
 
 def _every_regime() -> str:
-    """The regimes of every task, for the help."""
-    regimes = {task.key: task.data.regimes() for task in interp.tasks.every()}
-    return "; ".join(f"{key}: {', '.join(names)}" for key, names in regimes.items() if names)
+    """Return the regimes of every task, for the help."""
+    return "; ".join(f"{key}: {', '.join(names)}" for key, names in _regimes().items() if names)
 
 
 def _circuit_arguments() -> str:
-    """What each handwired circuit is built from, with defaults, a line each, for the help."""
+    """Return what each handwired circuit is built from, with defaults, a line each, for the help."""
     from circuits.registry import RECORDS
 
     lines = []
     for name, record in RECORDS.items():
-        own = {size.name for size in interp.tasks.get(record.task).sizes}
-        given = [
-            p for p in inspect.signature(record.build).parameters.values() if p.name not in own
-        ]
-        lines.append(f"{name}: {', '.join(f'{p.name}={p.default}' for p in given)}")
+        sizes = {size.name for size in interp.tasks.get(record.task).sizes}
+        arguments = []
+        for parameter in inspect.signature(record.build).parameters.values():
+            if parameter.name not in sizes:
+                arguments.append(f"{parameter.name}={parameter.default}")
+        lines.append(f"{name}: {', '.join(arguments)}")
     return "\n".join(lines)
 
 
@@ -133,40 +135,48 @@ Set = Annotated[
 
 
 def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
-    """The episodes in a table, ``[FILE, NAME=COLUMN, ...]``."""
+    """Read the episodes in a table, ``[FILE, NAME=COLUMN, ...]``."""
     reader = task.data.read
     if reader is None:
         raise InputError(
             f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python"
         )
-    given, known = settings_of(recorded[1:], "--recorded"), inspect.signature(reader).parameters
-    for name in given if "columns" not in known else ():
-        require_known("column of --recorded", name, [one for one in known if one != "path"])
-    return reader(recorded[0], **given)
+    columns = settings_of(recorded[1:], "--recorded")
+    known = [name for name in inspect.signature(reader).parameters if name != "path"]
+    for name in columns:
+        if "columns" not in known:
+            require_known("column of --recorded", name, known)
+    return reader(recorded[0], **columns)
+
+
+def say_what_was_read(say: Say, episodes: Any) -> None:
+    """Print what a reader took from a table, where it says so."""
+    if episodes.reading is not None:
+        say.line(episodes.reading.summary())
+        say.facts(read=episodes.reading.to_dict())
 
 
 def use(
     say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None
 ) -> Any:
-    """The recorded episodes, None where no FILE is given; until the command ends, analyses use both."""
+    """Make analyses use recorded episodes and an algorithm until the command ends.
+
+    Args:
+        say: of the command.
+        model: what is analysed.
+        recorded: FILE and names of columns, if any.
+        hypothesis: KEY of an algorithm and its parameters, if any.
+
+    Returns:
+        The recorded episodes; None where no FILE is given.
+    """
     if not (recorded or hypothesis):
         return None
-    task, algorithm = interp.tasks.get(model.layout.task), None
+    task = interp.tasks.get(model.layout.task)
     people = read(task, recorded) if recorded else None
-    if people is not None and people.reading is not None:
-        say.line(people.reading.summary())
-        say.facts(read=people.reading.to_dict())
-    if hypothesis:
-        key, *pairs = hypothesis
-        known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
-        require_known("algorithm of --hypothesis", key, known, limit=20)
-        values, names = (
-            settings_of(pairs, "--hypothesis"),
-            [s.name for s in getattr(known[key], "searched", ())],
-        )
-        for name in values:
-            require_known(f"parameter of {key!r}", name, names)
-        algorithm = known[key].make(**values)
+    if people is not None:
+        say_what_was_read(say, people)
+    algorithm = _algorithm(task, hypothesis) if hypothesis else None
     about = say.until_done.enter_context(interp.tasks.using(people, algorithm)).recorded
     say.facts(recorded=dict(about))
     if recorded:
@@ -177,17 +187,29 @@ def use(
     return people
 
 
+def _algorithm(task: interp.tasks.Task, hypothesis: Sequence[str]) -> Any:
+    """Make the algorithm that ``[KEY, NAME=VALUE, ...]`` names."""
+    key, *pairs = hypothesis
+    known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
+    require_known("algorithm of --hypothesis", key, known, limit=20)
+    parameters = [searched.name for searched in getattr(known[key], "searched", ())]
+    values = settings_of(pairs, "--hypothesis")
+    for name in values:
+        require_known(f"parameter of {key!r}", name, parameters)
+    return known[key].make(**values)
+
+
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """``NAME=VALUE`` pairs of an option as arguments; values as in TOML, and a bare word is a string.
+    """Return ``NAME=VALUE`` pairs of an option as arguments; values are as in TOML, and a bare word is a string.
 
     >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
-        name, equals, text = (part.strip() for part in pair.partition("="))
+        name, _, text = (part.strip() for part in pair.partition("="))
         require(
-            bool(name and equals and text),
+            bool(name and text),
             f"{option} takes NAME=VALUE, such as gamma=0.5, got {pair!r}",
         )
         require(name not in settings, f"{option} gives {name!r} twice; give it once")
@@ -203,7 +225,13 @@ def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
 
 
 def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes given as options, by the names of ``task``'s arguments; ``name`` is the model's, for the refusal."""
+    """Return the sizes given as options, by the names of a task's arguments.
+
+    Args:
+        task: whose arguments.
+        name: the model's, for the refusal.
+        sizes: values by option.
+    """
     names = {size.option: size.name for size in task.sizes}
     known = ", ".join(f"--{option}" for option in names)
     for option in sizes:
@@ -213,8 +241,13 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model for a command, what it was built with, the sizes of its episodes where they are not its own; and
-    ``people``, the recorded episodes in their place, None where no FILE is given.
+    """A model for a command.
+
+    Attributes:
+        model: the model.
+        sizes: of its episodes, where they are not its own.
+        arguments: what it was built with.
+        people: the recorded episodes in place of sampled ones; None where no FILE is given.
     """
 
     model: Machine
@@ -234,7 +267,14 @@ def study(
     arguments: Set = None,
     device: str = "cpu",
 ) -> _Loaded:
-    """The model of :func:`load`; until the command ends, analyses use the recorded episodes and the algorithm."""
+    """Load a model as :func:`load` does, and let analyses use what :func:`use` says until the command ends.
+
+    Args:
+        say: of the command.
+        name: see :func:`load`, as for ``sizes``, ``sampled`` and ``device``.
+        arguments: see :func:`load`.
+        recorded: see :func:`use`, as for ``hypothesis``.
+    """
     loaded = load(name, sizes, arguments, device, sampled)
     return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
 
@@ -246,35 +286,44 @@ def load(
     device: str = "cpu",
     sampled: bool = False,
 ) -> _Loaded:
-    """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
+    """Load a model.
 
-    A handwired model is built in ``sizes`` (by option) and with ``arguments`` (``NAME=VALUE`` pairs); ``sampled`` says
-    that the command can draw episodes of other sizes than a learned model's own.
+    Args:
+        name: of a model, or a checkpoint folder.
+        sizes: by option, in which a handwired model is built.
+        arguments: ``NAME=VALUE`` pairs with which it is built.
+        device: where it runs.
+        sampled: whether the command can draw episodes of other sizes than a learned model's own.
     """
     from interp.model import library
     from interp.support.workers import working
 
     with working(f"loading {name}"):
-        place, given = device_called(device), settings_of(arguments or ())
+        place = device_called(device)
+        settings = settings_of(arguments or ())
         require(
-            "name" not in given,
+            "name" not in settings,
             "--set name is no argument: the model is named by itself, before the options",
         )
-        record = next((record for record in library.models() if record.name == name), None)
-        if record is None:  # a checkpoint folder, or a name that load refuses
+        records = {record.name: record for record in library.models()}
+        if name not in records:  # a checkpoint folder, or a name that load refuses
             model = library.load(name)
-            require(not given, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
-            chosen = sizes_of(interp.tasks.of(model), name, sizes)
             require(
-                sampled or not chosen,
+                not settings, f"{name!r} is a checkpoint, which fixes everything: leave --set out"
+            )
+            named = sizes_of(interp.tasks.of(model), name, sizes)
+            require(
+                sampled or not named,
                 f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out",
             )
-            return _Loaded(model.to(place), chosen)
+            return _Loaded(model.to(place), named)
+        record = records[name]
         named = sizes_of(interp.tasks.get(record.task), name, sizes)
-        if record.kind == "learned" and sampled and record.reads(named) and not given:
+        serves_sizes = record.kind == "learned" and sampled and record.reads(named)
+        if serves_sizes and not settings:
             return _Loaded(library.load(name).to(place), named)
-        built = {**named, **given}
-        return _Loaded(library.load(name, **built).to(place), arguments=built)
+        settings = {**named, **settings}
+        return _Loaded(library.load(name, **settings).to(place), arguments=settings)
 
 
 OF_A_MACHINE: dict[str, Any] = {"sizes": "one", "of": {"how": study}, "more": CIRCUIT_ARGUMENTS}

@@ -11,7 +11,7 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.core.machine import runs_from
 from interp.support.errors import require, require_known
-from interp.support.files import folder_to_write, write_csv
+from interp.support.files import folder_to_write
 
 _Round = Annotated[
     int | None,
@@ -69,11 +69,11 @@ def _patch(
         tables: Instead, every causal table: all corruptions, alignment, steering, edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
-    for named in (at, read):
-        if named is not None and rounds is not None:
+    for number in (at, read):
+        if number is not None and rounds is not None:
             require(
-                named < rounds,
-                f"round {named} is out of range: the episodes have rounds 0 to {rounds - 1}",
+                number < rounds,
+                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
             )
     require(
         at is None or read is None or at <= read,
@@ -106,10 +106,7 @@ def _patch(
         if runs_from(loaded):
             smooth = differentiable(cast(Any, loaded))
         by_name = causal_tables.tables(loaded, round_, smooth=smooth, sample=sample)
-        paths = [
-            write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in by_name.items()
-        ]
-        say.wrote(paths)
+        say.tables(folder / "tables", by_name)
         return
     result = causal_tables.patch(
         loaded,

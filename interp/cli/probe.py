@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,26 +14,39 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.support.errors import require
 from interp.support.files import folder_to_write, write_csv, write_figure, write_json, write_text
+from interp.support.workers import working
 
 _SITE = "Such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
 
 
 def _target_names() -> str:
-    """Every target by task, for the help of ``--targets``; of those that share a key, the first."""
+    """Return every target by task, for the help of ``--targets``; of those that share a key, the first."""
     from probes.targets import every
 
-    return "KEY or KEY:before, of " + "; ".join(
-        f"{task.key}: {', '.join(target.key for target in every(task) if '.' not in target.key)}"
-        for task in interp.tasks.every()
-    )
+    texts = []
+    for task in interp.tasks.every():
+        keys = [target.key for target in every(task) if "." not in target.key]
+        texts.append(f"{task.key}: {', '.join(keys)}")
+    return f"KEY or KEY:before, of {'; '.join(texts)}"
 
 
 def _site_names() -> str:
-    """Every word that a site begins with, for the help of ``--site``."""
+    """Return every word that a site begins with, for the help of ``--site``."""
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
 
-    return f"{', '.join((*OF_LATENTS, UPDATE, *COMPONENTS))}; of other machines latents@CHANNEL and their own points"
+    names = ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
+    return f"{names}; of other machines latents@CHANNEL and their own points"
+
+
+def _window(text: str) -> tuple[int, int]:
+    """Read a window of rounds such as 0:10."""
+    require(
+        re.fullmatch(r"-?\d+:-?\d+", text) is not None,
+        f"{text!r} is not a window of rounds; write first:after-last, such as 0:10",
+    )
+    first, _, after_last = text.partition(":")
+    return int(first), int(after_last)
 
 
 @command(
@@ -79,35 +92,21 @@ def _probe(
         sweep or not windows,
         "--windows are rounds of a sweep: give --sweep, too, or leave them out",
     )
-    chosen = options.study(say, model, sizes, True, **how)
-    loaded, people = chosen.model, chosen.people
-    taken = not (people and (episodes or rounds or regime))
-    require(
-        taken, "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out"
-    )
-    import pandas as pd
-
-    import probes
-    from interp.support.workers import working
-
+    spans = [_window(text) for text in windows or ()]
+    chosen = options.study(say, model, sizes, sampled=True, **how)
+    loaded = chosen.model
     task = interp.tasks.of(loaded)
-    n_episodes, n_rounds = (
-        episodes or (64 if quick else 256),
-        rounds or task.at_most(50 if quick else 100),
-    )
-    for text in windows or ():
-        fits = re.fullmatch(r"-?\d+:-?\d+", text)
+    if chosen.people:
         require(
-            bool(fits), f"{text!r} is not a window of rounds; write first:after-last, such as 0:10"
+            not (episodes or rounds or regime),
+            "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out",
         )
-    spans = (
-        [(int(low), int(high)) for low, high in (text.split(":") for text in windows)]
-        if windows
-        else None
-    )
-    sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
+        sampled = chosen.people
+    else:
+        n_episodes = episodes or (64 if quick else 256)
+        n_rounds = rounds or task.at_most(50 if quick else 100)
+        sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
-    folder = out / Path(model).name
     say.facts(
         model=loaded.name,
         n_episodes=len(sampled),
@@ -115,34 +114,21 @@ def _probe(
         regime=sampled.regime,
         seed=seed,
     )
-    folder_to_write(folder)
+    folder = folder_to_write(out / Path(model).name)
+    import probes
+
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
             results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
-        write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
-        write_csv(
-            folder / "probes.csv",
-            pd.concat([result.scores() for result in results], ignore_index=True),
-        )
-        write_json(
-            folder / "probes.json",
-            {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results},
-        )
-        for result in results:
-            if result.metric == "r2":
-                write_figure(folder / f"{result.target.key.replace(':', '-')}.svg", result.plot())
-        say.measures(*results)
-        for warning in dict.fromkeys(fitted.warning for fitted in results if fitted.warning):
-            say.aside(warning)
-        say.wrote([folder])
+        _tell(say, results, folder)
         return
     cache = folder / "cells"
     swept = probes.sweep(
         loaded,
         sampled,
         targets,
-        windows=spans,
+        windows=spans or None,
         seed=seed,
         cache=cache,
         n_jobs=jobs,
@@ -154,10 +140,30 @@ def _probe(
         return
     write_csv(folder / "sweep.csv", swept.frame)
     write_json(folder / "sweep.json", swept.settings)
-    for target, start, stop in (
-        swept.frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False)
-    ):
+    parts = swept.frame[["target", "start", "stop"]].drop_duplicates()
+    for target, start, stop in parts.itertuples(index=False):
         picture = swept.heatmap(target, window=(start, stop))
         write_figure(folder / f"{target.replace(':', '-')}-{start}-{stop}.svg", picture)
     say.facts(cells=len(swept.frame), settings=swept.settings)
+    say.wrote([folder])
+
+
+def _tell(say: Say, results: Sequence[Any], folder: Path) -> None:
+    """Print fitted probes, and write them as text, table, JSON and figures."""
+    import pandas as pd
+
+    texts = [str(result) for result in results]
+    write_text(folder / "probes.txt", "\n\n".join(texts) + "\n")
+    scores = [result.scores() for result in results]
+    write_csv(folder / "probes.csv", pd.concat(scores, ignore_index=True))
+    records = {}
+    for result in results:
+        key = result.target.key
+        records[key] = {**result.settings, **result.measure.to_dict()}
+        if result.metric == "r2":
+            write_figure(folder / f"{key.replace(':', '-')}.svg", result.plot())
+    write_json(folder / "probes.json", records)
+    say.measures(*results)
+    for warning in dict.fromkeys(result.warning for result in results if result.warning):
+        say.aside(warning)
     say.wrote([folder])

@@ -48,25 +48,24 @@ def _choices(
     from reports.choices import write
 
     episodes = interp.tasks.bandit.read(file, **columns)
-    say.line(episodes.reading.summary())
-    say.facts(read=episodes.reading.to_dict())
-    how: dict[str, Any] = {"units": units, "quick": quick, "seed": seed, "episodes": episodes}
-    page, found = write(file, out, **how, **columns)
-    say.line(found.sentence)
-    for name, beside in found.beside.items():
+    options.say_what_was_read(say, episodes)
+    page, result = write(
+        file, out, units=units, quick=quick, seed=seed, episodes=episodes, **columns
+    )
+    say.line(result.sentence)
+    for name, beside in result.beside.items():
         say.line(f"beside {name}: {beside.measure}")
-    say.table(found.to_frame(), "Families, the best first", "families")
-    if found.algorithm:
-        used = " ".join(f"{name}={value:.4g}" for name, value in found.parameters.items())
-        say.line(
-            f"to use it in probe, audit, compare, patch and report: --hypothesis {found.closest} {used}"
-        )
+    say.table(result.to_frame(), "Families, the best first", "families")
+    if result.algorithm:
+        pairs = [f"{name}={value:.4g}" for name, value in result.parameters.items()]
+        hypothesis = f"--hypothesis {result.closest} {' '.join(pairs)}"
+        say.line(f"to use it in probe, audit, compare, patch and report: {hypothesis}")
     say.facts(
-        closest=found.closest,
-        set=list(found.confidence_set),
-        verdict=found.verdict,
-        parameters=dict(found.parameters),
-        measures=[found.measure.to_dict()],
+        closest=result.closest,
+        set=list(result.confidence_set),
+        verdict=result.verdict,
+        parameters=dict(result.parameters),
+        measures=[result.measure.to_dict()],
     )
     say.wrote([page])
 
@@ -98,21 +97,21 @@ def _explore(
     from reports.explore.view import View
 
     shown = View.of(view)
-    shown, chosen = (
-        replace(shown, seed=seed_of(seed) or shown.seed),
-        options.study(say, model, sizes, False, **how),
-    )
-    other = options.load(reference, {}, None, how.get("device", "cpu")).model if reference else None
-    given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
-    told = "".join(f" --{name} {value}" for name, value in sizes.items())
-    told += "".join(f" --set {pair}" for pair in how.get("arguments") or ())
-    told += "".join(
-        f" --{name} {' '.join(how[name])}" for name in ("recorded", "hypothesis") if how.get(name)
-    )
-    origin = f"interp.load({model!r}{given})"
-    served = Served(
-        Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown
-    )
+    shown = replace(shown, seed=seed_of(seed) or shown.seed)
+    chosen = options.study(say, model, sizes, sampled=False, **how)
+    other = None
+    if reference:
+        other = options.load(reference, {}, None, how.get("device", "cpu")).model
+    arguments = [f", {name}={value!r}" for name, value in chosen.arguments.items()]
+    words = [f"interp explore {model}"]
+    words += [f"--{name} {value}" for name, value in sizes.items()]
+    words += [f"--set {pair}" for pair in how.get("arguments") or ()]
+    for name in ("recorded", "hypothesis"):
+        if how.get(name):
+            words += [f"--{name}", *how[name]]
+    origin = f"interp.load({model!r}{''.join(arguments)})"
+    explorer = Explorer(chosen.model, other, origin, " ".join(words))
+    served = Served(explorer, port, shown)
     address = served.address
     typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)
     served.run()
@@ -148,20 +147,21 @@ def _report(
     from reports.build import write
 
     folder_to_write(out)
-    chosen = options.study(say, model, sizes, True, **how)
-    people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
-    n_episodes = episodes or max(16 if quick else 64, people)
-    of: dict[str, Any] = {
-        "source": model,
-        "regime": regime,
-        "sizes": chosen.sizes,
-        "arguments": chosen.arguments,
-    }
+    chosen = options.study(say, model, sizes, sampled=True, **how)
+    n_people = interp.tasks.of(chosen.model).recorded.get("participants", 0)
     written = write(
-        chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of
+        chosen.model,
+        out,
+        n_episodes=episodes or max(16 if quick else 64, n_people),
+        n_rounds=rounds,
+        seed=seed,
+        quick=quick,
+        source=model,
+        regime=regime,
+        sizes=chosen.sizes,
+        arguments=chosen.arguments,
     )
     say.wrote([written.path])
-    say.facts(
-        measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures)
-    )
+    measures = [measure.to_dict() for measure in written.measures]
+    say.facts(measures=measures, not_computed=dict(written.failures))
     raise typer.Exit(1 if written.failures else 0)

@@ -17,7 +17,7 @@ from interp.support.errors import require, require_known
 from interp.support.files import folder_to_write, require_free, write_csv, write_figure
 from interp.support.workers import keep_freed_memory, one_thread, working
 
-_task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
+_task_keys = options.completing(lambda: [task.key for task in interp.tasks.every()])
 _Overrides = Annotated[
     list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")
 ]
@@ -74,50 +74,38 @@ def _train(
         units is None or bool(machine),
         "--units are of a --machine: give gru, say, or leave --units out",
     )
+    machine = list(machine or [])
     if machine and machine[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
-        machine = [f"{machine[0]}-{task}", *machine[1:]]
+        machine[0] = f"{machine[0]}-{task}"
     if units is not None:
-        machine = [*(machine or []), f"width={units}"]
+        machine.append(f"width={units}")
     if recorded:
         others: dict[str, Any] = {
             "--config": config,
             "--set": overrides,
             "--regime": regime,
             "sizes": sizes,
+            "--preset": preset != "laptop",
+            "--device": device != "auto",
         }
-        others |= {"--preset": preset != "laptop", "--device": device != "auto"}
         for option, value in others.items():
             require(
                 not value,
                 f"--recorded says what is learned, by a few steps on all of it; leave {option} out",
             )
-        called = folder_name("--name", name or f"{task}-recorded")
-        _fit_recorded(say, task, machine or [], recorded, called, seed or 0, out)
+        name = folder_name("--name", name or f"{task}-recorded")
+        _fit_recorded(say, task, machine, recorded=recorded, name=name, seed=seed or 0, out=out)
         return
-    given = goal.preset(task, preset)
-    changed: dict[str, Any] = settings.read_toml(config) if config else {}
+    base = goal.preset(task, preset)
+    changes: dict[str, Any] = settings.read_toml(config) if config else {}
     for assignment in overrides or []:
-        changed = settings.merge(changed, settings.parse_assignment(assignment))
-    several = options.sizes_of(interp.tasks.get(task), task, sizes)
-    for size, numbers in several.items():
-        require(
-            len(numbers) <= 2,
-            f"{size} takes one number, or the smallest and the largest, got {numbers}",
-        )
-    ranges = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
-    values = {"sizes": ranges or None, "regimes": regime or None, "seed": seed}
-    asked: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
-    if machine:
-        asked["machine"] = {
-            "builder": machine[0],
-            "arguments": options.settings_of(machine[1:], "--machine"),
-        }
-    chosen = settings.override(given, settings.merge(changed, asked))
+        changes = settings.merge(changes, settings.parse_assignment(assignment))
+    changes = settings.merge(changes, _changes(task, sizes, regime, seed=seed, machine=machine))
+    chosen = settings.override(base, changes)
     name = folder_name("--name", name or f"{task}-{preset}")
 
-    first = (
-        os.environ.get("RANK", "0") == "0"
-    )  # torchrun numbers its processes: all come here, one says so
+    # torchrun numbers its processes: all come here, one says so.
+    is_first = os.environ.get("RANK", "0") == "0"
     folder_to_write(out / name)
     require_free(out / name)
     with working("importing torch"):
@@ -131,23 +119,76 @@ def _train(
         precision=precision,
         precision_because=because,
     )
-    if first:
+    if is_first:
         say.line(f"precision: {precision} ({because})")
     written = run(chosen, out / name, name=name, n_processes=processes, device=device)
-    say.wrote([written] if first else [])
+    say.wrote([written] if is_first else [])
+
+
+def _changes(
+    task: str,
+    sizes: Mapping[str, list[int]],
+    regimes: list[str] | None,
+    *,
+    seed: int | None,
+    machine: list[str],
+) -> dict[str, Any]:
+    """Return the fields of a configuration that options change.
+
+    Args:
+        task: its key.
+        sizes: one number of each, or the smallest and the largest.
+        regimes: drawn in turn.
+        seed: of everything random.
+        machine: its builder and arguments; empty for a transformer.
+    """
+    changes: dict[str, Any] = {}
+    ranges = {}
+    for size, numbers in options.sizes_of(interp.tasks.get(task), task, sizes).items():
+        require(
+            len(numbers) <= 2,
+            f"{size} takes one number, or the smallest and the largest, got {numbers}",
+        )
+        ranges[size] = [min(numbers), max(numbers)]
+    if ranges:
+        changes["sizes"] = ranges
+    if regimes:
+        changes["regimes"] = regimes
+    if seed is not None:
+        changes["seed"] = seed
+    if machine:
+        builder, *pairs = machine
+        arguments = options.settings_of(pairs, "--machine")
+        changes["machine"] = {"builder": builder, "arguments": arguments}
+    return changes
 
 
 def _fit_recorded(
-    say: Say, task: str, machine: list[str], recorded: list[str], name: str, seed: int, out: Path
+    say: Say,
+    task: str,
+    machine: list[str],
+    *,
+    recorded: list[str],
+    name: str,
+    seed: int,
+    out: Path,
 ) -> None:
-    """A cell that is fitted to recorded episodes, saved in a folder; and what it loses of each participant."""
-    kind, arguments = (
-        (machine or [""])[0].removesuffix(f"-{task}"),
-        options.settings_of(machine[1:], "--machine"),
-    )
+    """Fit a cell to recorded episodes, save it, and say what it loses on each participant.
+
+    Args:
+        say: of the command.
+        task: its key.
+        machine: the cell and its arguments.
+        recorded: FILE, and names of columns.
+        name: of the model.
+        seed: of everything random.
+        out: folder in which the model's folder is made.
+    """
+    kind = machine[0].removesuffix(f"-{task}") if machine else "none"
+    arguments = options.settings_of(machine[1:], "--machine")
     require(
         kind in ("gru", "lstm"),
-        f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind or 'none'!r}",
+        f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind!r}",
     )
     for argument in arguments:
         require_known(
@@ -186,11 +227,10 @@ def _curves(say: Say, runs: list[Path], out: Path = Path("output/curves")) -> No
     from interp.training.runs import LEARNING_FILE, learning_curves, over_seeds
     from reports.parts.learning import draw
 
-    found = learning_curves(runs)
-    written = [write_csv(out / LEARNING_FILE, found)]
-    written.append(
-        write_figure(out / "learning.svg", draw(found, "the floor").figure, bbox_inches="tight")
-    )
-    last = over_seeds(found).groupby("setting", sort=False).tail(1)
+    curves = learning_curves(runs)
+    table = write_csv(out / LEARNING_FILE, curves)
+    drawn = draw(curves, "the floor").figure
+    figure = write_figure(out / "learning.svg", drawn, bbox_inches="tight")
+    last = over_seeds(curves).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")
-    say.wrote(written)
+    say.wrote([table, figure])

@@ -58,61 +58,66 @@ def _verify(
     from circuits import verification
     from circuits.registry import DTYPES, handwired
     from interp.model import library
-    from interp.support.files import write_csv, write_json
+    from interp.support.files import write_json
 
     if out is not None:
         folder_to_write(out)
-    n_episodes, n_rounds = episodes or (5 if quick else 20), rounds or (100 if quick else 1000)
-    run: dict[str, Any] = {"n_rounds": n_rounds, "n_episodes": n_episodes, "seed": seed}
-    if next(
-        (record.kind == "built" for record in library.models() if record.name == model),
-        Path(model).is_dir(),
-    ):
+    run: dict[str, Any] = {
+        "n_rounds": rounds or (100 if quick else 1000),
+        "n_episodes": episodes or (5 if quick else 20),
+        "seed": seed,
+    }
+    kinds = {record.name: record.kind for record in library.models()}
+    if kinds.get(model) == "built" or (model not in kinds and Path(model).is_dir()):
         require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
-        for option, several in sizes.items():
-            require(
-                len(several) == 1,
-                f"{model!r} is built in one size at a time: give --{option} one number",
-            )
-        built = options.load(
-            model, {option: several[0] for option, several in sizes.items()}, arguments, device
-        )
+        built = options.load(model, _one_size(model, sizes), arguments, device)
         result = verification.verify_machine(built.model, **run)
     else:
-        task = interp.tasks.get(handwired(model).task)
-        options.sizes_of(task, model, sizes)
-        grid = (
-            list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes)))
-            if sizes
-            else None
-        )
-        given = options.settings_of(arguments or ())
-        for name in _NOT_ARGUMENTS:
-            require(
-                name not in given,
-                f"{name!r} is no argument of a circuit, which is all that --set takes",
-            )
-        given["circuit_seed"] = given.pop("seed", None)  # another seed than that of the episodes
+        grid = _grid(model, handwired(model).task, sizes)
+        settings = _circuit_settings(arguments)
         result = verification.verify(
-            model, grid, dtype=dtype or DTYPES, device=device, **run, **given
+            model, grid, dtype=dtype or DTYPES, device=device, **run, **settings
         )
     say.measures(result)
-    say.facts(
-        model=model,
-        exact=result.passed,
-        failures=len(result.failures),
-        settings=dict(result.settings),
-    )
+    about = {"model": model, "exact": result.passed}
+    say.facts(**about, failures=len(result.failures), settings=dict(result.settings))
     checks = result.summary()
     shares = checks["error"] / checks["tolerance"].clip(lower=1e-300)
     nearest = shares.sort_values(ascending=False, na_position="first", kind="stable")
-    say.table(
-        checks.loc[nearest.index],
-        f"{model}: largest difference from the algorithm, worst first",
-        "checks",
-    )
+    title = f"{model}: largest difference from the algorithm, worst first"
+    say.table(checks.loc[nearest.index], title, "checks")
     if out is not None:
-        table = write_csv(out / "verification.csv", result.table())
-        about = {"model": model, "exact": result.passed, **result.settings}
-        say.wrote([table, write_json(out / "verification.json", about)])
+        say.tables(out, {"verification": result.table()})
+        say.wrote([write_json(out / "verification.json", {**about, **result.settings})])
     raise typer.Exit(0 if result.passed else 1)
+
+
+def _one_size(model: str, sizes: Mapping[str, list[int]]) -> dict[str, int]:
+    """Return the sizes of a machine that is built in one size at a time."""
+    for option, numbers in sizes.items():
+        require(
+            len(numbers) == 1,
+            f"{model!r} is built in one size at a time: give --{option} one number",
+        )
+    return {option: numbers[0] for option, numbers in sizes.items()}
+
+
+def _grid(model: str, task_key: str, sizes: Mapping[str, list[int]]) -> list[Any] | None:
+    """Return every combination of the given sizes; None where none are given."""
+    task = interp.tasks.get(task_key)
+    options.sizes_of(task, model, sizes)
+    numbers = [sizes.get(size.option, [size.default]) for size in task.sizes]
+    return list(product(*numbers)) if sizes else None
+
+
+def _circuit_settings(arguments: list[str] | None) -> dict[str, Any]:
+    """Return the arguments that a circuit is built with."""
+    settings = options.settings_of(arguments or ())
+    for name in _NOT_ARGUMENTS:
+        require(
+            name not in settings,
+            f"{name!r} is no argument of a circuit, which is all that --set takes",
+        )
+    # Another seed than that of the episodes.
+    settings["circuit_seed"] = settings.pop("seed", None)
+    return settings
