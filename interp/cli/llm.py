@@ -133,9 +133,8 @@ def _open(
 
     import probes
     from interp.llm.opened import ANSWER, Opened
-    from interp.tasks import experts
 
-    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
+    played = Opened.sample(episodes, rounds, regime=regime, seed=seed)
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)

@@ -36,6 +36,7 @@ from interp.stats.intervals import mean_interval
 from interp.support.checks import checked
 from interp.support.errors import InputError, require, require_known
 from interp.support.provenance import provenance
+from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,6 +132,11 @@ class Opened:
         self.name = name
         self.prompt = prompt
         self.condition = Condition.parse(condition)
+
+    @staticmethod
+    def sample(n_episodes: int, n_rounds: int, *, regime: str, seed: int) -> ExpertEpisodes:
+        """Sample episodes of expert advice to play, of as many experts as the prompts name."""
+        return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
     @classmethod
     @checked
