@@ -143,7 +143,12 @@ class _Arrow:
         axes.add_patch(patch)
 
     def point(self, share: float, beside: float) -> _Point:
-        """Return the point at a share of the way, so far above it in layers."""
+        """Return the point at a share of the way, so far above it in layers.
+
+        Args:
+            share: of the way along the arrow.
+            beside: so far above the arrow, as a share of a layer's height.
+        """
         bowed = 0 if self.length else 0.28
         x = self.start[0] + share * (self.end[0] - self.start[0]) + bowed
         return x, self.start[1] + share + beside
@@ -201,7 +206,13 @@ def _draw_stream(
 
 
 def _name_arrows(figure: Figure, axes: Axes, arrows: Sequence[_Arrow]) -> None:
-    """Write a name on every arrow, where no other stands: along it, or a little above or below it."""
+    """Write a name on every arrow, where no other stands: along it, or a little above or below it.
+
+    Args:
+        figure: that is drawn.
+        axes: of the arrows.
+        arrows: those that are named, in the order in which their names take their places.
+    """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is measured here stays where it is
     renderer = FigureCanvasAgg(figure).get_renderer()

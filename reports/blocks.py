@@ -230,6 +230,12 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
 def pivoted(frame: pd.DataFrame, index: str | list[str], columns: str, values: str) -> pd.DataFrame:
     """Make a row for each value of ``index`` and a column for each of ``columns``, in the order in which they come.
 
+    Args:
+        frame: a row for each cell; no cell comes twice.
+        index: the column, or the columns, whose values make the rows.
+        columns: the column whose values make the columns.
+        values: the column of the cells.
+
     >>> frame = pd.DataFrame({"of": ["b", "a"], "in": ["y", "x"], "value": [1.0, 2.0]})
     >>> pivoted(frame, "of", "in", "value").columns.tolist()
     ['of', 'y', 'x']
@@ -334,7 +340,13 @@ _PLAIN = "no claim rests on it"  # why the word of a number that is only shown i
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
-    """Make a row of :class:`Measures` of a number from 0 to 1 that decides nothing; NaN controls are not drawn."""
+    """Make a row of :class:`Measures` of a number from 0 to 1 that decides nothing; NaN controls are not drawn.
+
+    Args:
+        name: what the number is of.
+        number: with its interval.
+        controls: name of a control -> its number.
+    """
     drawn = {key: Control(value) for key, value in (controls or {}).items()}
     return Measure(name, name, number, controls=drawn, lacking=_PLAIN)
 

@@ -115,16 +115,26 @@ def write(
 
 
 def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool) -> int:
-    """Return the rounds of an episode: the given number if the model and a report can take it, or the usual one."""
+    """Return the rounds of an episode: the given number if the model and a report can take it, or the usual one.
+
+    Args:
+        model: whose state may have room for so many rounds.
+        task: in which so many rounds say anything new.
+        n_rounds: that were asked for; the usual number when None.
+        quick: whether the report is a quick one.
+    """
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
         return min([task.at_most(20 if quick else 100), *rooms])
-    least = task.at_most(10)
-    require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
-    refuse_endless("n_rounds", n_rounds, 1e-2)
-    most = min(rooms, default=n_rounds)
+    n_needed = task.at_most(10)
     require(
-        n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}"
+        n_rounds >= n_needed,
+        f"a report needs at least {n_needed} rounds an episode, got {n_rounds}",
+    )
+    refuse_endless("n_rounds", n_rounds, 1e-2)
+    room = min(rooms, default=n_rounds)
+    require(
+        n_rounds <= room, f"{model.name!r} has room for {room} rounds an episode, got {n_rounds}"
     )
     return n_rounds
 
@@ -153,17 +163,17 @@ def _choose_parts(context: Context, chosen: Sequence[Part]) -> None:
 def _write_page(context: Context) -> Path:
     """Compute the parts and write the page, and the list of reports; show which part is computed."""
     assert context.folder is not None
-    path = context.folder / _name_page(context)
     title = f"Report on {context.model.name}"
     total = len(context.parts)
     with session(), one_thread(), display(title, total, completed=-1) as update:
+        path = context.folder / _name_page(context)
         file_to_write(path)
         file_to_write(context.folder / INDEX)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
         listed = None if context.keys == ("audit",) else context.folder / INDEX
-        path = write_listed(report, path, listed)
+        written = write_listed(report, path, listed)
         update(completed=total)
-    return path
+    return written
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
@@ -265,7 +275,7 @@ def _write_sentence(context: Context, failed: Sequence[Measure]) -> str:
             pronoun = "them" if read.endswith("s") else "it"
             phrase = re.sub(rf"\b(from|by) {re.escape(read)}", rf"\1 {pronoun}", measure.yes)
             measure = replace(measure, yes=phrase)
-        n_of_word = sum(other == word for _, other in phrased)
+        n_of_word = [phrased_word for _, phrased_word in phrased].count(word)
         if (key, word) in phrased or n_of_word >= 2:
             measure = replace(measure, yes="", no="")
         if measure.phrase:
@@ -304,6 +314,11 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
     """Call ``use`` on the result of a part.
 
     Return None if it raises, if the part failed before, or if the machine lacks what it looks at.
+
+    Args:
+        context: of the report, which keeps the result or the failure.
+        part: whose result is used.
+        use: from the result and the context to what is returned.
     """
     if part.key in context.failures or part.key in context.missing:
         return None

@@ -55,7 +55,7 @@ def page(comparison: Comparison) -> Report:
             sections.append(section)
     title = f"{comparison.model} against {comparison.reference or 'algorithms'}"
     sentence = comparison.sentence
-    about = {
+    description = {
         "kind": "comparison",
         "task": comparison.settings.get("task", ""),
         "words": counts(measures),
@@ -73,7 +73,7 @@ def page(comparison: Comparison) -> Report:
         _LEAD,
         sections,
         provenance=comparison.settings,
-        about=about,
+        about=description,
         sentence=sentence,
         hero=hero,
     )
@@ -276,6 +276,10 @@ _WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 4.5, 0.85, 3.65, 0.54, 0.66
 def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
     """Draw the parts of two machines, joined by the measures whose keys are in :data:`PARTS`.
 
+    Args:
+        model, reference: the names of the two machines.
+        measures: of their comparison.
+
     >>> from interp.stats.intervals import Interval
     >>> state = Measure("state", "Holds the same state", Interval(1, 1, 1), 0.95, needs_control=False)
     >>> len(machines("a", "b", [state]).axes)
@@ -300,7 +304,14 @@ def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture
 
 
 def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
-    """Draw a part of both machines at height ``y``, the line that joins them, and its word and number."""
+    """Draw a part of both machines at height ``y``, the line that joins them, and its word and number.
+
+    Args:
+        axes: of the picture.
+        y: the height of the part, in inches.
+        part: its name.
+        measure: that says whether it is the same.
+    """
     colour, dash = LOOKS[measure.verdict]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     if dash:
@@ -321,7 +332,14 @@ def _draw_link(axes: Axes, y: float, part: str, measure: Measure) -> None:
 
 
 def _draw_box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
-    """Draw a box with round corners around a point."""
+    """Draw a box with round corners around a point.
+
+    Args:
+        axes: of the picture.
+        x, y: the middle of the box.
+        width, height: of the box.
+        edge: its colour.
+    """
     corner = (x - width / 2, y - height / 2)
     style = "round,pad=0,rounding_size=0.08"
     box = FancyBboxPatch(

@@ -243,7 +243,13 @@ class _WriteHook:
 
 
 def _make_writes(bench: Bench, view: View, whole: bool) -> list[_WriteHook]:
-    """Make a hook for every edit inside the machine and round in which it acts."""
+    """Make a hook for every edit inside the machine and round in which it acts.
+
+    Args:
+        bench: the machine and its episodes.
+        view: whose edits are made.
+        whole: whether edits of other places than the state act, too.
+    """
     writes: list[_WriteHook] = []
     for edit in view.edits:
         written = edit.written(bench) if whole or edit.kind == "move" else None
@@ -260,7 +266,12 @@ def _keep(read: Tensor, t: int, activation: Tensor, hook: object) -> None:
 def _find_changed_rounds(
     bench: Bench, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
 ) -> list[int]:
-    """Return the rounds whose inputs differ; a choice that the machine makes itself is no input."""
+    """Return the rounds whose inputs differ; a choice that the machine makes itself is no input.
+
+    Args:
+        bench: the machine and its episodes.
+        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the edits.
+    """
     choice = bench.layout.choice_position
     is_changed = torch.zeros(bench.n_rounds, dtype=torch.bool)
     for name, tensor in after.items():
@@ -274,7 +285,12 @@ def _find_changed_rounds(
 def _splice(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], first: int
 ) -> dict[str, Tensor]:
-    """Join the inputs of the rounds before ``first`` with the edited ones of the others."""
+    """Join the inputs of the rounds before ``first`` with the edited ones of the others.
+
+    Args:
+        before, after: what the machine is fed, ``[episode, round, ...]``, without and with the edits.
+        first: the round from which on the edited inputs are taken.
+    """
     joined = {}
     for name, tensor in after.items():
         parts = [before[name][:, :first], tensor[:, first:]]
@@ -283,7 +299,13 @@ def _splice(
 
 
 def _run_controls(bench: Bench, view: View, moves: Iterable[_Move]) -> _Array:
-    """Return predictions under random changes of equal size, ``[control, round, outcome]``."""
+    """Return predictions under random changes of equal size, ``[control, round, outcome]``.
+
+    Args:
+        bench: the machine and its episodes.
+        view: whose edits are controlled for.
+        moves: round, site and size of each change.
+    """
     generator = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
     for t, site, size in moves:
@@ -313,7 +335,13 @@ def _move_at_random(
 
 
 def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
-    """Return 1 for each number at a site that a random change may move; padding, masks and counters are 0."""
+    """Return 1 for each number at a site that a random change may move; padding, masks and counters are 0.
+
+    Args:
+        bench: the machine and its layout.
+        site: where the numbers stand.
+        values: what stands there, ``[batch, ...]``.
+    """
     axes = site.kind.axes
     if axes == "latent":
         rows = site.index(bench.layout)[1]
@@ -326,7 +354,13 @@ def _find_free(bench: Bench, site: Site, values: Tensor) -> Tensor:
 
 
 def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
-    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and their number."""
+    """Return every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and their number.
+
+    Args:
+        bench: the machine, its episodes and the algorithm.
+        view: whose edits are followed.
+        episodes: the one of the view, with the edits of its inputs.
+    """
     first = {key: bench.values[key][[view.episode], 0] for key in bench.algorithm.state}
     on_state = [edit for edit in view.edits if edit.on_state(bench, first, 0) is not None]
     n_inputs = sum(edit.kind == "input" for edit in view.edits)
@@ -337,7 +371,14 @@ def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Arra
 
 
 def _step(bench: Bench, view: View, episodes: Any, edits: Sequence[Edit]) -> Mapping[str, _Array]:
-    """Step the algorithm through the episode while ``edits`` change its state."""
+    """Step the algorithm through the episode while ``edits`` change its state.
+
+    Args:
+        bench: the machine, its episodes and the algorithm.
+        view: whether later rounds read what they read without edits.
+        episodes: the one of the view, with the edits of its inputs.
+        edits: those that have a counterpart in the algorithm's state.
+    """
     states = bench.select_values([view.episode])
     start, inputs = bench.algorithm.carried(episodes)
     state = {key: value[:, 0] for key, value in start.items()}

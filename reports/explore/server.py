@@ -71,8 +71,11 @@ class Explorer:
     def __post_init__(self) -> None:
         if self.reference is not None:
             task = self.model.layout.task
-            other = self.reference.layout.task
-            require(task == other, f"the machines are of different tasks, {task!r} and {other!r}")
+            task_of_reference = self.reference.layout.task
+            require(
+                task == task_of_reference,
+                f"the machines are of different tasks, {task!r} and {task_of_reference!r}",
+            )
 
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
@@ -117,7 +120,12 @@ class Explorer:
         return self._choose(view, inputs) or self._choose(view, patches) or view
 
     def _choose(self, view: View, edits: Sequence[Edit]) -> View | None:
-        """Return the view with the edit that moves predictions most, at the round where it does; None if none does."""
+        """Return the view with the edit that moves predictions most, at the round where it does; None if none does.
+
+        Args:
+            view: that has no edits.
+            edits: those that are tried, in this order.
+        """
         best = view
         largest = np.zeros(1)
         for edit in edits[:_TRIED]:
@@ -131,7 +139,12 @@ class Explorer:
         return replace(best, round=int(largest.argmax()))
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a longer part, each computed when it is asked for."""
+        """Yield the rows of a longer part, each computed when it is asked for.
+
+        Args:
+            name: "layers" or "carriers".
+            view: whose round is looked into.
+        """
         compute = page.layers if name == "layers" else page.carriers
         rows = compute(self.answer(view)[0])
         while True:
@@ -153,7 +166,12 @@ class Explorer:
         return str(text)
 
     def part(self, name: str, view: View) -> Iterator[str]:
-        """Yield a longer part of a page as it comes: each row when it is computed."""
+        """Yield a longer part of a page as it comes: each row when it is computed.
+
+        Args:
+            name: "attention", "layers" or "carriers".
+            view: whose round is looked into.
+        """
         template = environment().get_template("explore_part.html.j2")
         if name == "attention":
             shown = self.answer(view)[0]
@@ -176,13 +194,15 @@ class Explorer:
         view = View.of(query)
         for name in parts:
             require_known("part of an edit", name, _EDIT_PARTS)
-        kind, at, later, target, what, value = (parts.get(name, "").strip() for name in _EDIT_PARTS)
+        kind, at_round, later, target, what, value = (
+            parts.get(name, "").strip() for name in _EDIT_PARTS
+        )
         value = value or target or "-"
         if kind == "input":
             what, _, options = what.partition(" ")
             value = options + value if options.endswith("=") else options or "-"
         dash = "-" if later and kind != "input" else ""
-        edit = Edit.parse(f"{kind} {at}{dash} {what} {value}")
+        edit = Edit.parse(f"{kind} {at_round}{dash} {what} {value}")
         changed = replace(view, edits=(*view.edits, edit))
         if target:
             changed = self._set_number(view, edit)
@@ -190,8 +210,15 @@ class Explorer:
         return changed
 
     def _set_number(self, view: View, edit: Edit) -> View:
-        """Replace a move of a number by the one that makes the number what ``edit`` says, if any is needed."""
-        others = tuple(other for other in view.edits if replace(other, value=edit.value) != edit)
+        """Replace a move of a number by the one that makes the number what ``edit`` says, if any is needed.
+
+        Args:
+            view: with its other edits.
+            edit: a move whose value is what the number becomes.
+        """
+        others = tuple(
+            one_edit for one_edit in view.edits if replace(one_edit, value=edit.value) != edit
+        )
         unset = replace(view, edits=others)
         now = self.answer(unset)[0]
         key, _ = edit.moved(now.bench)
@@ -237,11 +264,11 @@ def _write_kept(explorer: Explorer, name: str, view: View) -> str:
 def _look(query: str, parts: dict[str, str]) -> View:
     """Return the view of a query with what a form says of it; an empty field says the usual."""
     now = View.of(query)
-    asked = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
-    require(not asked.edits, "an edit is added by its own form")
-    changed = {name: getattr(asked, name) for name in parts}
-    changed["hold"] = asked.hold
-    if (asked.rounds, asked.regime) != (now.rounds, now.regime):
+    chosen = View.of(urlencode([(name, text) for name, text in parts.items() if text]))
+    require(not chosen.edits, "an edit is added by its own form")
+    changed = {name: getattr(chosen, name) for name in parts}
+    changed["hold"] = chosen.hold
+    if (chosen.rounds, chosen.regime) != (now.rounds, now.regime):
         changed["round"] = 0
     return replace(now, **changed)
 
@@ -263,8 +290,8 @@ def _app(explorer: Explorer, token: str) -> Any:
 
     def guard(respond: Callable[[Request], Response]) -> Callable[[Request], Response]:
         def respond_to_token(request: Request) -> Response:
-            given = str(request.path_params["token"])
-            if not hmac.compare_digest(given.encode(), token.encode()):
+            sent = str(request.path_params["token"])
+            if not hmac.compare_digest(sent.encode(), token.encode()):
                 why = "this address has no token, or that of another run"
                 return refuse(why, 403, request.url.query[:LONGEST])
             pairs = request.query_params.multi_items()

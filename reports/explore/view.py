@@ -268,7 +268,7 @@ class Edit:
         key, *index = self.what.split(".")
         require_known("variable that the decoder reads", key, bench.writer.shapes)
         shape = bench.writer.shapes[key]
-        numbers = {tuple(map(str, at)): at for at in np.ndindex(*shape)}
+        numbers = {tuple(map(str, place)): place for place in np.ndindex(*shape)}
         example = ".".join([key, *["0"] * len(shape)])
         require(
             tuple(index) in numbers,

@@ -37,7 +37,13 @@ def _find_saved(context: Context) -> list[_Saved]:
 
 
 def _read_saved(record: Mapping[str, Any], folder: Path, name: str) -> _Saved:
-    """Read a saved comparison for the page of the model of that name, which may be the reference."""
+    """Read a saved comparison for the page of the model of that name, which may be the reference.
+
+    Args:
+        record: what the file holds.
+        folder: that it lies in.
+        name: of the model that the page is about.
+    """
     model, reference = record["model"], record["reference"]
     rival = reference or record["algorithm"]["name"]
     measures = []

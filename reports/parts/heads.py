@@ -150,7 +150,13 @@ def _draw_hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
 
 
 def _draw_flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
-    """Draw the reads of a handwired circuit, a colour a head; of a learned model, a colour for what each matters to."""
+    """Draw the reads of a handwired circuit, a colour a head; of a learned model, a colour for what each matters to.
+
+    Args:
+        reads: a row a read.
+        context: of the report.
+        width: of the picture, in inches.
+    """
     heads = heads_of(context.model)
     labels = context.run.layout.labels
     if context.model.is_handwired:
@@ -293,7 +299,14 @@ def _list_edges(circuit: Circuit) -> pd.DataFrame:
 
 
 def _draw_wiring(circuit: Circuit, title: str, caption: str, **size: float) -> Figure | Prose:
-    """Draw which head reads what another wrote; say why not where the circuit lists no edges."""
+    """Draw which head reads what another wrote; say why not where the circuit lists no edges.
+
+    Args:
+        circuit: with its edges.
+        title: for screen readers.
+        caption: under the picture.
+        size: width of the picture, in inches.
+    """
     if not circuit.edges:
         return Prose(_NO_EDGES.format(name=circuit.name))
     heads = _list_heads(circuit)

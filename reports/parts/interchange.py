@@ -262,15 +262,15 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     """Draw how doses of a state change move the model, the algorithm, and the model in random directions."""
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
-    own = _name_curves(frame, {key: key for key in _NAMES})
+    by_dose = _name_curves(frame, {key: key for key in _NAMES})
     differences = _name_curves(frame, {"difference": "model", "random_difference": "random"})
     axis = f"dose: {record.what}"
-    drawn = panels.beside(own, differences, x=axis, ylabel=record.shows)
-    moved = frame[frame["dose"] != 0]
+    drawn = panels.beside(by_dose, differences, x=axis, ylabel=record.shows)
+    doses = frame[frame["dose"] != 0]
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
     caption = _SAYS["steered"].format(
-        distance=moved["mean_error"].mean(),
-        random=moved["random_mean_error"].mean(),
+        distance=doses["mean_error"].mean(),
+        random=doses["random_mean_error"].mean(),
         shows=record.shows,
         dose=number(widest["dose"]),
         apart=cell(widest["difference"], "+.2f"),

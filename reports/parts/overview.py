@@ -87,12 +87,12 @@ def measures_of(context: Context) -> Measures:
     places: list[tuple[str, str]] = []
     for part in context.parts:
         section = context.sections.get(part.key)
-        own = list(context.measures.get(part.key, ()))
+        of_part = list(context.measures.get(part.key, ()))
         if part.key in context.failures:
             why = f"not computed, because {context.reason(part.key)}"
-            own.append(Measure(part.key, part.title, unless={"undecided": why}))
-        measures += own
-        places += [(section.slug, section.title) if section else ("", "")] * len(own)
+            of_part.append(Measure(part.key, part.title, unless={"undecided": why}))
+        measures += of_part
+        places += [(section.slug, section.title) if section else ("", "")] * len(of_part)
     return Measures(tuple(measures), f"{counts(measures)}.", tuple(places))
 
 

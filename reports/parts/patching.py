@@ -106,7 +106,13 @@ def _describe(result: PatchingResult) -> str:
 
 
 def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
-    """Tabulate the cells that restore most, with heads called as in the pictures."""
+    """Tabulate the cells that restore most, with heads called as in the pictures.
+
+    Args:
+        what: was corrupted, in words.
+        result: the sweep.
+        heads: what the heads are called.
+    """
     dropped = ["site", "metric", "direction", "round", "read", "propagate"]
     frame = result.to_frame().drop(columns=dropped)
     names: list[str | None] = []
@@ -121,7 +127,14 @@ def _list_cells(what: str, result: PatchingResult, heads: Heads) -> Table:
 
 
 def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
-    """Draw what each place of the residual stream and each head restores, on one scale; rows without any are out."""
+    """Draw what each place of the residual stream and each head restores, on one scale; rows without any are out.
+
+    Args:
+        what: was corrupted, in words.
+        caption: what was patched and read.
+        result: the sweep.
+        heads: what the heads are called.
+    """
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
     for of_layer in heads:
         for address, text in of_layer.items():
@@ -151,7 +164,13 @@ def _draw_maps(what: str, caption: str, result: PatchingResult, heads: Heads) ->
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
-    """Draw a row for every point and place of a machine that has no layers and heads."""
+    """Draw a row for every point and place of a machine that has no layers and heads.
+
+    Args:
+        what: was corrupted, in words.
+        caption: what was patched and read.
+        frame: a row a site.
+    """
     shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
     shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
     rank = shown["estimate"].abs().rank(method="first", ascending=False)

@@ -49,18 +49,18 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """
 
     def compute(context: Context) -> VerificationResult:
-        most = min(n_episodes, context.n_episodes)
+        n_run = min(n_episodes, context.n_episodes)
         if _unlisted(context):
             return verify_machine(
                 context.model,
                 context.algorithm,
                 n_rounds=context.n_rounds,
-                n_episodes=most,
+                n_episodes=n_run,
                 seed=context.seed,
             )
         listed = [tuple(size) if isinstance(size, list) else size for size in sizes]
         n_rounds = max(context.n_rounds, _ROUNDS)
-        return verify(context.circuit.name, listed, n_rounds, most, seed=context.seed)
+        return verify(context.circuit.name, listed, n_rounds, n_run, seed=context.seed)
 
     def summarise(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
@@ -112,7 +112,7 @@ def _find_largest(result: VerificationResult) -> pd.DataFrame:
     for variable, of_variable in checks.groupby("variable", sort=False):
         row: dict[str, Any] = {"variable": str(variable).replace("_", " ")}
         row["sites"] = of_variable["where"].nunique()
-        row["judged by"] = " and ".join(sorted({_MEASURES[by] for by in of_variable["by"]}))
+        row["judged by"] = " and ".join(sorted({_MEASURES[name] for name in of_variable["by"]}))
         for dtype, judged in of_variable.groupby("dtype", sort=False):
             row[f"{dtype}, largest error"] = judged["judged"].max()
             row[f"{dtype}, bound"] = judged["tolerance"].min()
@@ -138,14 +138,14 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
     """
 
     def compute(context: Context) -> dict[int, VerificationResult]:
-        most = min(n_episodes, context.n_episodes)
+        n_run = min(n_episodes, context.n_episodes)
         n_rounds = min(_SOFT_ROUNDS, context.n_rounds)
         sizes = (tuple(context.sizes.values()),)
         name = context.circuit.name
         results = {}
         for eta in _ETAS:
             results[eta] = verify(
-                name, sizes, n_rounds, most, seed=context.seed, eta=float(eta), **arguments
+                name, sizes, n_rounds, n_run, seed=context.seed, eta=float(eta), **arguments
             )
         return results
 
@@ -156,7 +156,13 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
 def _draw_softened(
     outputs: Mapping[str, str], results: Mapping[int, VerificationResult], context: Context
 ) -> list[object]:
-    """Draw the error of what the model gives over the inverse temperature."""
+    """Draw the error of what the model gives over the inverse temperature.
+
+    Args:
+        outputs: variable -> what to call it.
+        results: inverse temperature -> its verification.
+        context: of the report.
+    """
     rows = []
     for eta, result in results.items():
         for check in result.checks:
@@ -234,7 +240,13 @@ def variants(
 
 
 def _measure_sweep(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
-    """Measure the largest error of what is swept, for every variant and value."""
+    """Measure the largest error of what is swept, for every variant and value.
+
+    Args:
+        context: of the report on the circuit.
+        sweep: the setting and its values.
+        names: of the variants, where the sweep names none.
+    """
     name = context.circuit.name
     sizes = (tuple(context.sizes.values()),)
     place = (CARRIED, "latents")

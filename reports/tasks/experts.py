@@ -157,13 +157,13 @@ def _measure_calibration(result: Calibration, context: Context) -> list[Measure]
     A wired algorithm need not be calibrated.
     """
     swapped = np.roll(predictions_of(context.run), 1, axis=0)
-    other = calibration(swapped, context.episodes, seed=context.seed).error
+    error_of_others = calibration(swapped, context.episodes, seed=context.seed).error
     return [
         claim(
             "calibration",
             Interval(result.error, result.error, result.error),
             threshold=result.chance.high,
-            controls={"the labels of other episodes": Control(other)},
+            controls={"the labels of other episodes": Control(error_of_others)},
             by_design=not context.model.is_handwired,
             note=f"a calibrated predictor, by chance: {cell(result.chance)}",
         )

@@ -71,10 +71,12 @@ def _get_state(context: Context) -> Trajectory:
 
 def _draw_weights(log_weights: Trajectory, context: Context) -> list[object]:
     """Draw the log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
-    own = special.softmax(np.asarray(log_weights.state, np.float64), axis=-1)
+    shares = special.softmax(np.asarray(log_weights.state, np.float64), axis=-1)
     algorithm = special.softmax(np.asarray(log_weights.reference, np.float64), axis=-1)
-    picture = figures.trajectories(own, algorithm, log_weights.labels, ylabel="share of the weight")
-    largest = np.abs(own - algorithm).max()
+    picture = figures.trajectories(
+        shares, algorithm, log_weights.labels, ylabel="share of the weight"
+    )
+    largest = np.abs(shares - algorithm).max()
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
         f"The shares of the weight differ from the algorithm's by at most {largest:.2g}. In episode "
@@ -182,8 +184,8 @@ _PICTURES = _PROSE["pictures"]
 def _evaluate(context: Context) -> suite.Evaluation:
     """Evaluate the model in every regime, with the statements of the paper's appendix B."""
     model = context.model
-    least = suite.plan_of(model).min_episodes
-    n_episodes = max(least, min(context.n_episodes, _N_ELSEWHERE))
+    n_needed = suite.plan_of(model).min_episodes
+    n_episodes = max(n_needed, min(context.n_episodes, _N_ELSEWHERE))
     return suite.evaluate(model, n_episodes=n_episodes, seed=context.seed, with_theory=True)
 
 

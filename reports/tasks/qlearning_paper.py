@@ -174,7 +174,14 @@ def _agree(context: Context) -> pd.DataFrame:
 
 
 def _agree_in(regime: str, episodes: MDPEpisodes, run: Rollout, context: Context) -> pd.DataFrame:
-    """Return the agreement by round in one regime."""
+    """Return the agreement by round in one regime.
+
+    Args:
+        regime: its key.
+        episodes: of the regime.
+        run: of the model over them.
+        context: of the report.
+    """
     table = evaluation.reference_table(context.model)
     predictions = predictions_of(run)
     frame = agreement_by_round(predictions, episodes, table=table, seed=context.seed)
@@ -193,15 +200,15 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     whole = _sum_steps(frame, ["regime", "key"])
     whole["key"] = whole["key"].map(names)
     share = pivoted(whole, "regime", "key", "mean")
-    _, own, rival = share.iloc[0]
+    _, of_model, of_rival = share.iloc[0]
     picture = curves(
         _CURVES["agreement"],
         shown,
         data=shown,
         name=context.model.name,
-        own=own,
+        own=of_model,
         rival=share.columns[2],
-        other=rival,
+        other=of_rival,
     )
     return [Prose(_PROSE["by_step"]), picture, Table(share, "Agreement over all rounds")]
 
@@ -302,7 +309,14 @@ def _decode(context: Context) -> _Decoded:
 
 
 def _measure_errors(key: str, name: str, error: NDArray[Any], seed: int) -> pd.DataFrame:
-    """Return the Frobenius norm of the error over rounds."""
+    """Return the Frobenius norm of the error over rounds.
+
+    Args:
+        key: picks the colour.
+        name: of the curve.
+        error: ``[episode, round, state, action]``.
+        seed: of the bootstrap.
+    """
     norm = np.linalg.norm(error, axis=(2, 3))
     return figures.over_rounds(key, name, norm, seed)
 

@@ -35,13 +35,13 @@ def parts() -> tuple[Part, ...]:
     answers = Part(
         "answers", "Answers by round and depth", _compute, _draw, summary=_measure_answers
     )
-    moved = Part(
+    node_moves = Part(
         "moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_measure_moved
     )
     return default_parts(
         said=_PROSE["parts"],
         replace=(learning.part("What it takes to learn", _PROSE["learned_by"]),),
-        after={"state": [answers, moved]},
+        after={"state": [answers, node_moves]},
     )
 
 
