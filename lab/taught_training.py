@@ -37,8 +37,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
-from interp.training.trainer import Muon, is_stack
 from lab import tying
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
@@ -176,8 +176,8 @@ class Run:
                 f"{str(folder)!r} holds a run of {state.config}, this one is {self.settings}; train in another folder",
             )
             self.step, self.seconds = state.progress.step, state.progress.seconds
-            state.weights(self.model)
-            state.moments(self.model, self.optimizers)
+            state.load_weights(self.model)
+            state.load_moments(self.model, self.optimizers)
 
     @property
     def share_of_rest(self) -> float:

@@ -25,8 +25,8 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require_known
 from interp.support.files import write_json
+from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
-from interp.training.trainer import Muon, is_stack
 from lab import tying
 from lab.recipes import Recipe, batch_of, recipes, truth
 from lab.tying import Batch, Pairs, Tie
@@ -135,8 +135,8 @@ class Run:
         state = read_state(self.folder)
         if state is not None:
             self.step, self.seconds = state.progress.step, state.progress.seconds
-            state.weights(self.model)
-            state.moments(self.model, self.optimizers)
+            state.load_weights(self.model)
+            state.load_moments(self.model, self.optimizers)
 
 
 def train(

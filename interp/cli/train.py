@@ -109,9 +109,9 @@ def _train(
     folder_to_write(out / name)
     require_free(out / name)
     with working("importing torch"):
-        from interp.training.trainer import kind_of, taken
+        from interp.training.hardware import choose_precision, kind_of
         from interp.training.trainer import train as run
-    precision, because = taken(chosen, out / name, kind_of(device))
+    precision, because = choose_precision(chosen, out / name, kind_of(device))
     say.facts(
         name=name,
         preset=preset,

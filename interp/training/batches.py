@@ -6,14 +6,17 @@ that are watched have no intervals: they show progress. ``interp.evaluation`` me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
 
@@ -45,36 +48,46 @@ class Batch:
         return self.targets.shape[1]
 
     def windows(self, n_rounds: int) -> Iterator[Batch]:
-        """The episodes in pieces of ``n_rounds`` consecutive rounds (the last may be shorter); 0: in one piece."""
+        """Yield the episodes in pieces of ``n_rounds`` rounds (the last may be shorter); 0: in one piece."""
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
-            yield self.each(lambda tensor, start=start: tensor[:, start : start + length])  # type: ignore[misc]
+            yield self.cut(slice(start, start + length))
+
+    def cut(self, rounds: slice) -> Batch:
+        """Return some rounds of every episode."""
+        return self.each(lambda tensor: tensor[:, rounds])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with every tensor changed."""
+        """Return the batch with every tensor changed."""
         return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
-    """Episodes as a batch; ``layout`` is the model's, ``targets`` a name that the task's goal knows."""
+    """Encode episodes as a batch.
+
+    Args:
+        episodes: of one task.
+        layout: the model's.
+        targets: a name that the task's goal knows; its first targets when empty.
+    """
     fitted = layout.fit(episodes)
-    wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
+    compute = goal_of(catalog.of(episodes)).targets_of(targets)
+    outcomes = np.asarray(compute(episodes))
     refuse_missing("training", episodes)
     rounds = fitted.encode(episodes)
-    return Batch(
-        replace(rounds, values=rounds.values.float()),
-        torch.from_numpy(np.asarray(wanted)).float(),
-        fitted,
-    )
+    rounds = replace(rounds, values=rounds.values.float())
+    return Batch(rounds, torch.from_numpy(outcomes).float(), fitted)
 
 
 class EpisodeSource:
     """Training batches and held-out episodes of a training run."""
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
-        self.config, self.layout, self.task = config, layout, catalog.get(config.task)
+        self.config = config
+        self.layout = layout
+        self.task = catalog.get(config.task)
         self.goal = goal_of(self.task)
-        self.goal.targets_of(config.targets)
+        self.goal.targets_of(config.targets)  # refuses a name that does not exist
         order = self.goal.drawn or tuple(config.sizes)
         require(
             sorted(order) == sorted(config.sizes),
@@ -83,7 +96,14 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """The batch of an optimizer step; shards of the same step hold different episodes of the same length."""
+        """Draw the batch of an optimizer step.
+
+        Args:
+            step: its index, from which the batch follows with the run's seed.
+            stage: of the curriculum.
+            shard: the process; shards of a step have different episodes of the same length.
+            n_shards: how many processes there are.
+        """
         config = self.config
         rng = np.random.default_rng([config.seed, _TRAIN, step, 0])
         chosen = config.curriculum[stage]
@@ -92,33 +112,52 @@ class EpisodeSource:
         if shard:
             rng = np.random.default_rng([config.seed, _TRAIN, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
-        if not config.dataset_episodes:
-            return encode(self._sample(rng, n_episodes, chosen, step), self.layout, config.targets)
-        within = {size: chosen.bounds(size, *own) for size, own in self.bounds.items()}
+        if config.dataset_episodes:
+            episodes = self._draw_from_dataset(rng, n_episodes, chosen)
+            batch = encode(episodes, self.layout, config.targets)
+            return batch.cut(slice(chosen.n_rounds))
+        episodes = self._sample(rng, n_episodes, chosen, step)
+        return encode(episodes, self.layout, config.targets)
+
+    def _draw_from_dataset(
+        self, rng: np.random.Generator, n_episodes: int, stage: Stage
+    ) -> Episodes:
+        """Draw episodes from one batch of the data set whose sizes a stage allows.
+
+        Args:
+            rng: the generator of the step.
+            n_episodes: how many are drawn.
+            stage: the stage, whose bounds of sizes hold.
+        """
         allowed = self._dataset
-        for size, (low, high) in within.items():
+        bounds = []
+        for size, own_bounds in self.bounds.items():
+            low, high = stage.bounds(size, *own_bounds)
+            bounds.append(f"{low} <= {size} <= {high}")
             allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
-        bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
         require(
-            bool(allowed),
-            f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds",
+            len(allowed) > 0,
+            f"no batch of the data set has {' and '.join(bounds)}; raise dataset_episodes, or the stage's bounds",
         )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        return next(
-            encode(cast(Episodes, episodes.select(rows)), self.layout, config.targets).windows(
-                chosen.n_rounds
-            )
-        )
+        return cast(Episodes, episodes.select(rows))
 
     def evaluation(self) -> list[Episodes]:
-        """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""
+        """Sample held-out episodes, the same throughout a run: a batch for each of the goal's held-out sizes."""
         config = self.config
         rng = np.random.default_rng([config.seed, _EVALUATION])
-        largest = {name: high for name, (_, high) in self.bounds.items()}
-        fixed = (largest,) if self.goal.held_out is None else self.goal.held_out(self.bounds)
-        stage, n_episodes = Stage(config.eval_rounds, 1), max(1, config.eval_episodes // len(fixed))
-        return [self._sample(rng, n_episodes, stage, i, sizes) for i, sizes in enumerate(fixed)]
+        fixed_sizes: Sequence[Mapping[str, int]] = [
+            {name: high for name, (_, high) in self.bounds.items()}
+        ]
+        if self.goal.held_out is not None:
+            fixed_sizes = self.goal.held_out(self.bounds)
+        stage = Stage(config.eval_rounds, 1)
+        n_episodes = max(1, config.eval_episodes // len(fixed_sizes))
+        batches = []
+        for turn, sizes in enumerate(fixed_sizes):
+            batches.append(self._sample(rng, n_episodes, stage, turn, sizes))
+        return batches
 
     def _sample(
         self,
@@ -126,19 +165,26 @@ class EpisodeSource:
         n_episodes: int,
         stage: Stage,
         turn: int,
-        fixed: Mapping[str, int] | None = None,
+        fixed: Mapping[str, int] = MappingProxyType({}),
     ) -> Episodes:
-        """Episodes of the regime whose turn it is; sizes that are not fixed are drawn, for the whole batch."""
-        regimes, sizes = self.config.regimes, dict(fixed or {})
-        seed = int(rng.integers(2**31))
-        for name, own in self.bounds.items():
-            if name not in sizes:
-                low, high = stage.bounds(name, *own)
-                sizes[name] = int(rng.integers(low, high + 1))
-        regime = {"regime": regimes[turn % len(regimes)]} if regimes else {}
-        episodes: Episodes = self.task.sample(
-            n_episodes, stage.n_rounds, seed=seed, **sizes, **regime
-        )
+        """Sample a batch from the next regime in turn. Sizes that are not fixed are drawn once per batch.
+
+        Args:
+            rng: draws the seed and the sizes.
+            n_episodes: how many are sampled.
+            stage: how many rounds they have, and bounds of their sizes.
+            turn: the index of the batch.
+            fixed: sizes that are not drawn.
+        """
+        options: dict[str, Any] = {"seed": int(rng.integers(2**31)), **fixed}
+        for name, own_bounds in self.bounds.items():
+            if name not in fixed:
+                low, high = stage.bounds(name, *own_bounds)
+                options[name] = int(rng.integers(low, high + 1))
+        regimes = self.config.regimes
+        if regimes:
+            options["regime"] = regimes[turn % len(regimes)]
+        episodes: Episodes = self.task.sample(n_episodes, stage.n_rounds, **options)
         return episodes
 
     @cached_property
@@ -146,7 +192,7 @@ class EpisodeSource:
         """The fixed data set: as many batches of equal sizes as make up ``dataset_episodes``."""
         config = self.config
         stage = Stage(max(stage.n_rounds for stage in config.curriculum), 1)
-        n_batches = -(-config.dataset_episodes // config.batch_size)
+        n_batches = math.ceil(config.dataset_episodes / config.batch_size)
         rng = np.random.default_rng([config.seed, _DATASET])
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
@@ -168,86 +214,135 @@ class RoundsLoss(nn.Module):
         super().__init__()
         self.model: Any = model
         self.commit = commit
-        self.round = torch.compile(self._round, mode="reduce-overhead") if compile else self._round
+        self.is_transformer = isinstance(model, HookedLatentTransformer)
+        self.forward_round: Any = self._forward_round
+        if compile:
+            self.forward_round = torch.compile(self._forward_round, mode="reduce-overhead")
 
     def forward(
         self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """The loss, and what is carried after the last round; before the first it is the initial state when None."""
-        transformer, layout = isinstance(self.model, HookedLatentTransformer), batch.layout
-        fed = batch.rounds if transformer else self.model.prepare(batch.rounds)
+        """Return the loss, and what is carried after the last round; the first reads the initial state when None."""
+        layout = batch.layout
+        fed = batch.rounds if self.is_transformer else self.model.prepare(batch.rounds)
         if carried is None:
             carried = self.model.initial(len(batch.targets), layout)
         losses = []
         for t in range(batch.n_rounds):
-            now, targets = fed.at(t), batch.targets[:, t]
-            if transformer:
-                logits, update = self.round(now.tokens, now.values, carried, layout)
-                carried, scores = self.model.write(carried, update, now.slots), logits.float()
+            fed_round = fed.at(t)
+            targets = batch.targets[:, t]
+            if self.is_transformer:
+                tokens, values = fed_round.tokens, fed_round.values
+                logits, update = self.forward_round(tokens, values, carried, layout)
+                carried = self.model.write(carried, update, fed_round.slots)
+                loss = _loss_of_logits(logits.float(), targets, layout)
             else:
-                step = run_round(self.model, now, carried, layout, self.commit, ())
-                carried, scores = step.latents, step.prediction
-            if layout.kind != "classes":
-                missed = layout.loss(
-                    layout.prediction(scores) if transformer else scores, targets[:, 0]
-                )
-            elif transformer:
-                missed = -(targets * scores.log_softmax(-1)).sum(-1)
-            else:
-                told = layout.distribution(scores)
-                missed = -(targets * told.clamp_min(torch.finfo(told.dtype).eps).log()).sum(-1)
-            losses.append(missed.mean())
+                step = run_round(self.model, fed_round, carried, layout, self.commit)
+                carried = step.latents
+                loss = _loss_of_prediction(step.prediction, targets, layout)
+            losses.append(loss.mean())
         return torch.stack(losses).mean(), carried
 
-    def _round(
+    def _forward_round(
         self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout
     ) -> tuple[Tensor, Tensor]:
-        """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
-        model, end = self.model, layout.predict_position + 1
+        """Run one round of a transformer, and commit its choice on the way where it is the model's own.
+
+        Args:
+            tokens: of the round, ``[episode, pos]``.
+            values: payloads.
+            latents: what the round reads.
+            layout: its layout.
+
+        Returns:
+            Outcome logits and update.
+        """
+        model = self.model
         payloads = None if layout.payload is None else values
-        embedded = model.embedded(tokens, latents, payloads)
+        resid = model.embedded(tokens, latents, payloads)
         if layout.choice_position is None or self.commit == "target":
-            read = model.ln_final(model.run_from(embedded, n_read=layout.n_read))
+            read = model.ln_final(model.run_from(resid, n_read=layout.n_read))
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
         else:
-            past = [model.nothing_past(len(tokens)) for _ in model.blocks]
-            read = model.ln_final(model.run_from(embedded[:, :end], past=past, n_read=1))
+            n_prefix = layout.predict_position + 1
+            past = [block.nothing_past(len(tokens)) for block in model.blocks]
+            read = model.ln_final(model.run_from(resid[:, :n_prefix], past=past, n_read=1))
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
             tokens = layout.commit(tokens, logits.argmax(-1))
-            suffix = model.embedded(tokens, latents, payloads)[:, end:]
+            suffix = model.embedded(tokens, latents, payloads)[:, n_prefix:]
             read = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
         return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 
 
+def _loss_of_logits(logits: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
+    """Return the loss of a transformer's outcome logits, ``[episode]``.
+
+    Args:
+        logits: of every outcome.
+        targets: the probability of each outcome, or the number to predict.
+        layout: the round's layout.
+    """
+    if layout.kind != "classes":
+        return layout.loss(layout.prediction(logits), targets[:, 0])
+    return -(targets * logits.log_softmax(-1)).sum(-1)
+
+
+def _loss_of_prediction(prediction: Tensor, targets: Tensor, layout: RoundLayout) -> Tensor:
+    """Return the loss of a machine's prediction, ``[episode]``.
+
+    Args:
+        prediction: as the layout has it.
+        targets: the probability of each outcome, or the number to predict.
+        layout: the round's layout.
+    """
+    if layout.kind != "classes":
+        return layout.loss(prediction, targets[:, 0])
+    probabilities = layout.distribution(prediction)
+    smallest = torch.finfo(probabilities.dtype).eps
+    return -(targets * probabilities.clamp_min(smallest).log()).sum(-1)
+
+
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """What the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
+    """Return what the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
 
     Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy; the
     layout's ``loss`` where a real number is predicted, which is its ``excess``, too.
+
+    Args:
+        model: what is trained.
+        batches: held-out episodes.
+        commit: whose choice rounds hold.
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training  # type: ignore[attr-defined]
     model.eval()
-    parts: list[Mapping[str, float]] = []
+    rows = []
     for episodes in batches:
         run = rollout(model, episodes, commit=commit)
         predictions = run.predictions.double()
         if goal.evaluate is not None:
-            parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
-            continue
-        targets = np.asarray(goal.targets(episodes))
-        if run.layout.kind != "classes":
-            loss = float(
-                run.layout.loss(predictions.cpu(), torch.from_numpy(targets)[..., 0]).mean()
-            )
-            parts.append({"loss": loss, "excess": loss})
-            continue
-        distribution = run.layout.distribution(predictions).numpy(force=True)
-        loss = float(
-            -(targets * np.log(np.maximum(distribution, np.finfo(np.float64).tiny))).sum(-1).mean()
-        )
-        parts.append(
-            {"cross_entropy": loss, "excess": loss - float(special.entr(targets).sum(-1).mean())}
-        )
+            numbers = goal.evaluate(predictions.numpy(force=True), episodes)
+        else:
+            targets = np.asarray(goal.targets(episodes))
+            numbers = _evaluate(predictions.cpu(), targets, run.layout)
+        rows.append(numbers)
     model.train(was_training)  # type: ignore[attr-defined]
-    return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _evaluate(predictions: Tensor, targets: NDArray[Any], layout: RoundLayout) -> dict[str, float]:
+    """Return the loss of predictions, and its excess over the best that is possible.
+
+    Args:
+        predictions: of every round, in float64.
+        targets: the distribution, or the number, to predict.
+        layout: the rounds' layout.
+    """
+    if layout.kind != "classes":
+        loss = float(layout.loss(predictions, torch.from_numpy(targets)[..., 0]).mean())
+        return {"loss": loss, "excess": loss}
+    smallest = np.finfo(np.float64).tiny
+    probabilities = np.maximum(layout.distribution(predictions).numpy(), smallest)
+    loss = float(-(targets * np.log(probabilities)).sum(-1).mean())
+    entropy = float(special.entr(targets).sum(-1).mean())
+    return {"cross_entropy": loss, "excess": loss - entropy}

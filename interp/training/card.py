@@ -25,8 +25,8 @@ from interp.support.errors import require
 from interp.support.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
-from interp.training.runs import TrainedRun, called, load_run
-from interp.training.trainer import this_machine
+from interp.training.hardware import this_machine
+from interp.training.runs import TrainedRun, describe_machine, load_run
 
 
 @checked
@@ -40,106 +40,168 @@ def ship(
 ) -> Path:
     """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run, finished or not.
 
-    ``n_episodes`` and ``seed`` are of the card's metrics. Example: ``ship("output/training/experts-laptop",
-    "wma-learned-additive")``.
+    Args:
+        run_folder: the run, such as output/training/experts-laptop.
+        name: of the model, such as "wma-learned-additive".
+        n_episodes, seed: of the card's metrics.
+        out: where it is written.
     """
     folder = Path(out) / folder_name("name", name)
     require(not folder.exists(), f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
-    origin = {**run.model.origin, "description": _describe(run)}
-    model, trained = run.model, run.model
-    if isinstance(trained, HookedLatentTransformer):
+    model = run.model
+    origin = {**model.origin, "description": _describe(run)}
+    if isinstance(model, HookedLatentTransformer):
+        trained = model
         model = HookedLatentTransformer(replace(trained.config, name=name, origin=origin))
         model.load_state_dict(trained.state_dict())
         model.eval()
     else:
         model.origin = origin
     metrics = headline(model, n_episodes=n_episodes, seed=seed)
-    return save_checkpoint(
-        model, folder, card=card(run, name, metrics, n_episodes=n_episodes, seed=seed)
-    )
+    text = card(run, name, metrics, n_episodes=n_episodes, seed=seed)
+    return save_checkpoint(model, folder, card=text)
 
 
 def _describe(run: TrainedRun) -> str:
-    """One line: task, what it was trained on, size."""
+    """Return one line: task, what it was trained on, size."""
     config = run.config
-    n_parameters = sum(parameter.numel() for parameter in run.model.parameters())  # type: ignore[attr-defined]
+    model: Any = run.model
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
     task = catalog.get(config.task)
     learned = goal_of(task).learns or task.name
     if config.regimes:
         learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
-    unfinished = (
-        "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
-    )
     kind = f"latents {'added to' if config.latent_update == 'add' else 'replaced'}"
     if config.machine:
-        kind = f"built by {called(config.machine)}"
-    return f"trained on {learned}; {n_parameters:,} parameters, {kind}{unfinished}"
+        kind = f"built by {describe_machine(config.machine)}"
+    text = f"trained on {learned}; {n_parameters:,} parameters, {kind}"
+    if not run.finished:
+        text += f", stopped after {run.step:,} of {config.total_steps:,} batches"
+    return text
 
 
 def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, seed: int) -> str:
-    """The model card, in Markdown."""
-    config, task, choice = run.config, catalog.get(run.config.task), run.model.layout.choice_label
-    limits, about = (
-        goal_of(task).limits,
-        {"versions": versions(), "git": git_revision(), **run.about},
-    )
-    early = config.patience > 0 or any(
-        stage.until for stage in config.curriculum
-    )  # over before all steps are made
-    optimizers = f"AdamW at {config.lr:g}"
-    if config.muon_lr and not config.machine:
-        optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
-    because = about.get("precision_because", "named by the settings")
-    made = f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}"
-    if config.machine:
-        carried = ", ".join(
-            f"{channel.name} {list(channel.shape)}" for channel in run.model.channels
-        )
-        made = f"{called(config.machine)}, which carries {carried}"
-    spans = [
-        f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)
-    ]
+    """Return the model card, in Markdown.
+
+    Args:
+        run: the run that trained the model.
+        name: the model's.
+        metrics: its headline numbers, with intervals.
+        n_episodes, seed: of these.
+    """
+    config = run.config
+    task = catalog.get(config.task)
+    record = {"versions": versions(), "git": git_revision(), **run.about}
+    ends_early = config.patience > 0 or any(stage.until for stage in config.curriculum)
+    kind = "machine" if config.machine else "transformer"
+    sizes = [f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes]
+    stages = [_stage_text(stage, config.task) for stage in config.curriculum]
+    packages = [f"{package} {version}" for package, version in record["versions"].items()]
+    described = _describe(run)
+    architecture = _architecture(run)
+    data = _data(config)
+    regimes = _regimes(config)
+    optimizers = _optimizers(config)
+    decay = _DECAYS[config.decay]
+    why = _precision_reason(record)
+    window = _truncation(config)
+    commit = _commit(run)
+    machine = record.get("machine") or this_machine()
+    command_line = command(config, name)
+    metrics_table = _metrics_table(metrics)
+    losses = _table(_loss_curve(run))
+    limits = _limits(goal_of(task).limits)
     template = Path(__file__).with_suffix(".md").read_text("utf-8")
     text = template.format(
         name=name,
-        kind="machine" if config.machine else "transformer",
-        described=_describe(run),
-        made=made,
-        data=f"{config.dataset_episodes:,} episodes"
-        if config.dataset_episodes
-        else "fresh episodes in every batch",
-        regimes=f", regimes in turn, a batch each: {', '.join(config.regimes)}"
-        if config.regimes
-        else "",
-        sizes=", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
-        stages="; ".join(_stage_text(stage, config.task) for stage in config.curriculum),
+        kind=kind,
+        described=described,
+        made=architecture,
+        data=data,
+        regimes=regimes,
+        sizes=", ".join(sizes),
+        stages="; ".join(stages),
         optimizers=optimizers,
         config=config,
-        decay={"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}[config.decay],
-        why="" if because == "named by the settings" else f" ({because})",
-        window=_truncation(config),
-        commit=f"{choice} was the {config.commit} choice in training, own in every number below"
-        if choice
-        else "",
+        decay=decay,
+        why=why,
+        window=window,
+        commit=commit,
         run=run,
-        most="at most " * early,
+        most="at most " if ends_early else "",
         minutes=run.seconds / 60,
-        machine=about.get("machine") or this_machine(),
-        software=", ".join(
-            f"{package} {version}" for package, version in about["versions"].items()
-        ),
-        git=about["git"],
-        command=command(config, name),
+        machine=machine,
+        software=", ".join(packages),
+        git=record["git"],
+        command=command_line,
         seed=seed,
         n_episodes=n_episodes,
-        metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
-        losses=_table(_loss_curve(run)),
-        limits="\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)])
-        if limits
-        else "",
+        metrics=metrics_table,
+        losses=losses,
+        limits=limits,
     )
     return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
+
+
+_DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
+
+
+def _architecture(run: TrainedRun) -> str:
+    config = run.config
+    if not config.machine:
+        return (
+            f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, "
+            f"d_mlp {config.d_mlp}"
+        )
+    channels = [f"{channel.name} {list(channel.shape)}" for channel in run.model.channels]
+    return f"{describe_machine(config.machine)}, which carries {', '.join(channels)}"
+
+
+def _data(config: TrainingConfig) -> str:
+    if not config.dataset_episodes:
+        return "fresh episodes in every batch"
+    return f"{config.dataset_episodes:,} episodes"
+
+
+def _regimes(config: TrainingConfig) -> str:
+    if not config.regimes:
+        return ""
+    return f", regimes in turn, a batch each: {', '.join(config.regimes)}"
+
+
+def _optimizers(config: TrainingConfig) -> str:
+    text = f"AdamW at {config.lr:g}"
+    if config.muon_lr and not config.machine:
+        text += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
+    return text
+
+
+def _precision_reason(record: dict[str, Any]) -> str:
+    named = "named by the settings"
+    reason = record.get("precision_because", named)
+    return "" if reason == named else f" ({reason})"
+
+
+def _commit(run: TrainedRun) -> str:
+    choice = run.model.layout.choice_label
+    if choice is None:
+        return ""
+    return f"{choice} was the {run.config.commit} choice in training, own in every number below"
+
+
+def _metrics_table(metrics: pd.DataFrame) -> str:
+    """Return the headline numbers with their intervals, as Markdown."""
+    pairs = zip(metrics.low, metrics.high, strict=True)
+    intervals = [f"{low:.4g} to {high:.4g}" for low, high in pairs]
+    return _table(metrics.assign(**{"95 %": intervals})[["what", "estimate", "95 %", "beside"]])
+
+
+def _limits(limits: tuple[str, ...]) -> str:
+    if not limits:
+        return ""
+    lines = [f"- {limit}" for limit in limits]
+    return "\n".join(["\n\n## Limits\n", *lines])
 
 
 def _truncation(config: TrainingConfig) -> str:
@@ -152,77 +214,76 @@ def _truncation(config: TrainingConfig) -> str:
 
 
 def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
-    """At most ``points`` evaluations, at about equal distances in time: minutes, step and every number."""
-    evaluated = run.metrics.dropna() if len(run.metrics) else run.metrics
+    """Return at most ``points`` evaluations, at about equal distances in time: minutes, step and every number."""
+    evaluated = run.metrics.dropna()
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
-    targets = [evaluated["seconds"].max() * (i + 1) / points for i in range(points)]
-    chosen = evaluated.loc[
-        sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})
-    ]
-    frame = chosen.drop(columns=["stage", "seconds", "loss"]).assign(minutes=chosen["seconds"] / 60)
-    return frame[["minutes", "step", *(c for c in frame.columns if c not in ("minutes", "step"))]]
+    seconds = evaluated["seconds"]
+    nearest = set()
+    for i in range(1, points + 1):
+        distance = (seconds - seconds.max() * i / points).abs()
+        nearest.add(int(distance.idxmin()))
+    chosen = evaluated.loc[sorted(nearest)]
+    frame = chosen.drop(columns=["stage", "seconds", "loss", "step"])
+    frame.insert(0, "minutes", chosen["seconds"] / 60)
+    frame.insert(1, "step", chosen["step"])
+    return frame
 
 
 def command(config: TrainingConfig, name: str) -> str:
-    """The command that trains this again: the nearest preset, and every field in which the run differs from it."""
-
-    def differing(preset: TrainingConfig) -> dict[str, Any]:
-        """Return the fields that the preset lacks; a machine is named by an option of its own."""
-        values = asdict(config)
-        defaults = asdict(preset)
-        return {
-            name: value
-            for name, value in values.items()
-            if name != "machine" and value != defaults[name]
-        }
-
-    candidates = {
-        key: differing(preset) for key, preset in goal_of(catalog.get(config.task)).presets.items()
-    }
+    """Return the command that trains this again: the nearest preset, and every field that differs from it."""
+    presets = goal_of(catalog.get(config.task)).presets
     require(
-        bool(candidates),
+        len(presets) > 0,
         f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...",
     )
-    preset, changed = min(candidates.items(), key=lambda item: len(item[1]))
-    parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
+    changes = {key: _changed_fields(config, preset) for key, preset in presets.items()}
+    nearest = min(changes, key=lambda key: len(changes[key]))
+    parts = ["interp", "train", config.task, "--preset", nearest, "--name", name]
     if config.machine:
-        given = [
-            f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()
-        ]
-        module = BUILDERS[config.machine["builder"]].__module__
-        parts += ["--machine", config.machine["builder"], *given]
+        builder = config.machine["builder"]
+        parts += ["--machine", builder]
+        for argument, value in config.machine["arguments"].items():
+            parts.append(f"{argument}={_toml(value)}")
+        module = BUILDERS[builder].__module__
         if not module.startswith("interp."):
             parts[1:1] = ["--import", module]
-    for field, value in changed.items():
+    for field, value in changes[nearest].items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)
 
 
+def _changed_fields(config: TrainingConfig, preset: TrainingConfig) -> dict[str, Any]:
+    """Return the fields that differ from a preset; a machine is named by an option of its own."""
+    values = asdict(config)
+    del values["machine"]
+    defaults = asdict(preset)
+    return {name: value for name, value in values.items() if value != defaults[name]}
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return (
-        "[" + ", ".join(map(_toml, value)) + "]"
-        if isinstance(value, list | tuple)
-        else json.dumps(value)
-    )
+        fields = [f"{key} = {_toml(item)}" for key, item in value.items()]
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
 
 
 def _stage_text(stage: Stage, task: str) -> str:
-    bounds = [(stage.sizes.get(size.name), size.option) for size in catalog.get(task).sizes]
-    said = [
-        (f"up to {bound}" if isinstance(bound, int) else _span(*bound), name)
-        for bound, name in bounds
-        if bound
-    ]
-    sizes = " and ".join(f"{span} {name}" for span, name in said)
-    until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
-    return (
-        f"{'up to ' if until else ''}{stage.steps:,} batches of {stage.n_rounds} rounds"
-        + (f" with {sizes}" if sizes else "")
-        + (f", until {until}" if until else "")
-    )
+    sizes = []
+    for size in catalog.get(task).sizes:
+        bound = stage.sizes.get(size.name)
+        if bound:
+            span = f"up to {bound}" if isinstance(bound, int) else _span(*bound)
+            sizes.append(f"{span} {size.option}")
+    text = f"{stage.steps:,} batches of {stage.n_rounds} rounds"
+    if sizes:
+        text += f" with {' and '.join(sizes)}"
+    if stage.until:
+        goals = [f"{name} {threshold:g}" for name, threshold in stage.until.items()]
+        text = f"up to {text}, until {' and '.join(goals)}"
+    return text
 
 
 def _span(low: int, high: int) -> str:
@@ -230,10 +291,8 @@ def _span(low: int, high: int) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    """A frame as Markdown; numbers to four significant digits."""
-    cells = [
-        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
-        for row in frame.to_numpy(object)
-    ]
-    rows: list[list[str]] = [list(map(str, frame.columns)), ["---"] * len(frame.columns), *cells]
+    """Return a frame as Markdown; numbers to four significant digits."""
+    rows = [list(map(str, frame.columns)), ["---"] * len(frame.columns)]
+    for cells in frame.to_numpy(object):
+        rows.append([f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -23,7 +23,7 @@ from interp.model.run import Commit
 from interp.support.checks import check_fields
 from interp.support.errors import InputError, require, require_known, theirs
 
-_OF_THE_MODEL = [
+_MODEL_FIELDS = (
     "d_model",
     "n_layers",
     "n_heads",
@@ -32,20 +32,32 @@ _OF_THE_MODEL = [
     "write_map",
     "position_codes",
     "init_std",
-]
-_EVERY = ["eval_every", "checkpoint_every", "eval_episodes", "eval_rounds", "epoch_steps"]
-_POSITIVE = ["batch_size", "lr", "clip", *_EVERY, "d_model", "n_layers", "n_heads"]
-_PATIENCE = ["patience", "patience_from_stage", "min_gain"]
-_FROM_ZERO = [
+)
+_POSITIVE = (
+    "batch_size",
+    "lr",
+    "clip",
+    "eval_every",
+    "checkpoint_every",
+    "eval_episodes",
+    "eval_rounds",
+    "epoch_steps",
+    "d_model",
+    "n_layers",
+    "n_heads",
+)
+_FROM_ZERO = (
     "muon_lr",
     "window",
     "d_mlp",
     "dataset_episodes",
     "warmup_steps",
     "weight_decay",
-    *_PATIENCE,
+    "patience",
+    "patience_from_stage",
+    "min_gain",
     "init_std",
-]
+)
 
 
 _LEFT_OUT: dict[str, Any] = {"machine": {}, "anneal_latents": (), "step_each": "window"}
@@ -68,30 +80,62 @@ class Stage:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        alike = {
-            name: bound if isinstance(bound, int) else tuple(bound)
-            for name, bound in self.sizes.items()
-        }
-        object.__setattr__(self, "sizes", alike)
+        sizes: dict[str, Any] = dict(self.sizes)
+        for name, bound in sizes.items():
+            if not isinstance(bound, int):
+                sizes[name] = tuple(bound)
+        object.__setattr__(self, "sizes", sizes)
 
     def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
-        """The smallest and the largest ``size`` of a stage of a run whose own are ``low`` and ``high``.
+        """Return the smallest and the largest ``size`` of a stage.
+
+        Args:
+            size: its name.
+            low, high: the run's own bounds.
 
         >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
         >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
         ((2, 4), (3, 3), (2, 8))
         """
-        given = self.sizes.get(size) or high
-        least, most = (low, given) if isinstance(given, int) else given
-        return min(max(least, low), high), min(most, high)
+        bound = self.sizes.get(size) or high
+        smallest, largest = (low, bound) if isinstance(bound, int) else bound
+        return min(max(smallest, low), high), min(largest, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Whether an evaluation reaches what the stage asks for; never where it asks for nothing."""
+        """Return whether an evaluation reaches what ends the stage early; never where nothing does."""
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
-        return bool(self.until) and all(
-            evaluation[name] >= least for name, least in self.until.items()
+        if not self.until:
+            return False
+        return all(evaluation[name] >= threshold for name, threshold in self.until.items())
+
+    def check(self, index: int, run_sizes: Mapping[str, Sequence[int]]) -> None:
+        """Refuse a stage without batches, or whose sizes are not those of its run.
+
+        Args:
+            index: of the stage in the curriculum.
+            run_sizes: bounds of the run's sizes.
+        """
+        require(
+            self.n_rounds >= 1 and self.steps >= 1,
+            f"stage {index} must have n_rounds >= 1 and steps >= 1, got {asdict(self)}",
         )
+        for name, bound in self.sizes.items():
+            require_known("size", name, run_sizes)
+            largest = bound
+            if not isinstance(bound, int):
+                is_range = len(bound) == 2 and 1 <= bound[0] <= bound[1]
+                require(
+                    is_range,
+                    f"stage {index} has {name} {list(bound)}; give one number, or [low, high]",
+                )
+                largest = bound[1]
+            smallest = run_sizes[name][0]
+            require(
+                largest == 0 or largest >= smallest,
+                f"stage {index} has {name} {bound}, below the run's smallest, {smallest}; "
+                "use 0 for no bound of its own",
+            )
 
 
 @dataclass(frozen=True)
@@ -178,59 +222,54 @@ class TrainingConfig:
         check_fields(self)
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
-            named = set(self.machine) == {"builder", "arguments"} and isinstance(
-                self.machine["builder"], str
-            )
-            ok = named and isinstance(self.machine["arguments"], Mapping)
-            require(
-                ok,
-                f'machine must be {{"builder": NAME, "arguments": {{...}}}}, got {self.machine!r}',
-            )
-            require(
-                not self.compile,
-                "compile is for transformers; leave it out where a machine is trained",
-            )
-            require(
-                self.precision != "bfloat16",
-                "precision 'bfloat16' is for transformers: a machine is trained in its own; set 'float32' or 'auto'",
-            )
-        known = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
-        for name, bounds in self.sizes.items():
-            require_known("size", name, known)
-            ok = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
-            require(ok, f"{name} must be [low, high], got {list(bounds)}")
-            known[name] = (bounds[0], bounds[1])
-        object.__setattr__(self, "sizes", known)
+            self._check_machine()
+        object.__setattr__(self, "sizes", self._all_sizes())
         require(len(self.stages) > 0, "stages must hold at least one stage")
         object.__setattr__(self, "stages", self.curriculum)
         if self.anneal_latents:
             self._check_annealing()
-        for i, stage in enumerate(self.curriculum):
-            ok = stage.n_rounds >= 1 and stage.steps >= 1
-            require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
-            for name, bound in stage.sizes.items():
-                require_known("size", name, known)
-                message = (
-                    f"stage {i} has {name} {bound}, below the run's smallest, {known[name][0]}; "
-                    "use 0 for no bound of its own"
-                )
-                if not isinstance(bound, int):
-                    ok = len(bound) == 2 and 1 <= bound[0] <= bound[1]
-                    require(
-                        ok, f"stage {i} has {name} {list(bound)}; give one number, or [low, high]"
-                    )
-                    bound = bound[1]
-                require(bound == 0 or bound >= known[name][0], message)
+        for index, stage in enumerate(self.curriculum):
+            stage.check(index, self.sizes)
+        self._check_numbers()
+
+    def _all_sizes(self) -> dict[str, tuple[int, int]]:
+        """Return bounds of every size of the task: its default where the run names none."""
+        sizes = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
+        for name, bounds in self.sizes.items():
+            require_known("size", name, sizes)
+            is_range = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
+            require(is_range, f"{name} must be [low, high], got {list(bounds)}")
+            sizes[name] = (bounds[0], bounds[1])
+        return sizes
+
+    def _check_machine(self) -> None:
+        """Refuse a machine that no builder can make, and settings that are for transformers."""
+        builder = self.machine.get("builder")
+        arguments = self.machine["arguments"]
+        is_recipe = isinstance(builder, str) and isinstance(arguments, Mapping)
+        require(
+            is_recipe and len(self.machine) == 2,
+            f'machine must be {{"builder": NAME, "arguments": {{...}}}}, got {self.machine!r}',
+        )
+        require(
+            not self.compile,
+            "compile is for transformers; leave it out where a machine is trained",
+        )
+        require(
+            self.precision != "bfloat16",
+            "precision 'bfloat16' is for transformers: a machine is trained in its own; set 'float32' or 'auto'",
+        )
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers beyond their range."""
         for name in _POSITIVE:
-            require(
-                getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}"
-            )
+            value = getattr(self, name)
+            require(value > 0, f"{name} must be positive, got {value!r}")
         for name in _FROM_ZERO:
-            require(
-                getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}"
-            )
-        ok = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
-        require(ok, f"betas must be two numbers in [0, 1), got {list(self.betas)}")
+            value = getattr(self, name)
+            require(value >= 0, f"{name} must be 0 or more, got {value!r}")
+        are_betas = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
+        require(are_betas, f"betas must be two numbers in [0, 1), got {list(self.betas)}")
         require(0.0 <= self.mix < 1.0, f"mix must lie in [0, 1), got {self.mix}")
         require(
             self.d_model % self.n_heads == 0,
@@ -272,19 +311,7 @@ class TrainingConfig:
     @property
     def curriculum(self) -> tuple[Stage, ...]:
         """The stages, each a :class:`Stage`."""
-        known, stages = {f.name for f in fields(Stage)}, list[Stage]()
-        for given in self.stages:
-            if not isinstance(given, Stage):
-                require(
-                    isinstance(given, dict),
-                    f"a stage is a table with {', '.join(sorted(known))}, got {given!r}",
-                )
-                for name in given:
-                    require_known("stage field", name, known)
-                for name in ("n_rounds", "steps"):
-                    require(name in given, f"a stage needs {name}, got {given!r}")
-            stages.append(given if isinstance(given, Stage) else Stage(**given))
-        return tuple(stages)
+        return tuple(map(_make_stage, self.stages))
 
     @property
     def total_steps(self) -> int:
@@ -292,21 +319,20 @@ class TrainingConfig:
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
-        """The configuration of the model that this run trains."""
-        # A layout of one size needs no range.
-        ranges = {
-            f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high
-        }
-        layout = catalog.get(self.task).layout(
-            **{name: high for name, (_, high) in self.sizes.items()}, **ranges
-        )
+        """Return the configuration of the model that this run trains."""
+        sizes: dict[str, Any] = {}
+        for size, (low, high) in self.sizes.items():
+            sizes[size] = high
+            if low < high:  # a layout of one size needs no range
+                sizes[f"{size}_range"] = (low, high)
+        layout = catalog.get(self.task).layout(**sizes)
         return LatentTransformerConfig(
             layout=layout,
             output="logits" if layout.kind == "classes" else "value",
             d_head=self.d_model // self.n_heads,
             name=name,
             origin={"training": self.to_dict()},
-            **{field: getattr(self, field) for field in _OF_THE_MODEL},
+            **{field: getattr(self, field) for field in _MODEL_FIELDS},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -319,25 +345,42 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The configuration that :meth:`to_dict` described; a field that is unknown, now or still, is refused."""
+        """Make the configuration that :meth:`to_dict` described; a field that is unknown, now or still, is refused."""
         require(
             isinstance(values, Mapping),
             f"a training configuration is a table of fields, got {values!r}",
         )
-        _known_fields(values)
+        _require_fields(values)
         for name in ("task", "stages"):
             require(name in values, f"a training configuration needs the field {name!r}")
         return cls(**values)
 
 
-def _known_fields(values: Mapping[str, Any]) -> None:
+def _make_stage(stage: Any) -> Stage:
+    """Return a stage, or make it of a table of its fields."""
+    if isinstance(stage, Stage):
+        return stage
+    names = {known.name for known in fields(Stage)}
+    require(
+        isinstance(stage, dict),
+        f"a stage is a table with {', '.join(sorted(names))}, got {stage!r}",
+    )
+    for name in stage:
+        require_known("stage field", name, names)
+    for name in ("n_rounds", "steps"):
+        require(name in stage, f"a stage needs {name}, got {stage!r}")
+    return Stage(**stage)
+
+
+def _require_fields(values: Mapping[str, Any]) -> None:
+    names = [known.name for known in fields(TrainingConfig)]
     for name in values:
-        require_known("training field", name, [f.name for f in fields(TrainingConfig)], limit=50)
+        require_known("training field", name, names, limit=50)
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """``config`` with fields replaced, of the sizes those given; other fields and types are refused."""
-    _known_fields(values)
+    """Return ``config`` with fields replaced, of the sizes those given; other fields and types are refused."""
+    _require_fields(values)
     task = values.get("task", config.task)
     require(
         task == config.task,
@@ -349,15 +392,15 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Fields of both, those of ``more`` last; of the sizes, each."""
-    both = {**values, **more}
+    """Return the fields of both, those of ``more`` last; of the sizes, each."""
+    merged = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):
-        both["sizes"] = {**values["sizes"], **more["sizes"]}
-    return both
+        merged["sizes"] = {**values["sizes"], **more["sizes"]}
+    return merged
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
+    """Return ``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
     with theirs(
         f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {{error}}", of=ValueError
     ):
@@ -366,7 +409,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 @cache
 def shipped(task: str) -> Mapping[str, Any]:
-    """What ships of a task's goal in a TOML file: its ``presets``, and what a card says (the table ``about``).
+    """Return what ships of a task's goal in a TOML file: its ``presets``, and what a card says (``about``).
 
     A preset may be ``like`` an earlier one.
 
@@ -374,15 +417,17 @@ def shipped(task: str) -> Mapping[str, Any]:
     ['laptop', 'laptop-replaced', 'laptop-wide', 'paper']
     """
     tables = read_toml(Path(__file__).parent / "goals" / f"{task}.toml")
-    about, found = tables.pop("about"), dict[str, TrainingConfig]()
-    for name, given in tables.items():
-        base = found[given.pop("like")].to_dict() if "like" in given else {}
-        found[name] = TrainingConfig.from_dict({**base, **given})
-    return dict(about, limits=tuple(about["limits"]), presets=found)
+    texts = tables.pop("about")
+    presets: dict[str, TrainingConfig] = {}
+    for name, values in tables.items():
+        if "like" in values:
+            values = {**presets[values.pop("like")].to_dict(), **values}
+        presets[name] = TrainingConfig.from_dict(values)
+    return dict(texts, limits=tuple(texts["limits"]), presets=presets)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The fields in a TOML file."""
+    """Read the fields in a TOML file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -16,7 +16,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +39,12 @@ from interp.training.config import TrainingConfig
 STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
 RECORD_FILE = "training.json"
+_METRICS = ["step", "stage", "loss", "seconds"]
+"""Columns of the metrics of every batch."""
 LEARNING_FILE = "learning.csv"
 """Beside a shipped checkpoint: the curves of the runs that its settings were compared with."""
-_OPTIMIZER_STATE = (
-    ("exp_avg", "exp_avg_sq", "step"),
-    ("momentum",),
-)  # what AdamW and Muon keep of every parameter
+_MOMENTS = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
+"""What AdamW and Muon store of every parameter."""
 _DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
 
 
@@ -64,7 +63,7 @@ class Progression:
 
 
 @dataclass(frozen=True)
-class _RunState:
+class RunState:
     """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments.
 
     A machine that is no transformer may have buffers that training moves: ``buffer.NAME``.
@@ -74,7 +73,7 @@ class _RunState:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
-    def weights(self, model: torch.nn.Module) -> None:
+    def load_weights(self, model: torch.nn.Module) -> None:
         """Copy the weights into ``model``; one that is missing, or of another shape, is refused."""
         with torch.no_grad():
             for key, parameter in model.named_parameters():
@@ -82,28 +81,28 @@ class _RunState:
             for key, buffer in _buffers(model).items():
                 buffer.copy_(self._tensor(f"buffer.{key}", buffer))
 
-    def moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Give the optimizers what they kept of every parameter; strictly, as :meth:`weights`."""
+    def load_moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
+        """Give AdamW, and Muon where there is one, what they stored of every parameter, as strictly."""
         for key, parameter in model.named_parameters():
-            for optimizer, entries in zip(optimizers, _OPTIMIZER_STATE, strict=False):
-                if any(f"{entry}.{key}" in self.tensors for entry in entries):
-                    # AdamW counts its steps on the CPU, in one number.
-                    optimizer.state[parameter] = {
-                        entry: self.tensors[f"step.{key}"].reshape(())
-                        if entry == "step"
-                        else self._tensor(f"{entry}.{key}", parameter).to(parameter.device)
-                        for entry in entries
-                    }
+            for optimizer, entries in zip(optimizers, _MOMENTS, strict=False):
+                names = [f"{entry}.{key}" for entry in entries]
+                if not self.tensors.keys().isdisjoint(names):
+                    moments = [self._moment(name, parameter) for name in names]
+                    optimizer.state[parameter] = dict(zip(entries, moments, strict=True))
+
+    def _moment(self, name: str, parameter: Tensor) -> Tensor:
+        if name.startswith("step."):  # AdamW counts its steps on the CPU, in one number
+            return self.tensors[name].reshape(())
+        return self._tensor(name, parameter).to(parameter.device)
 
     def _tensor(self, name: str, like: Tensor) -> Tensor:
         tensor = self.tensors.get(name)
-        given = None if tensor is None else tuple(tensor.shape)
-        require(
-            given == tuple(like.shape),
-            f"the training state holds {name!r} of shape {given}, the model needs {tuple(like.shape)}; {_DAMAGED}",
+        if tensor is not None and tensor.shape == like.shape:
+            return tensor
+        shape = None if tensor is None else tuple(tensor.shape)
+        raise InputError(
+            f"the training state holds {name!r} of shape {shape}, the model needs {tuple(like.shape)}; {_DAMAGED}"
         )
-        assert tensor is not None
-        return tensor
 
 
 def write_state(
@@ -113,98 +112,113 @@ def write_state(
     model: torch.nn.Module,
     optimizers: list[Any],
 ) -> None:
-    """Write the whole state of a run to ``folder``, in one rename."""
+    """Write the whole state of a run, in one rename.
+
+    Args:
+        folder: the run's folder.
+        progress: where it stands.
+        config: its settings.
+        model: what is trained.
+        optimizers: what trains it.
+    """
     tensors: dict[str, Tensor] = {}
     for key, parameter in model.named_parameters():
-        tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
+        tensors[f"model.{key}"] = parameter
         for optimizer in optimizers:
-            for entry, tensor in optimizer.state.get(parameter, {}).items():
-                tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
-    tensors |= {
-        f"buffer.{key}": buffer.detach().cpu().contiguous()
-        for key, buffer in _buffers(model).items()
-    }
-    about = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
-    state = json.dumps({**about, "digest": _digest(about, tensors)})
+            for entry, moment in optimizer.state.get(parameter, {}).items():
+                tensors[f"{entry}.{key}"] = moment
+    for key, buffer in _buffers(model).items():
+        tensors[f"buffer.{key}"] = buffer
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    header = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
+    state = json.dumps({**header, "digest": _digest(header, tensors)})
     write_atomic(
         folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state})
     )
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
-    """What a machine keeps beside its parameters; those of a transformer never change."""
+    """Return what a machine stores beside its parameters; those of a transformer never change."""
     if isinstance(model, HookedLatentTransformer):
         return {}
     parameters = dict(model.named_parameters(remove_duplicate=False))
     return {key: tensor for key, tensor in model.state_dict().items() if key not in parameters}
 
 
-def made(config: TrainingConfig, name: str) -> Any:
-    """The model that a run trains, as it is before the first step: a transformer, or a machine that its builder makes.
+def make_model(config: TrainingConfig, name: str) -> Any:
+    """Make what a run trains, as it is before the first step: a transformer, or a machine of a registered builder.
 
     The weights of a machine are drawn from the run's seed, those of a transformer from PyTorch's generator.
     """
     if not config.machine:
         return HookedLatentTransformer(config.model_config(name))
     machine = built(config.machine["builder"], config.machine["arguments"], config.task)
-    sizes = machine.layout.to_dict()
-    for size, bounds in config.sizes.items():
-        low, high = sizes.get(f"{size}_range") or (
-            sizes.get(size, bounds[0]),
-            sizes.get(size, bounds[1]),
-        )
-        require(
-            low <= bounds[0] and bounds[1] <= high,
-            f"the run has {size} {bounds[0]} to {bounds[1]}, and {machine.name!r} reads {low} to {high}: give the run "
-            f'sizes={{"{size}": ({low}, {high})}}, or the builder other arguments',
-        )
+    _require_sizes(machine, config)
     trained = machine.untrained(config.seed)
-    trained.name, trained.origin = name, {**machine.origin, "training": config.to_dict()}
+    trained.name = name
+    trained.origin = {**machine.origin, "training": config.to_dict()}
     return trained
 
 
-def read_state(folder: Path) -> _RunState | None:
-    """The state of the run in ``folder``, None where there is none yet; a damaged or edited file is refused."""
+def _require_sizes(machine: Machine, config: TrainingConfig) -> None:
+    """Refuse a run whose rounds are of sizes that its machine does not read."""
+    sizes = machine.layout.to_dict()
+    for size, (smallest, largest) in config.sizes.items():
+        fixed = (sizes.get(size, smallest), sizes.get(size, largest))
+        low, high = sizes.get(f"{size}_range") or fixed
+        require(
+            low <= smallest and largest <= high,
+            f"the run has {size} {smallest} to {largest}, and {machine.name!r} reads {low} to {high}: give the run "
+            f'sizes={{"{size}": ({low}, {high})}}, or the builder other arguments',
+        )
+
+
+def read_state(folder: Path) -> RunState | None:
+    """Read the state of the run in ``folder``, None where there is none yet; a damaged or edited file is refused."""
     path = folder / STATE_FILE
     if not path.is_file():
         return None
     with reading(path, _DAMAGED):
         with safe_open(path, framework="pt") as stored:
-            about = json.loads(stored.metadata()["state"])
+            header = json.loads(stored.metadata()["state"])
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-        digest = about.pop("digest", None)
+        digest = header.pop("digest", None)
         require(
-            digest == _digest(about, tensors),
+            digest == _digest(header, tensors),
             f"{str(path)!r} does not hold what was written; {_DAMAGED}",
         )
-        return _RunState(Progression(**about["progress"]), dict(about["config"]), tensors)
+        return RunState(Progression(**header["progress"]), dict(header["config"]), tensors)
 
 
 def cut_metrics(folder: Path, step: int) -> None:
     """Drop metrics of steps after ``step``, where the state stands: they will be made again."""
     path = folder / METRICS_FILE
-    if path.is_file():
-        with reading(path):
-            kept = "".join(
-                f"{line}\n" for line, record in _records(path) if float(record["step"]) <= step
-            )
-        write_atomic(path, lambda temporary: temporary.write_text(kept, encoding="utf-8"))
+    if not path.is_file():
+        return
+    with reading(path):
+        lines = [line for line, record in _records(path) if float(record["step"]) <= step]
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    return digest_of(about, (content_of(name, tensor) for name, tensor in sorted(tensors.items())))
+def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    contents = (content_of(name, tensor) for name, tensor in sorted(tensors.items()))
+    return digest_of(header, contents)
 
 
 def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The lines of a JSONL file, and what each says; a line that is damaged, or being written, is left out."""
-    found = []
-    for line in (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    ):
-        with suppress(ValueError):
+    """Return the lines of a JSONL file with their records; one that is damaged, or being written, is left out."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
             record = json.loads(line)
-            found += [(line, record)] if isinstance(record, dict) and "step" in record else []
-    return found
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "step" in record:
+            records.append((line, record))
+    return records
 
 
 @dataclass(frozen=True)
@@ -244,31 +258,27 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
             f"no training state at {path!r}; give the folder of a run, such as output/training/NAME"
         )
     config = TrainingConfig.from_dict(state.config)
-    model = made(config, name)
-    state.weights(model)
+    progress = state.progress
+    model = make_model(config, name)
+    state.load_weights(model)
     if isinstance(model, HookedLatentTransformer):
-        model.latent_kept = config.latent_kept(state.progress.step)
-    at, about, records = (
-        state.progress,
-        folder / RECORD_FILE,
-        [record for _, record in _records(folder / METRICS_FILE)],
-    )
-    metrics = pd.DataFrame(
-        records, columns=None if records else ["step", "stage", "loss", "seconds"]
-    )
+        model.latent_kept = config.latent_kept(progress.step)
+    records = [record for _, record in _records(folder / METRICS_FILE)]
+    metrics = pd.DataFrame(records) if records else pd.DataFrame(columns=_METRICS)
+    record_file = folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
         config=config,
-        step=at.step,
-        stage=at.stage,
-        seconds=at.seconds,
-        metrics=metrics[metrics["step"] <= at.step],
-        about=read_json(about) if about.is_file() else {},
+        step=progress.step,
+        stage=progress.stage,
+        seconds=progress.seconds,
+        metrics=metrics[metrics["step"] <= progress.step],
+        about=read_json(record_file) if record_file.is_file() else {},
     )
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """Every evaluation of several runs of one task, finished or not, such as output/training/NAME.
+    """Collect every evaluation of several runs of one task, finished or not, such as output/training/NAME.
 
     Returns:
         tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"; where runs differ in several
@@ -278,50 +288,44 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     require(
         len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME"
     )
-    places = [Path(folder).resolve() for folder in folders]
-    twice = next((str(place) for place in places if places.count(place) > 1), None)
-    require(twice is None, f"the run in {twice!r} was given twice; give each run once")
+    places = Counter(str(Path(folder).resolve()) for folder in folders)
+    place, n_times = places.most_common(1)[0]
+    require(n_times == 1, f"the run in {place!r} was given twice; give each run once")
     runs = [load_run(folder, Path(folder).name) for folder in folders]
     tasks = sorted({run.config.task for run in runs})
     require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")
-    settings = [{"machine": {}, **run.config.to_dict()} for run in runs]
-    differing = [
-        name
-        for name in settings[0]
-        if name != "seed" and any(s[name] != settings[0][name] for s in settings)
-    ]
-    usual = {
-        name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0]
-        for name in differing
-    }
     parts = []
-    for folder, run, given in zip(folders, runs, settings, strict=True):
+    for folder, run, label in zip(folders, runs, _label_runs(runs), strict=True):
         require(
             "excess" in run.metrics,
             f"the run in {str(folder)!r} was not evaluated yet; train it for longer",
         )
-        seen = run.metrics.dropna(subset=["excess"])
-        labels = {name: said(name, given[name]) for name in differing}
-        unlike = [
-            label for name, label in labels.items() if len(differing) == 1 or label != usual[name]
-        ]
-        label = ", ".join(unlike) or ("as most" if differing else "all alike")
-        about: dict[str, Any] = {
-            "setting": label,
-            "seed": run.config.seed,
-            "minutes": seen["seconds"] / 60,
-        }
-        parts.append(seen.drop(columns=["stage", "loss", "seconds"]).assign(**about))
-    frame = pd.concat(parts, ignore_index=True)
-    return frame[
-        [
-            "setting",
-            "seed",
-            "step",
-            "minutes",
-            *frame.columns.drop(["setting", "seed", "step", "minutes"]),
-        ]
-    ]
+        evaluated = run.metrics.dropna(subset=["excess"])
+        curve = evaluated.drop(columns=["stage", "loss", "seconds"])
+        curve.insert(0, "setting", label)
+        curve.insert(1, "seed", run.config.seed)
+        curve.insert(3, "minutes", evaluated["seconds"] / 60)
+        parts.append(curve)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _label_runs(runs: Sequence[TrainedRun]) -> list[str]:
+    """Return what tells each run from the others: its settings, or of several those that most do not have."""
+    settings = [{"machine": {}, **asdict(run.config), "seed": None} for run in runs]
+    first = settings[0]
+    differing = [name for name in first if any(values[name] != first[name] for values in settings)]
+    usual = {}
+    for name in differing:
+        counts = Counter(setting_text(name, values[name]) for values in settings)
+        usual[name] = counts.most_common(1)[0][0]
+    labels = []
+    for values in settings:
+        texts = {name: setting_text(name, values[name]) for name in differing}
+        if len(differing) > 1:
+            texts = {name: text for name, text in texts.items() if text != usual[name]}
+        no_difference = "as most" if differing else "all alike"
+        labels.append(", ".join(texts.values()) or no_difference)
+    return labels
 
 
 def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
@@ -331,33 +335,31 @@ def over_seeds(curves: pd.DataFrame) -> pd.DataFrame:
     >>> over_seeds(frame).to_dict("records")
     [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
     """
-    found = (
-        curves.groupby(["setting", "step"], sort=False)["excess"]
-        .agg(["mean", "min", "max", "size"])
-        .reset_index()
-    )
-    found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
+    by_step = curves.groupby(["setting", "step"], sort=False)["excess"]
+    spread = by_step.agg(mean="mean", low="min", high="max", n_seeds="size").reset_index()
     n_seeds = curves.groupby("setting")["seed"].nunique()
-    return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)
+    is_complete = spread["n_seeds"] == spread["setting"].map(n_seeds)
+    return spread[is_complete].reset_index(drop=True)
 
 
 def shipped_curves(source: str) -> pd.DataFrame | None:
-    """The curves beside a checkpoint, by its name or path; None where there are none."""
+    """Read the curves beside a checkpoint, by its name or path; None where there are none."""
     for folder in (SHIPPED / source, Path(source)):
         if (folder / LEARNING_FILE).is_file():
             return pd.read_csv(folder / LEARNING_FILE)
     return None
 
 
-def said(name: str, value: Any) -> str:
-    """A setting as a label says it; of a curriculum, the rounds of its stages."""
+def setting_text(name: str, value: Any) -> str:
+    """Return a setting as a label says it; of a curriculum, the rounds of its stages."""
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     if name == "machine":
-        return f"machine={called(value) if value else 'transformer'}"
+        return f"machine={describe_machine(value) if value else 'transformer'}"
     return f"{name}={'none' if value == '' else value}"
 
 
-def called(machine: Mapping[str, Any]) -> str:
-    """A machine by its builder and arguments, such as "gru(d=16)"."""
-    return f"{machine['builder']}({', '.join(f'{name}={value!r}' for name, value in machine['arguments'].items())})"
+def describe_machine(machine: Mapping[str, Any]) -> str:
+    """Return a machine's builder and arguments, such as "gru(d=16)"."""
+    arguments = [f"{name}={value!r}" for name, value in machine["arguments"].items()]
+    return f"{machine['builder']}({', '.join(arguments)})"

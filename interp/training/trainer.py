@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +24,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.utils import broadcast_object_list
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from interp.core.machine import Machine
 from interp.model.checkpoints import save_checkpoint
@@ -36,15 +32,18 @@ from interp.model.library import load, models
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.checks import checked, folder_name, integer
 from interp.support.errors import InputError, require, unknown_name
-from interp.support.files import file_to_write, locked, read_json, reading, write_json, writing
+from interp.support.files import file_to_write, locked, write_json, writing
 from interp.support.provenance import provenance
 from interp.support.workers import display, interruptible, threads_for
 from interp.training import runs
-from interp.training.batches import EpisodeSource, RoundsLoss, watched
+from interp.training.batches import Batch, EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
+from interp.training.hardware import choose_precision, this_machine
+from interp.training.muon import Muon, is_stack
 
-_SAID = ("name", "origin")  # what a configuration says of a model's history, not of its shape
+_HISTORY = ("name", "origin")
+"""What a configuration says of a model's history, not of its shape."""
 
 
 @checked
@@ -58,10 +57,11 @@ def train(
     stop_at: int = 0,
     device: str = "auto",
 ) -> Path:
-    """Train, or go on training, in ``folder``; returns the folder of the final checkpoint.
+    """Train, or go on training, in ``folder``.
 
     Args:
         config: what to train; when ``folder`` holds a run already, it must be the same configuration.
+        folder: where the run is written.
         name: the trained model's name.
         machine: what to train in place of the configuration's transformer: a name that ``interp.register_machine``
             was given, or a machine that ``interp.load`` built. Its weights are drawn anew from the run's seed; to go
@@ -69,229 +69,268 @@ def train(
         n_processes: the number of processes that must really be running (torchrun starts them).
         device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
+
+    Returns:
+        The folder of the final checkpoint.
     """
-    folder, name = Path(folder), folder_name("name", name)
+    folder = Path(folder)
+    name = folder_name("name", name)
     integer("stop_at", stop_at, 0)
     if machine is not None:
-        config = replace(config, machine=_how(machine))
-    # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
-    on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    # Where rounds have no payloads, the payload embedding gets no gradient.
-    accelerator = Accelerator(
-        cpu=on_cpu, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
-    )
-    kind = accelerator.device.type
-    require(
-        device in ("auto", kind),
-        f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}",
-    )
-    running = accelerator.num_processes
-    require(
-        running == n_processes,
-        f"{n_processes} processes were asked for but {running} run; start them with "
-        f"`torchrun --nproc-per-node {n_processes} -m interp.cli train ...`",
-    )
+        config = replace(config, machine=_recipe_of(machine))
+    accelerator = _start_accelerator(device, n_processes)
     with ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(locked(folder))
             for file in (runs.STATE_FILE, runs.METRICS_FILE, runs.RECORD_FILE):
                 file_to_write(folder / file)
-        run = _Run(config, folder, name, accelerator)
+        run = TrainingLoop(config, folder, name, accelerator)
         run.resume()
         try:
-            run.loop(stop_at or config.total_steps)
+            run.train_until(stop_at or config.total_steps)
         except KeyboardInterrupt:
-            at = f"stopped at step {run.at.step} of {config.total_steps}"
             raise KeyboardInterrupt(
-                f"{at}; the same command goes on from step {run.saved}"
+                f"stopped at step {run.at.step} of {config.total_steps}; the same command goes on from step "
+                f"{run.saved_step}"
             ) from None
     return folder / "model"
 
 
-class _Run:
-    """One training run in one process."""
+def _start_accelerator(device: str, n_processes: int) -> Accelerator:
+    """Start accelerate, and refuse a device or a number of processes that it does not have."""
+    # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
+    on_cpu = device == "cpu" or not torch.accelerator.is_available()
+    # Where rounds have no payloads, the payload embedding gets no gradient.
+    options = DistributedDataParallelKwargs(find_unused_parameters=True)
+    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[options])
+    kind = accelerator.device.type
+    require(
+        device in ("auto", kind),
+        f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}",
+    )
+    n_running = accelerator.num_processes
+    require(
+        n_running == n_processes,
+        f"{n_processes} processes were asked for but {n_running} run; start them with "
+        f"`torchrun --nproc-per-node {n_processes} -m interp.cli train ...`",
+    )
+    return accelerator
+
+
+class TrainingLoop:
+    """One training run in one process.
+
+    Attributes:
+        model: what is trained.
+        at: where the run stands.
+        saved_step: the step of the newest state on disk.
+    """
 
     def __init__(
         self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator
     ) -> None:
-        answer: list[Any] = (
-            [taken(config, folder, accelerator.device.type)]
-            if accelerator.is_main_process
-            else [None]
-        )
-        if accelerator.num_processes > 1:
-            broadcast_object_list(answer)  # one precision in every process
-        precision, self.precision_because = answer[0]
+        self.folder = folder
+        self.accelerator = accelerator
+        self.is_main = accelerator.is_main_process
+        precision, self.precision_because = self._settle_precision(config)
         config = replace(config, precision=precision)
-        self.config, self.folder, self.accelerator = config, folder, accelerator
+        self.config = config
         torch.manual_seed(config.seed)
-        self.model = runs.made(config, name)
+        self.model = runs.make_model(config, name)
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
-            _begin(self.model, config.start, self.source.goal)
-        beta_1, beta_2 = config.betas
-        parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
-        for key, parameter in self.model.named_parameters():
-            parts[bool(config.muon_lr and not config.machine and is_stack(key, parameter))].append(
-                parameter
-            )
-        rest, stacks = parts
-        adam = torch.optim.AdamW(
-            rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay
-        )
-        optimizers: list[torch.optim.Optimizer] = [adam]
-        if stacks:
-            optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
+            _set_weights(self.model, config.start, self.source.goal)
         loss = RoundsLoss(self.model, config.commit, config.compile)
-        self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
-        self.at, self.saved = runs.Progression(), 0
+        self.loss, *self.optimizers = accelerator.prepare(loss, *self._make_optimizers())
+        self.at = runs.Progression()
+        self.saved_step = 0
         if any(stage.until for stage in config.curriculum):
             evaluation = self.evaluate()
-            for stage in config.curriculum:
+            for stage in config.curriculum:  # refuses numbers that no evaluation has
                 stage.mastered(evaluation)
+
+    def _settle_precision(self, config: TrainingConfig) -> tuple[str, str]:
+        """Return the precision, one in every process, and why it is taken."""
+        settled: list[Any] = [None]
+        if self.is_main:
+            kind = self.accelerator.device.type
+            settled = [choose_precision(config, self.folder, kind)]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(settled)
+        precision, reason = settled[0]
+        return precision, reason
+
+    def _make_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Make AdamW, and Muon for the matrices of blocks where it has a rate."""
+        config = self.config
+        uses_muon = config.muon_lr > 0 and not config.machine
+        by_adam, by_muon = [], []
+        for name, parameter in self.model.named_parameters():
+            if uses_muon and is_stack(name, parameter):
+                by_muon.append(parameter)
+            else:
+                by_adam.append(parameter)
+        beta_1, beta_2 = config.betas
+        adam = torch.optim.AdamW(
+            by_adam, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay
+        )
+        if not by_muon:
+            return [adam]
+        return [adam, Muon(by_muon, config.muon_lr, config.weight_decay)]
 
     # Checkpoints.
 
     def resume(self) -> None:
         """Take up the state in the folder, or start it."""
         state = runs.read_state(self.folder)
+        config = self.config.to_dict()
         if state is not None:
-            held, given = state.config, json.loads(json.dumps(self.config.to_dict()))
-            changed = [key for key in given | held if given.get(key) != held.get(key)]
+            settings = json.loads(json.dumps(config))
+            changed = [
+                key for key in settings | state.config if settings.get(key) != state.config.get(key)
+            ]
             if changed:
                 raise InputError(
                     f"{str(self.folder)!r} holds a run with another configuration ({', '.join(changed)} differ); "
                     "train in another folder or give the same settings"
                 )
-            state.weights(self.model)
-            state.moments(self.model, self.optimizers)
-            self.at, self.saved = state.progress, state.progress.step
-        elif self.accelerator.is_main_process:
-            machine = {"machine": this_machine(), "precision_because": self.precision_because}
-            write_json(
-                self.folder / runs.RECORD_FILE,
-                {"config": self.config.to_dict(), **machine, **provenance()},
-            )
-        if self.accelerator.is_main_process:
+            state.load_weights(self.model)
+            state.load_moments(self.model, self.optimizers)
+            self.at = state.progress
+            self.saved_step = self.at.step
+        elif self.is_main:
+            record = {
+                "config": config,
+                "machine": this_machine(),
+                "precision_because": self.precision_because,
+                **provenance(),
+            }
+            write_json(self.folder / runs.RECORD_FILE, record)
+        if self.is_main:
             runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
         """Write the whole state; the file is replaced in one rename."""
-        if self.accelerator.is_main_process:
-            runs.write_state(
-                self.folder, self.at, self.config.to_dict(), self.model, self.optimizers
-            )
-        self.saved = self.at.step
+        if self.is_main:
+            config = self.config.to_dict()
+            runs.write_state(self.folder, self.at, config, self.model, self.optimizers)
+        self.saved_step = self.at.step
 
     # The loop.
 
-    def loop(self, last_step: int) -> None:
-        shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
-        bar = display("training", self.config.total_steps, self.at.step, shown)
+    def train_until(self, last_step: int) -> None:
+        """Train up to a step, or to the end of the curriculum; save the final model there."""
+        path = self.folder / runs.METRICS_FILE
+        bar = display("training", self.config.total_steps, self.at.step, self.is_main)
         with (
             threads_for(self.model),
             writing(path),
             bar as update,
             interruptible() as interrupted,
-            ExitStack() as held,
+            ExitStack() as stack,
         ):
-            stream = (
-                held.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
-                if shown
-                else None
-            )
-            while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
-                started = time.perf_counter()
-                loss = self.step()
-                self.at.seconds += time.perf_counter() - started
-                self._advance(loss)
-                due = self.at.step % self.config.eval_every == 0 or self._finished
-                if due:
-                    self.at.last_evaluation = self.evaluate()
-                    if not self._finished and self.config.curriculum[self.at.stage].mastered(
-                        self.at.last_evaluation
-                    ):
-                        self._next_stage()
+            stream = None
+            if self.is_main:
+                stream = stack.enter_context(open(path, "a", buffering=1, encoding="utf-8"))
+            while self.at.step < last_step and not self._is_over:
+                record = self._train_batch()
                 if stream is not None:
-                    record = {
-                        "step": self.at.step,
-                        "stage": self.at.stage,
-                        "loss": loss,
-                        "seconds": self.at.seconds,
-                    }
-                    stream.write(
-                        json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n"
-                    )
-                ends = self._finished or self.at.step >= last_step or interrupted()
-                if self.at.step % self.config.checkpoint_every == 0 or ends:
+                    stream.write(json.dumps(record) + "\n")
+                is_last = self._is_over or self.at.step >= last_step or interrupted()
+                if is_last or self.at.step % self.config.checkpoint_every == 0:
                     self.save()
-                if interrupted() and not self._finished:
+                if interrupted() and not self._is_over:
                     raise KeyboardInterrupt
-                excess = self.at.last_evaluation.get("excess")
-                beside = "" if excess is None else f" excess {excess:.4f}"
-                update(completed=self.at.step, text=f"loss {loss:.4f}{beside}")
-        if (
-            self._finished
-            and self.accelerator.is_main_process
-            and not (self.folder / "model").exists()
-        ):
-            save_checkpoint(self.model, self.folder / "model")
+                text = f"loss {record['loss']:.4f}"
+                if "excess" in self.at.last_evaluation:
+                    text += f" excess {self.at.last_evaluation['excess']:.4f}"
+                update(completed=self.at.step, text=text)
+        final = self.folder / "model"
+        if self._is_over and self.is_main and not final.exists():
+            save_checkpoint(self.model, final)
 
     @property
-    def _finished(self) -> bool:
+    def _is_over(self) -> bool:
+        """Whether every stage of the curriculum is over."""
         return self.at.stage >= len(self.config.curriculum)
+
+    def _train_batch(self) -> dict[str, float]:
+        """Make a step, evaluate where it is due, and return the line of the metrics."""
+        progress = self.at
+        started = time.perf_counter()
+        loss = self.step()
+        progress.seconds += time.perf_counter() - started
+        self._advance(loss)
+        evaluation: dict[str, float] = {}
+        if self._is_over or progress.step % self.config.eval_every == 0:
+            evaluation = self.evaluate()
+            progress.last_evaluation = evaluation
+            if not self._is_over and self.config.curriculum[progress.stage].mastered(evaluation):
+                self._begin_stage(progress.stage + 1)
+        return {
+            "step": progress.step,
+            "stage": progress.stage,
+            "loss": loss,
+            "seconds": progress.seconds,
+            **evaluation,
+        }
 
     def step(self) -> float:
         """Train on one batch of episodes and return its loss; learning rates follow :func:`_schedule`."""
-        shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
-        batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards)
-        batch = batch.each(lambda tensor: tensor.to(self.accelerator.device))
-        # The step of the plan: a stage that ended early counts in full, so that rates still reach their end.
-        planned = (
-            sum(stage.steps for stage in self.config.curriculum[: self.at.stage])
-            + self.at.stage_step
+        shard = self.accelerator.process_index
+        device = self.accelerator.device
+        batch = self.source.batch(
+            self.at.step, self.at.stage, shard, self.accelerator.num_processes
         )
-        for optimizer, rate in zip(
-            self.optimizers, (self.config.lr, self.config.muon_lr), strict=False
-        ):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * _schedule(planned, self.config)
+        batch = batch.each(lambda tensor: tensor.to(device))
+        self._set_rates()
         self._set_recurrence()
         self.loss.train()
-        if (
-            self.config.machine
-        ):  # its own randomness, such as dropout, is a function of the step, as the data are
-            torch.manual_seed(
-                int(
-                    np.random.SeedSequence([self.config.seed, self.at.step, shard]).generate_state(
-                        1
-                    )[0]
-                )
+        if self.config.machine:  # its own randomness, such as dropout, is a function of the step
+            sequence = np.random.SeedSequence([self.config.seed, self.at.step, shard])
+            torch.manual_seed(int(sequence.generate_state(1)[0]))
+        total = self._backpropagate(batch)
+        loss = float(self.accelerator.reduce(total, "mean"))
+        if not math.isfinite(loss):
+            raise InputError(
+                f"the loss became {loss} at step {self.at.step}; train in another folder with a lower lr (now "
+                f"{self.config.lr}): a run that is resumed keeps its configuration"
             )
-        step_each_window = self.config.step_each == "window"
-        latents = None
-        total = torch.zeros((), device=self.accelerator.device)
+        return loss
+
+    def _set_rates(self) -> None:
+        """Set the learning rates of the step of the plan.
+
+        A stage that ended early counts in full, so that rates still reach their end.
+        """
+        earlier_stages = self.config.curriculum[: self.at.stage]
+        planned_step = sum(stage.steps for stage in earlier_stages) + self.at.stage_step
+        share = _schedule(planned_step, self.config)
+        rates = (self.config.lr, self.config.muon_lr)
+        for optimizer, rate in zip(self.optimizers, rates, strict=False):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * share
+
+    def _backpropagate(self, batch: Batch) -> Tensor:
+        """Step the optimizers on the windows of a batch, and return its mean loss."""
+        steps_each_window = self.config.step_each == "window"
+        device = self.accelerator.device
+        in_bfloat16 = self.config.precision == "bfloat16"
+        carried = None
+        total = torch.zeros((), device=device)
         for window in batch.windows(self.config.window):
             share = window.n_rounds / batch.n_rounds
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
-            with torch.autocast(
-                self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"
-            ):
-                loss, latents = self.loss(window, latents)
-            self.accelerator.backward(loss if step_each_window else loss * share)
-            if step_each_window:
+            with torch.autocast(device.type, torch.bfloat16, in_bfloat16):
+                loss, carried = self.loss(window, carried)
+            self.accelerator.backward(loss if steps_each_window else loss * share)
+            if steps_each_window:
                 self._apply_gradients()
-            latents = latents.detach()
+            carried = carried.detach()
             total += loss.detach() * share
-        if not step_each_window:
+        if not steps_each_window:
             self._apply_gradients()
-        value = float(self.accelerator.reduce(total, "mean"))
-        if not math.isfinite(value):
-            raise InputError(
-                f"the loss became {value} at step {self.at.step}; train in another folder with a lower lr (now "
-                f"{self.config.lr}): a run that is resumed keeps its configuration"
-            )
-        return value
+        return total
 
     def _apply_gradients(self) -> None:
         """Make an optimizer step with the gradients that have come together, clipped."""
@@ -301,39 +340,42 @@ class _Run:
             optimizer.zero_grad()
 
     def _set_recurrence(self) -> None:
-        """Give a transformer the recurrence of the batch that comes next, see ``TrainingConfig.anneal_latents``."""
+        """Set a transformer's recurrence to that of the next batch, see ``TrainingConfig.anneal_latents``."""
         if isinstance(self.model, HookedLatentTransformer):
             self.model.latent_kept = self.config.latent_kept(self.at.step)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and excess over the floor on held-out episodes, with the recurrence that training has reached."""
+        """Return loss and excess over the floor on held-out episodes, with the recurrence reached so far."""
         self._set_recurrence()
         return watched(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
-        at, config = self.at, self.config
-        at.step += 1
-        at.stage_step += 1
-        at.epoch_loss += loss / config.epoch_steps
-        done = at.stage_step >= config.curriculum[at.stage].steps
-        if at.stage_step % config.epoch_steps == 0:
-            at.stale_epochs = (
-                0 if (at.epoch_loss < at.best_epoch_loss - config.min_gain) else at.stale_epochs + 1
-            )
-            at.best_epoch_loss, at.epoch_loss = min(at.best_epoch_loss, at.epoch_loss), 0.0
-            stopping = config.patience and at.stage >= config.patience_from_stage
-            done = done or bool(stopping and at.stale_epochs >= config.patience)
-        if done:
-            self._next_stage()
+        """Count a batch; end the stage when its batches are made, or when its loss has stopped falling."""
+        progress, config = self.at, self.config
+        progress.step += 1
+        progress.stage_step += 1
+        progress.epoch_loss += loss / config.epoch_steps
+        is_done = progress.stage_step >= config.curriculum[progress.stage].steps
+        if progress.stage_step % config.epoch_steps == 0:
+            has_gained = progress.epoch_loss < progress.best_epoch_loss - config.min_gain
+            progress.stale_epochs = 0 if has_gained else progress.stale_epochs + 1
+            progress.best_epoch_loss = min(progress.best_epoch_loss, progress.epoch_loss)
+            progress.epoch_loss = 0.0
+            may_stop = config.patience > 0 and progress.stage >= config.patience_from_stage
+            is_done = is_done or (may_stop and progress.stale_epochs >= config.patience)
+        if is_done:
+            self._begin_stage(progress.stage + 1)
 
-    def _next_stage(self) -> None:
-        at = self.at
-        at.stage, at.stage_step, at.stale_epochs = at.stage + 1, 0, 0
-        at.epoch_loss, at.best_epoch_loss = 0.0, math.inf
+    def _begin_stage(self, stage: int) -> None:
+        self.at.stage = stage
+        self.at.stage_step = 0
+        self.at.stale_epochs = 0
+        self.at.epoch_loss = 0.0
+        self.at.best_epoch_loss = math.inf
 
 
 def _schedule(step: int, config: TrainingConfig) -> float:
-    """Fraction of the learning rate at ``step`` of the plan: linear warm-up, then ``config.decay`` to zero.
+    """Return the fraction of the learning rate at ``step`` of the plan: linear warm-up, then a decay to zero.
 
     Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for the laptop
     presets of expert advice (.0006 against .0014; wide: .006 against .031), cosine for Q-learning (.020 against .024).
@@ -342,12 +384,13 @@ def _schedule(step: int, config: TrainingConfig) -> float:
         return (step + 1) / config.warmup_steps
     if config.decay == "linear":
         return min(1.0, 2 * (1 - step / config.total_steps))
-    done = (step - config.warmup_steps) / max(1, config.total_steps - config.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    n_decaying = max(1, config.total_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / n_decaying)
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def _how(machine: str | Machine) -> dict[str, Any]:
-    """How to make a machine again: its builder and the arguments."""
+def _recipe_of(machine: str | Machine) -> dict[str, Any]:
+    """Return how to make a machine again: its builder and the arguments."""
     if isinstance(machine, str):
         return {"builder": machine}
     if "builder" not in machine.origin:
@@ -358,10 +401,13 @@ def _how(machine: str | Machine) -> dict[str, Any]:
     return {name: machine.origin[name] for name in ("builder", "arguments")}
 
 
-def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
-    """Set the weights before the first step: as one of the goal's starts does, or to those of a trained model.
+def _set_weights(model: Any, start: str, goal: TrainingGoal) -> None:
+    """Set the weights before the first step.
 
-    ``start`` is one of the goal's starts, the name of a learned model that ships, or a checkpoint folder.
+    Args:
+        model: what is trained.
+        start: one of the goal's starts, the name of a learned model that ships, or a checkpoint folder.
+        goal: the task's.
     """
     if start in goal.starts:
         require(
@@ -370,147 +416,32 @@ def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
         )
         goal.starts[start](model)
         return
-    trained = [
-        record.name
-        for record in models()
-        if record.kind == "learned" and record.task == model.layout.task
+    task = model.layout.task
+    learned = [
+        record.name for record in models() if record.kind == "learned" and record.task == task
     ]
-    if start not in trained and not Path(start).is_dir():
-        raise unknown_name(f"start of {model.layout.task!r}", start, [*goal.starts, *trained])
+    if start not in learned and not Path(start).is_dir():
+        raise unknown_name(f"start of {task!r}", start, [*goal.starts, *learned])
     source: Any = load(start)
-    here, there = _shape(model), _shape(source)
+    shape = _shape_of(model)
+    source_shape = _shape_of(source)
     require(
-        here.keys() == there.keys(),
+        shape.keys() == source_shape.keys(),
         f"weights of {start!r} do not fit this run: it is another kind of model",
     )
-    apart = [key for key in here if here[key] != there[key]]
-    if apart:
-        said = "; ".join(f"{key} is {here[key]} here and {there[key]} there" for key in apart)
-        raise InputError(f"weights of {start!r} do not fit this run: {said}; give the run the same")
+    differences = []
+    for key, value in shape.items():
+        if source_shape[key] != value:
+            differences.append(f"{key} is {value} here and {source_shape[key]} there")
+    require(
+        not differences,
+        f"weights of {start!r} do not fit this run: {'; '.join(differences)}; give the run the same",
+    )
     model.load_state_dict(source.state_dict())
 
 
-def _shape(model: Any) -> dict[str, Any]:
-    """What two models must have in common for the weights of one to fit the other."""
-    said: dict[str, Any] = (
-        model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _how(model)
-    )
-    return {key: value for key, value in said.items() if key not in _SAID}
-
-
-# What it runs on, and in which precision.
-
-
-def _units() -> list[str]:
-    """The bfloat16 units of the CPU that this process runs on, by the names that torch gives them."""
-    found: dict[str, Any] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # not in every version of torch
-    return sorted(name for name, has in found.items() if has is True and "bf16" in name)
-
-
-def this_machine() -> str:
-    """What this process can use, in words: architecture, CPU, its cores and vector units, GPU."""
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    parts = [platform.machine(), found.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
-    parts.append(torch.backends.cpu.get_cpu_capability())
-    if found:
-        parts.append(f"bfloat16 units: {' '.join(_units()) or 'none'}")
-    if torch.cuda.is_available():
-        parts.append(torch.cuda.get_device_name())
-    return ", ".join(part for part in parts if part)
-
-
-def taken(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
-    """The precision that ``config`` is trained in on a ``kind`` of device ("cpu", "cuda", "mps"), and why."""
-    if config.precision != "auto":
-        return config.precision, "named by the settings"
-    if config.machine:
-        return "float32", "a machine that is no transformer is trained in its own"
-    record = folder / runs.RECORD_FILE
-    about = read_json(record, "config") if record.is_file() else {}
-    state = runs.read_state(folder)
-    begun = about.get("config") if state is None else state.config
-    if begun:
-        with reading(record):
-            return str(begun["precision"]), str(about.get("precision_because", "as this run began"))
-    if kind == "cuda":
-        whole = torch.cuda.is_bf16_supported(including_emulation=False)
-        return (
-            "bfloat16" if whole else "float32"
-        ), f"the GPU has {'' if whole else 'no '}bfloat16 units"
-    if kind != "cpu":
-        return "float32", f"nothing says whether {kind!r} has bfloat16 units"
-    units = ", ".join(_units())
-    return (
-        ("bfloat16", f"the CPU has {units}")
-        if units
-        else ("float32", "the CPU reports no bfloat16 units")
-    )
-
-
-def kind_of(device: str) -> str:
-    """The kind of device that a run on ``device`` computes on; "auto" is this machine's accelerator, if it has one."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return (found.type if found else "cpu") if device == "auto" else device
-
-
-# Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu et al. 2025).
-# torch.optim.Muon takes 2-D parameters only; attention weights here are stacks of matrices, one per head, and each
-# matrix of a stack is orthogonalised on its own.
-
-_MOMENTUM = 0.95
-_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic iteration: singular values go to about 1 (.7 to 1.2) in five steps."""
-_ADAM_RMS = 0.2
-"""Root mean square of an entry of AdamW's usual update over the learning rate: one rate serves both optimizers."""
-
-
-def is_stack(name: str, parameter: Tensor) -> bool:
-    """Whether Muon trains the parameter: the weights of blocks, not their biases, embeddings or the unembedding."""
-    return (
-        name.startswith("blocks.")
-        and name.rpartition(".")[2].startswith("W_")
-        and parameter.ndim >= 2
-    )
-
-
-class Muon(torch.optim.Optimizer):
-    """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonal.
-
-    Parameters are matrices, or stacks of them; the learning rate is on AdamW's scale, weight decay decoupled as there.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
-        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                update = _orthogonalise(
-                    gradient + _MOMENTUM * state["momentum"].mul_(_MOMENTUM).add_(gradient)
-                )
-                rate = _ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
-
-
-def _orthogonalise(
-    matrix: Float[Tensor, "*stack rows columns"],
-) -> Float[Tensor, "*stack rows columns"]:
-    """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
-    a, b, c = _NEWTON_SCHULZ
-    tall = matrix.shape[-2] > matrix.shape[-1]
-    x = matrix.mT if tall else matrix
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
-    for _ in range(5):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if tall else x
+def _shape_of(model: Any) -> dict[str, Any]:
+    """Return what two models must have in common for the weights of one to fit the other."""
+    is_transformer = isinstance(model, HookedLatentTransformer)
+    description = model.config.to_dict() if is_transformer else _recipe_of(model)
+    return {key: value for key, value in description.items() if key not in _HISTORY}

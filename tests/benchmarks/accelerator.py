@@ -36,7 +36,7 @@ from interp.tasks import experts
 from interp.tasks.experts import analysis as corruptions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
-from interp.training.trainer import _Run
+from interp.training.trainer import TrainingLoop
 from tests.benchmarks import patching
 
 OUT = Path("output/benchmarks")
@@ -80,7 +80,7 @@ def step(task: str, precision: str, size: int) -> Row:
     config, n_steps = config_of(task, batch_size=size, precision=trained), 10 if present() else 1
     try:
         with tempfile.TemporaryDirectory() as folder:
-            run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=not present()))
+            run = TrainingLoop(config, Path(folder), "benchmark", Accelerator(cpu=not present()))
             run.step()
             patching.wait()
             begun = time.perf_counter()
@@ -122,7 +122,9 @@ def _training(device: str, n_episodes: int) -> Callable[[], Any]:
     """Losses of steps of the laptop's preset, the batch of ``n_episodes``."""
     AcceleratorState._reset_state(True)  # accelerate keeps the device that was taken first
     config = replace(preset("experts", "laptop"), batch_size=n_episodes, dataset_episodes=0)
-    run = _Run(config, Path(tempfile.mkdtemp()), "benchmark", Accelerator(cpu=device == "cpu"))
+    run = TrainingLoop(
+        config, Path(tempfile.mkdtemp()), "benchmark", Accelerator(cpu=device == "cpu")
+    )
     return lambda: [run.step() for _ in range(3)]
 
 

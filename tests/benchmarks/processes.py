@@ -28,7 +28,7 @@ from interp.support.workers import one_thread
 from interp.training.batches import Batch, EpisodeSource
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
-from interp.training.trainer import _Run
+from interp.training.trainer import TrainingLoop
 
 N_PROCESSES = 2
 CASES = ((32, 20, "float32"), (256, 5, "float32"), (32, 20, "float64"))
@@ -65,7 +65,7 @@ def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
     accelerator = Accelerator(
         cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
     )
-    run = _Run(config(batch), folder, "benchmark", accelerator)
+    run = TrainingLoop(config(batch), folder, "benchmark", accelerator)
     if accelerator.num_processes == 1:
         run.source = _Joined(run.config, run.model.layout)
     losses = [_step(run)]
@@ -84,7 +84,7 @@ def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
         )
 
 
-def _step(run: _Run) -> float:
+def _step(run: TrainingLoop) -> float:
     loss = run.step()
     run.at.step += 1
     return loss

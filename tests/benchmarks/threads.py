@@ -27,7 +27,7 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts import analysis as corruptions
 from interp.training.config import Stage
 from interp.training.goal import preset
-from interp.training.trainer import _Run
+from interp.training.trainer import TrainingLoop
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 
 def calls(folder: Path) -> dict[str, Callable[[], object]]:
     """What is timed, by what it is called in the table."""
-    run = _Run(
+    run = TrainingLoop(
         replace(preset("experts", "laptop"), stages=(Stage(25, 1),)),
         folder,
         "benchmark",

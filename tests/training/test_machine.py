@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from interp.training.hardware import choose_precision, this_machine
 from interp.training.runs import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
-from interp.training.trainer import taken, this_machine, train
+from interp.training.trainer import train
 from tests.shell import invoked
 from tests.training.test_trainer import losses, small
 
@@ -54,7 +55,7 @@ def test_no_stopwatch_decides(tmp_path, monkeypatch):
     for clock in (lambda: 0.0, iter(range(10**6)).__next__, lambda: 1e9 - time.monotonic()):
         for name in ("perf_counter", "monotonic", "time", "process_time"):
             monkeypatch.setattr(time, name, clock)
-        answers.add(taken(small(precision="auto"), tmp_path, "cpu"))
+        answers.add(choose_precision(small(precision="auto"), tmp_path, "cpu"))
         monkeypatch.undo()
     assert len(answers) == 1
 
@@ -125,5 +126,5 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
             next(line for line in done.stdout.splitlines() if line.startswith("precision: "))
         )
     assert kept[0] == kept[1] and len(kept[0][0]) >= 2
-    precision, why = taken(small(precision="auto"), tmp_path / "none", "cpu")
+    precision, why = choose_precision(small(precision="auto"), tmp_path / "none", "cpu")
     assert said == [f"precision: {precision} ({why})"] * 2

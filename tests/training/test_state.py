@@ -126,13 +126,13 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
 
 
 def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(begun, monkeypatch):
-    step = trainer._Run.step
+    step = trainer.TrainingLoop.step
 
     def interrupted(run):
         signal.raise_signal(signal.SIGINT)
         return step(run)
 
-    monkeypatch.setattr(trainer._Run, "step", interrupted)
+    monkeypatch.setattr(trainer.TrainingLoop, "step", interrupted)
     with pytest.raises(
         KeyboardInterrupt, match="stopped at step 3 of 4; the same command goes on from step 3"
     ):

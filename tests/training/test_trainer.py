@@ -21,8 +21,9 @@ from interp.support.errors import InputError
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
+from interp.training.muon import Muon, _orthogonalise, is_stack
 from interp.training.runs import load_run
-from interp.training.trainer import Muon, _orthogonalise, _schedule, is_stack, train
+from interp.training.trainer import _schedule, train
 from tests.refusals import refuses
 from tests.shell import invoked
 
@@ -358,9 +359,9 @@ def test_a_run_goes_on_from_a_trained_model(tmp_path):
         )
     with pytest.raises(
         InputError,
-        match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned-additive'",
+        match="unknown start of 'experts' 'wma-learned-additiv'; did you mean 'wma-learned-additive'",
     ):
-        train(small(start="wma-leaned"), tmp_path / "fourth", name="n")
+        train(small(start="wma-learned-additiv"), tmp_path / "fourth", name="n")
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (3, 8, 4), (2, 4, 16)])

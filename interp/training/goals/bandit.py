@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.tasks.bandit.episodes import BanditEpisodes
 from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
+def _targets(episodes: BanditEpisodes) -> NDArray[Any]:
+    return np.eye(episodes.n_arms)[episodes.choices]
+
+
 def goal() -> TrainingGoal:
-    """What ``interp train bandit`` learns."""
-    return TrainingGoal(
-        targets=lambda episodes: np.eye(episodes.n_arms)[episodes.choices], **shipped("bandit")
-    )
+    """Return what ``interp train bandit`` learns."""
+    return TrainingGoal(_targets, **shipped("bandit"))

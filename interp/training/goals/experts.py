@@ -14,16 +14,20 @@ from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
+def _targets(episodes: ExpertEpisodes) -> NDArray[Any]:
+    return np.eye(2)[episodes.labels]
+
+
 def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
-    """``log_loss``, its ``excess`` over the Bayes predictor of the regime's prior, and ``accuracy``."""
-    per_round = {
-        "log_loss": regret.log_loss(predictions, episodes),
-        "excess": regret.excess_log_loss(predictions, bayes(episodes).predictions, episodes),
-        "accuracy": 1 - regret.mistakes(predictions, episodes),
-    }
+    """Return ``log_loss``, its ``excess`` over the Bayes predictor of the regime's prior, and ``accuracy``."""
+    best = bayes(episodes).predictions
+    log_loss = regret.log_loss(predictions, episodes)
+    excess = regret.excess_log_loss(predictions, best, episodes)
+    accuracy = 1 - regret.mistakes(predictions, episodes)
+    per_round = {"log_loss": log_loss, "excess": excess, "accuracy": accuracy}
     return {name: float(values.mean()) for name, values in per_round.items()}
 
 
 def goal() -> TrainingGoal:
-    """What ``interp train experts`` learns."""
-    return TrainingGoal(lambda e: np.eye(2)[e.labels], evaluate=_evaluate, **shipped("experts"))
+    """Return what ``interp train experts`` learns."""
+    return TrainingGoal(_targets, evaluate=_evaluate, **shipped("experts"))

@@ -8,6 +8,7 @@ Its stages allow up to 3, 4 and 4 actions: the paper's "up to 2 + k in stage k" 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,29 +18,39 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
+_QUANTITIES = {
+    "cross_entropy": "cross_entropy",
+    "excess": "cross_entropy_excess",
+    "agreement": "untied",
+}
+"""What training calls the numbers of an agreement."""
+
+
+def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
+    """Return the uniform distribution over tied greedy actions."""
+    is_greedy = episodes.greedy_sets
+    targets: NDArray[Any] = is_greedy / is_greedy.sum(-1, keepdims=True)
+    return targets
+
 
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
-    """``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
-    result = agreement(policy, episodes, n_resamples=1)  # no interval is read
-    names = {
-        "cross_entropy": "cross_entropy",
-        "excess": "cross_entropy_excess",
-        "agreement": "untied",
-    }
-    return {name: result.numbers[quantity, "all"].estimate for name, quantity in names.items()}
+    """Return ``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
+    numbers = agreement(policy, episodes, n_resamples=1).numbers  # no interval is read
+    return {name: numbers[quantity, "all"].estimate for name, quantity in _QUANTITIES.items()}
+
+
+def _held_out(bounds: Mapping[str, tuple[int, int]]) -> tuple[Mapping[str, int], ...]:
+    """Return a held-out batch for each number of actions; its number of states is drawn."""
+    fewest, most_actions = bounds["n_actions"]
+    return tuple({"n_actions": n} for n in range(fewest, most_actions + 1))
 
 
 def goal() -> TrainingGoal:
-    """What ``interp train qlearning`` learns."""
+    """Return what ``interp train qlearning`` learns."""
     return TrainingGoal(
-        targets=lambda of: (
-            (ties := of.greedy_sets) / ties.sum(-1, keepdims=True)
-        ),  # uniform over tied greedy actions
+        _targets,
         drawn=("n_actions", "n_states"),
-        # A held-out batch for each number of actions; its number of states is drawn.
-        held_out=lambda bounds: tuple(
-            {"n_actions": n} for n in range(bounds["n_actions"][0], bounds["n_actions"][1] + 1)
-        ),
+        held_out=_held_out,
         evaluate=_evaluate,
         **shipped("qlearning"),
     )

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from interp.model.components import Attention
 from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import require
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
@@ -37,193 +38,227 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
+_TINY = float(np.finfo(np.float64).tiny)
+
 
 def _targets(
     episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1
 ) -> NDArray[Any]:
-    """What each round should predict, ``[episode, round, node]``; zeros before the round ``first``: it weighs nothing.
+    """Return what each round should predict, ``[episode, round, node]``.
 
-    Without a spread these are the candidates alone: the one that is reached, halves where both or none are.
+    Args:
+        episodes: of reachability.
+        spread: share of the target on all nodes reached; without any these are the candidates alone: the one that is
+            reached, halves where both or none are.
+        first: the first round that asks for something; earlier ones have zeros, which weigh nothing.
     """
-    wanted: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
-    wanted[:, :first] = 0.0
-    return wanted
+    targets: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
+    targets[:, :first] = 0.0
+    return targets
 
 
 def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
-    """Loss, ``excess`` over the targets' entropy, accuracy from round d on, and by depth d.
+    """Return the loss, its ``excess`` over the targets' entropy, accuracy from round d on, and by depth d.
 
     ``answered_d`` is the accuracy in round d, the first that can know; ``accuracy_d`` that in the last round.
     """
-    wanted, tiny = _targets(episodes)[:, 1:], np.finfo(np.float64).tiny
-    loss = -(wanted * np.log(np.maximum(predictions[:, 1:], tiny))).sum(-1).mean()
-    floor = -(wanted * np.log(np.maximum(wanted, tiny))).sum(-1).mean()
-    right = episodes.correct(predictions)
-    known = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
-    by_depth: dict[str, float] = {}
-    for d in np.unique(episodes.depths):
-        of = right[episodes.depths == d]
-        by_depth |= {
-            f"answered_{d}": float(of[:, d].mean()),
-            f"accuracy_{d}": float(of[:, -1].mean()),
-        }
-    overall = {
-        "cross_entropy": float(loss),
-        "excess": float(loss - floor),
-        "accuracy": float(right[known].mean()),
+    targets = _targets(episodes)[:, 1:]
+    loss = _cross_entropy(targets, predictions[:, 1:])
+    is_right = episodes.correct(predictions)
+    can_know = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
+    numbers = {
+        "cross_entropy": loss,
+        "excess": loss - _cross_entropy(targets, targets),
+        "accuracy": float(is_right[can_know].mean()),
     }
-    return overall | by_depth
+    for depth in np.unique(episodes.depths):
+        right_at_depth = is_right[episodes.depths == depth]
+        numbers[f"answered_{depth}"] = float(right_at_depth[:, depth].mean())
+        numbers[f"accuracy_{depth}"] = float(right_at_depth[:, -1].mean())
+    return numbers
+
+
+def _cross_entropy(targets: NDArray[Any], predictions: NDArray[Any]) -> float:
+    per_round = (targets * np.log(np.maximum(predictions, _TINY))).sum(-1)
+    return float(-per_round.mean())
 
 
 # What weights start from.
 
-_COPIED, _WRITTEN, _SMALL = 1.0, 0.1, 0.1
-"""Where weights start matching: what a head copies of what it attends to, what of the normalised residual stream is
-written to the latent, and what the MLPs' drawn output weights are multiplied by."""
+_COPIED = 1.0
+"""What a head copies of what it attends to, where weights start matching."""
+_WRITTEN = 0.1
+"""What of the normalised residual stream is written to the latent."""
+_SMALL = 0.1
+"""What the MLPs' drawn output weights are multiplied by."""
 _ROLE = 0.25
 """Share of a role in a factored position code: small, so that the two ends of an edge attend to each other."""
+_GROUPS = {"c_1": "question", "c_2": "question", "p?": "question", "r": "root", "w?": "root"}
+"""Labels whose positions share a code; the two ends of an edge share one by their number."""
 _Start = Callable[[HookedLatentTransformer], None]
 
 
-def _matching(model: HookedLatentTransformer) -> None:
-    """Heads match and copy; the MLPs start small, so that what was copied is not drowned by what they make of it."""
-    with torch.no_grad():
-        for block in model.blocks:
-            for weight in (block.attn.W_Q, block.attn.W_V):
-                for head in weight:
-                    torch.nn.init.orthogonal_(head)
-            block.attn.W_K.copy_(block.attn.W_Q)
-            block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
-            if block.mlp is not None:
-                block.mlp.W_out.mul_(_SMALL)
-        first = model.layout.token_ids["n_1"]
-        model.unembed.weight.copy_(model.W_E[first : first + model.unembed.weight.shape[1]].T)
-        if model.config.write_map:
-            model.write_map.get_parameter("W_write").copy_(
-                _WRITTEN * torch.eye(model.config.d_model)
-            )
+def _copy_what_matches(attn: Attention) -> None:
+    """Let the heads match what resembles their own, and write what they read."""
+    attn.W_K.copy_(attn.W_Q)
+    attn.W_O.copy_(_COPIED * attn.W_V.transpose(-1, -2))
 
 
-def _factored(model: HookedLatentTransformer) -> None:
-    """A position's code becomes that of its group (an edge, the question, the root) plus a part of that of its role."""
-    std, generator = model.config.init_std, torch.Generator().manual_seed(0)
-    codes: dict[str, torch.Tensor] = {}
+def _start_matching(model: HookedLatentTransformer) -> None:
+    """Let heads match and copy; the MLPs start small, so that they do not drown what was copied."""
+    for block in model.blocks:
+        for head in (*block.attn.W_Q, *block.attn.W_V):
+            nn.init.orthogonal_(head)
+        _copy_what_matches(block.attn)
+        if block.mlp is not None:
+            block.mlp.W_out.mul_(_SMALL)
+    model.unembed.weight.copy_(_node_names(model).T)
+    if model.config.write_map:
+        _write_weights(model).copy_(_WRITTEN * torch.eye(model.config.d_model))
 
-    def code(name: str) -> torch.Tensor:
+
+def _node_names(model: HookedLatentTransformer) -> Tensor:
+    """Return the embeddings of the nodes, ``[node, d_model]``."""
+    first = model.layout.token_ids["n_1"]
+    return model.W_E[first : first + model.unembed.weight.shape[1]]
+
+
+def _write_weights(model: HookedLatentTransformer) -> Tensor:
+    """Return the matrix that writes the latent."""
+    return model.write_map.get_parameter("W_write")
+
+
+def _start_factored(model: HookedLatentTransformer) -> None:
+    """Make a position's code that of its group (an edge, the question, the root) plus a part of that of its role."""
+    generator = torch.Generator().manual_seed(0)
+    codes: dict[str, Tensor] = {}
+
+    def code_of(name: str) -> Tensor:
         if name not in codes:
-            codes[name] = std * torch.randn(model.config.d_model, generator=generator).to(
-                model.W_pos
-            )
+            drawn = torch.randn(model.config.d_model, generator=generator).to(model.W_pos)
+            codes[name] = model.config.init_std * drawn
         return codes[name]
 
-    groups = {"c_1": "question", "c_2": "question", "p?": "question", "r": "root", "w?": "root"}
-    with torch.no_grad():
-        for position, label in enumerate(model.layout.max_layout.labels):
-            role, _, number = label.partition("_")
-            if label in groups or number:
-                model.W_pos[position] = _ROLE * code(role) + code(
-                    groups.get(label, f"edge {number}")
-                )
-            if label == "<z>":
-                model.W_pos[position] = code("root") + code("question")
+    for position, label in enumerate(model.layout.max_layout.labels):
+        role, _, number = label.partition("_")
+        if label in _GROUPS or number:
+            role_code = code_of(role)
+            group = _GROUPS.get(label, f"edge {number}")
+            model.W_pos[position] = _ROLE * role_code + code_of(group)
+        if label == "<z>":
+            model.W_pos[position] = code_of("root") + code_of("question")
 
 
-def _apart(model: HookedLatentTransformer) -> None:
-    """Tokens and positions start in halves of the residual stream: half of the heads match by place, half by content.
+def _start_apart(model: HookedLatentTransformer) -> None:
+    """Put tokens and positions in halves of the residual stream: half of the heads match by place, half by content.
 
     All heads copy content, and content is what the latent is written.
     """
-    half, by_place = model.config.d_model // 2, model.config.n_heads // 2
-    with torch.no_grad():
-        second, first = slice(half, None), slice(half)
-        for table, empty in (
-            (model.W_E, second),
-            (model.latents.table, second),
-            (model.W_pos, first),
-        ):
-            table[:, empty] = 0.0
-            table.mul_(2**0.5)
-        _matching(model)
-        for block in model.blocks:
-            for index in range(model.config.n_heads):
-                block.attn.W_Q[index] = block.attn.W_V[index] = 0.0
-                torch.nn.init.orthogonal_(
-                    block.attn.W_Q[index, second if index < by_place else first]
-                )
-                torch.nn.init.orthogonal_(block.attn.W_V[index, :half])
-            block.attn.W_K.copy_(block.attn.W_Q)
-            block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
-        if model.config.write_map:
-            model.write_map.get_parameter("W_write")[half:] = 0.0
+    half = model.config.d_model // 2
+    n_by_place = model.config.n_heads // 2
+    content = slice(half)
+    places = slice(half, None)
+    _leave_empty(model.W_E, places)
+    _leave_empty(model.latents.table, places)
+    _leave_empty(model.W_pos, content)
+    _start_matching(model)
+    for block in model.blocks:
+        attn = block.attn
+        for head in range(model.config.n_heads):
+            attn.W_Q[head] = 0.0
+            attn.W_V[head] = 0.0
+            matched = places if head < n_by_place else content
+            nn.init.orthogonal_(attn.W_Q[head, matched])
+            nn.init.orthogonal_(attn.W_V[head, content])
+        _copy_what_matches(attn)
+    if model.config.write_map:
+        _write_weights(model)[places] = 0.0
 
 
-def _bound(model: HookedLatentTransformer) -> None:
-    """:func:`_apart`, with orthogonal names, and beside them a place of their own for copies by place.
+def _leave_empty(table: Tensor, columns: slice) -> None:
+    """Clear half of a table's columns; the others grow, so that its vectors have the same length."""
+    table[:, columns] = 0.0
+    table.mul_(2**0.5)
+
+
+def _start_bound(model: HookedLatentTransformer) -> None:
+    """Do as :func:`_start_apart`, with orthogonal names, and beside them a place of their own for copies by place.
 
     Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both; whether an edge
     is found by its own node or by the one that it was bound to is left to training.
     """
-    d_head, half = model.config.d_head, model.config.d_model // 2
+    d_head = model.config.d_head
+    half = model.config.d_model // 2
     require(
         2 * d_head <= half,
         f"start 'bound' needs 2 d_head <= d_model / 2, got d_head {d_head} and d_model {model.config.d_model}: "
         "give 4 heads or more",
     )
-    _apart(model)
-    names, copies = slice(d_head), slice(d_head, 2 * d_head)
-    first, n_names = model.layout.token_ids["n_1"], model.unembed.weight.shape[1]
-    with torch.no_grad():
-        table = model.W_E[first : first + n_names]
-        size = table.norm(dim=1).mean()
-        model.W_E[:, :half] = model.latents.table[:] = 0.0
-        table[:, names] = size * torch.nn.init.orthogonal_(torch.empty_like(table[:, names]))
-        model.unembed.weight.copy_(table.T)
-        for block in model.blocks:
-            for index in range(model.config.n_heads):
-                by_place = index < model.config.n_heads // 2
-                if not by_place:
-                    block.attn.W_Q[index] = 0.0
-                    block.attn.W_Q[index, names] = block.attn.W_Q[index, copies] = _orthogonal(
-                        model.W_E, d_head
-                    )
-                block.attn.W_V[index] = block.attn.W_O[index] = 0.0
-                block.attn.W_V[index, names] = _orthogonal(model.W_E, d_head)
-                block.attn.W_O[index, :, copies if by_place else names] = (
-                    _COPIED * block.attn.W_V[index, names].T
-                )
-            block.attn.W_K.copy_(block.attn.W_Q)
-        if model.config.write_map:
-            written = model.write_map.get_parameter("W_write")
-            written[:] = 0.0
-            written[names, names] = written[copies, names] = _WRITTEN * torch.eye(d_head)
+    _start_apart(model)
+    names = slice(d_head)
+    copies = slice(d_head, 2 * d_head)
+    node_names = _node_names(model)
+    size = node_names.norm(dim=1).mean()
+    model.W_E[:, :half] = 0.0
+    model.latents.table.zero_()
+    node_names[:, names] = size * nn.init.orthogonal_(torch.empty_like(node_names[:, names]))
+    model.unembed.weight.copy_(node_names.T)
+    for block in model.blocks:
+        attn = block.attn
+        for head in range(model.config.n_heads):
+            copies_to = copies
+            if head >= model.config.n_heads // 2:  # matches by content
+                copies_to = names
+                queries = _draw_orthogonal(model.W_E, d_head)
+                attn.W_Q[head] = 0.0
+                attn.W_Q[head, names] = queries
+                attn.W_Q[head, copies] = queries
+            values = _draw_orthogonal(model.W_E, d_head)
+            attn.W_V[head] = 0.0
+            attn.W_O[head] = 0.0
+            attn.W_V[head, names] = values
+            attn.W_O[head, :, copies_to] = _COPIED * values.T
+        attn.W_K.copy_(attn.W_Q)
+    if model.config.write_map:
+        written = _write_weights(model)
+        written.zero_()
+        written[names, names] = _WRITTEN * torch.eye(d_head)
+        written[copies, names] = _WRITTEN * torch.eye(d_head)
 
 
-def _orthogonal(like: Tensor, size: int) -> Tensor:
-    return torch.nn.init.orthogonal_(like.new_empty(size, size))
+def _draw_orthogonal(like: Tensor, size: int) -> Tensor:
+    return nn.init.orthogonal_(like.new_empty(size, size))
 
 
-def _factored_and(start: _Start, model: HookedLatentTransformer) -> None:
-    """Another start after :func:`_factored`."""
-    _factored(model)
-    start(model)
+def _make_start(*starts: _Start) -> _Start:
+    """Return a start that sets one property after the other."""
+
+    def set_weights(model: HookedLatentTransformer) -> None:
+        with torch.no_grad():
+            for start in starts:
+                start(model)
+
+    return set_weights
 
 
 _STARTS: dict[str, _Start] = {
-    "matching": _matching,
-    "factored": _factored,
-    "matching, factored": partial(_factored_and, _matching),
-    "matching, factored, apart": partial(_factored_and, _apart),
-    "matching, factored, apart, bound": partial(_factored_and, _bound),
+    "matching": _make_start(_start_matching),
+    "factored": _make_start(_start_factored),
+    "matching, factored": _make_start(_start_factored, _start_matching),
+    "matching, factored, apart": _make_start(_start_factored, _start_apart),
+    "matching, factored, apart, bound": _make_start(_start_factored, _start_bound),
 }
 
 
 def goal() -> TrainingGoal:
-    """What ``interp train reachability`` learns."""
-    less = {
-        "answers": partial(_targets, spread=0.0),
-        "final answers": partial(_targets, spread=0.0, first=-1),
-    }
-    known = shipped("reachability")
+    """Return what ``interp train reachability`` learns."""
     return TrainingGoal(
-        targets=_targets, other_targets=less, evaluate=_evaluate, starts=_STARTS, **known
+        targets=_targets,
+        other_targets={
+            "answers": partial(_targets, spread=0.0),
+            "final answers": partial(_targets, spread=0.0, first=-1),
+        },
+        evaluate=_evaluate,
+        starts=_STARTS,
+        **shipped("reachability"),
     )
