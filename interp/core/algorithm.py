@@ -412,25 +412,27 @@ class Algorithm:
         )
 
     def _refuse_others(self, episodes: Episodes) -> None:
-        if getattr(episodes, "task", None) != self.task:
-            raise InputError(
-                f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}"
-            )
+        kind = type(episodes).__name__
+        require(
+            getattr(episodes, "task", None) == self.task,
+            f"{self.name} runs on {self.task} episodes, got {kind}",
+        )
 
     def _given(
         self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]
     ) -> dict[str, NDArray[Any]]:
         """Return what a function of the algorithm returned, with an array that has the axes ``begin`` for every key."""
 
+        names = ", ".join(keys) or "nothing"
+
         def wrong(how: str) -> InputError:
-            return InputError(
-                f"{what} of {self.key!r} must be a mapping of {', '.join(keys) or 'nothing'} to arrays{how}"
-            )
+            return InputError(f"{what} of {self.key!r} must be a mapping of {names} to arrays{how}")
 
         if not isinstance(values, Mapping):
             raise wrong(f", got {shown(values)}")
         if not values.keys() >= set(keys):
-            raise wrong(f"; it lacks {', '.join(repr(k) for k in keys if k not in values)}")
+            missing = [repr(key) for key in keys if key not in values]
+            raise wrong(f"; it lacks {', '.join(missing)}")
         arrays = {key: array_of(f"{key!r} of {what}", values[key]) for key in keys}
         for key, array in arrays.items():
             if array.shape[: len(begin)] != begin:
@@ -441,7 +443,8 @@ class Algorithm:
         self, values: Values, rounds: Sequence[int] | slice
     ) -> tuple[dict[str, NDArray[Any]], ...]:
         """Return state and inputs of chosen rounds of a run, as :meth:`step` takes them."""
-        missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
+        before_round = [variable for variable in self.variables if variable.role != "round"]
+        missing = [variable.key for variable in before_round if variable.key not in values]
         require(
             not missing,
             f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}",
@@ -474,11 +477,11 @@ class Algorithm:
         if element is not None:
             value = base[key].copy()
             index = (element,) if isinstance(element, int) else element
-            at: tuple[Any, ...] = (Ellipsis, *index)
+            place: tuple[Any, ...] = (Ellipsis, *index)
             with theirs(
                 f"{key!r} of shape {value.shape} has no element {element}: {{error}}", of=IndexError
             ):
-                value[at] = source[key][at]
+                value[place] = source[key][place]
         state = {name: base[name] for name in self.state}
         inputs = {name: base[name] for name in self._inputs}
         _, values_after = self.step(state, inputs, {key: value})
@@ -598,9 +601,9 @@ def _computed(
             except Exception as error:
                 parents = [parent for parent in variable.parents if parent in values]
                 sizes = [f"{parent} {np.shape(values[parent])}" for parent in parents]
+                read = ", ".join(sizes) or "nothing"
                 raise InputError(
-                    f"the equation of {key!r} raised {type(error).__name__}: {error}; it reads "
-                    f"{', '.join(sizes) or 'nothing'}"
+                    f"the equation of {key!r} raised {type(error).__name__}: {error}; it reads {read}"
                 ) from error
     return values
 
@@ -720,19 +723,17 @@ def variable_table(
         equations: Mapping[str, Equation | None],
         scored: Mapping[str, Equation] | None = None,
     ) -> tuple[Variable, ...]:
-        found = []
+        variables = []
+        scores = scored or {}
         for key, equation in equations.items():
             row: dict[str, Any] = dict(rows.get(f"{algorithm}.{key}") or rows[key])
-            n_classes, outputs, row["parents"] = (
-                row.pop("classes"),
-                row["outputs"],
-                tuple(row["parents"].split()),
-            )
-            row["outputs"] = numbered(outputs) if outputs else None
+            row["parents"] = tuple(row["parents"].split())
+            row["outputs"] = numbered(row["outputs"]) if row["outputs"] else None
+            n_classes = row.pop("classes")
             if n_classes:
                 row |= {"kind": "class", "n_classes": classes[n_classes]}
-            found.append(Variable(key, equation=equation, scored=(scored or {}).get(key), **row))
-        return tuple(found)
+            variables.append(Variable(key, equation=equation, scored=scores.get(key), **row))
+        return tuple(variables)
 
     return made
 
@@ -766,16 +767,22 @@ def maker(
     ) -> Algorithm:
         inputs = {**read, **more}
         variables = table(key if rows is None else rows, {**dict.fromkeys(inputs), **equations})
+
+        def read_inputs(episodes: Any) -> dict[str, NDArray[Any]]:
+            return {name: read_input(episodes) for name, read_input in inputs.items()}
+
+        def start(episodes: Any) -> dict[str, NDArray[Any]]:
+            states = [variable.key for variable in variables if variable.role == "state"]
+            return {state: zeros(episodes, state) for state in states}
+
         return Algorithm(
             key,
             name,
             task,
             parameters,
             variables,
-            inputs=lambda episodes: {of: values(episodes) for of, values in inputs.items()},
-            initial=lambda episodes: {
-                v.key: zeros(episodes, v.key) for v in variables if v.role == "state"
-            },
+            inputs=read_inputs,
+            initial=start,
             distribution=distribution,
             memory=memory,
             written=memory and NEXT + memory,

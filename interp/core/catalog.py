@@ -23,27 +23,27 @@ _REGISTERED: dict[str, Task] = {}
 
 
 def every() -> tuple[Task, ...]:
-    """All tasks: those that come with the package, in the order of their folders' names, then those registered."""
+    """Return all tasks: those of the package, in the order of their folders' names, then those registered."""
     return tuple({**_shipped(), **_REGISTERED}.values())
 
 
 @cache
 def _shipped() -> dict[str, Task]:
-    """The tasks of the package by key, found once: patching looks tasks up for every measurement."""
+    """Return the tasks of the package by key, found once: patching looks tasks up for every measurement."""
     package = entry("tasks")
     folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
     return {key: import_module(f"{package.__name__}.{key}").TASK for key in folders}
 
 
 def get(key: object) -> Task:
-    """The task called ``key``, as it was registered."""
+    """Return the task called ``key``, as it was registered."""
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
     return known[str(key)]
 
 
 def of(subject: object) -> Task:
-    """The task that episodes, a layout or a model belong to, with what is in use (:func:`using`)."""
+    """Return the task that episodes, a layout or a model belong to, with what is in use (:func:`using`)."""
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
         raise InputError(
@@ -56,7 +56,7 @@ def of(subject: object) -> Task:
 def using(
     episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None
 ) -> Iterator[Task]:
-    """While it is open, analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
+    """Make analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
 
     Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.core.task.Task.of_recorded`):
     comparisons, audits, patching, reports; and holds the model against the algorithm, at its parameters
@@ -72,11 +72,14 @@ def using(
     ...     of(people) is task, len(task.sample(3, 10)), of(people).recorded["algorithm"]
     (True, 3, 'Rescorla-Wagner (rate 0.7, inverse temperature 5)')
     """
-    given = episodes is not None or algorithm is not None
-    require(given, "nothing to use: give recorded episodes, an algorithm, or both")
-    task = get(algorithm.task) if episodes is None and algorithm is not None else of(episodes)
-    task = task if episodes is None else task.of_recorded(episodes)
-    task = task if algorithm is None else task.held_against(algorithm)
+    if episodes is not None:
+        task = of(episodes).of_recorded(episodes)
+    elif algorithm is not None:
+        task = get(algorithm.task)
+    else:
+        raise InputError("nothing to use: give recorded episodes, an algorithm, or both")
+    if algorithm is not None:
+        task = task.held_against(algorithm)
     with replacing(task.key, task):
         yield task
 

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from interp.core.machine import Machine
 
-_MOST_ROWS, _MOST_NAMES = 10, 8  # rows of a table, and names that a short list of them has
-
-
-_MEANT = {
+_MOST_ROWS = 10
+_MOST_NAMES = 8
+_COMPONENTS = {
     "pattern": "attention heads",
     "z": "attention heads",
     "embed": "token embeddings",
@@ -41,13 +40,15 @@ _MEANT = {
 
 
 def lacks(machine: Machine, *keys: str) -> str:
-    """What stands in the place of what a machine cannot show: which components it lacks; empty where it has all."""
-    missing = dict.fromkeys(_MEANT.get(key, key) for key in keys if key not in machine.points)
-    return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
+    """Return which components a machine lacks, in the place of what needs them; empty where it has all."""
+    missing = [_COMPONENTS.get(key, key) for key in keys if key not in machine.points]
+    if not missing:
+        return ""
+    return f"not applicable: {machine.name} has no {' and no '.join(dict.fromkeys(missing))}"
 
 
 def drawn(figure: Any) -> Any:
-    """A matplotlib figure that a notebook draws, though pyplot did not make it.
+    """Return a matplotlib figure that a notebook draws, though pyplot did not make it.
 
     >>> from matplotlib.figure import Figure
     >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
@@ -64,42 +65,48 @@ def drawn(figure: Any) -> Any:
 
 
 def described(machine: Machine) -> str:
-    """A machine in a few lines: how it was made, what it is made of, what it carries, and its named heads.
+    """Describe a machine in a few lines: how it was made, what it is made of, what it carries, and its named heads.
 
     >>> import interp
     >>> print(described(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
     wma-handwired, a handwired machine of experts
     """
-    made = "handwired" if machine.is_handwired else "learned"
+    kind = "handwired" if machine.is_handwired else "learned"
     heads = machine.points.get("pattern")
-    size = (
-        f"{heads.n_layers} layers of {heads.n_heads} heads"
-        if heads
-        else f"points {_few(machine.points)}"
-    )
-    n = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
+    size = f"points {_shorten(machine.points)}"
+    if heads is not None:
+        size = f"{heads.n_layers} layers of {heads.n_heads} heads"
+    n_weights = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
     precision = str(machine.dtype).removeprefix("torch.")
-    carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in machine.channels)
+    channels = [f"{channel.name} {list(channel.shape)}" for channel in machine.channels]
     lines = [
-        f"{machine.name}, a {made} machine of {machine.layout.task}; {size}; "
-        f"{n:,} weights, {precision} on {machine.device}",
-        f"  carries from round to round: {carried}",
-        f"  a round: {_few(machine.layout.labels)}",
+        f"{machine.name}, a {kind} machine of {machine.layout.task}; {size}",
+        f"  carries from round to round: {', '.join(channels)}",
+        f"  a round: {_shorten(machine.layout.labels)}",
     ]
-    for layer, names in enumerate(getattr(getattr(machine, "config", None), "head_names", ())):
-        named = [
-            f"L{layer}H{i} {re.sub(r'^[0-9.]+ ', '', name)}"
-            for i, name in enumerate(names)
-            if name != "-"
-        ]
-        lines.append(f"  heads of layer {layer}: {_few(named)}")
+    lines[0] += f"; {n_weights:,} weights, {precision} on {machine.device}"
+    config = getattr(machine, "config", None)
+    for layer, names in enumerate(getattr(config, "head_names", ())):
+        labels = []
+        for head, name in enumerate(names):
+            if name != "-":
+                labels.append(f"L{layer}H{head} {_without_number(name)}")
+        lines.append(f"  heads of layer {layer}: {_shorten(labels)}")
     return "\n".join(map(one_line, lines[:12]))
 
 
-def _few(names: Any) -> str:
+def _without_number(name: str) -> str:
+    """Return the name of a head of the paper without its section."""
+    return re.sub(r"^[0-9.]+ ", "", name)
+
+
+def _shorten(names: Any) -> str:
+    """Return a list of names, the middle ones left out where there are many."""
     names = list(map(str, names))
-    some = names if len(names) <= _MOST_NAMES else [*names[: _MOST_NAMES - 3], "...", *names[-2:]]
-    return " ".join(some) if not any(" " in name for name in some) else ", ".join(some)
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES - 3 : -2] = ["..."]
+    has_spaces = any(" " in name for name in names)
+    return ", ".join(names) if has_spaces else " ".join(names)
 
 
 class Cache(dict[str, Any]):
@@ -128,11 +135,13 @@ class Cache(dict[str, Any]):
         )
 
     def __repr__(self) -> str:
-        lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
-        more = [f"  ... and {len(lines) - _MOST_ROWS} more"] if len(lines) > _MOST_ROWS else []
-        return "\n".join(
-            [f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more]
-        )
+        lines = [f"{len(self)} activations, [episode, round, ...]"]
+        for name, value in list(self.items())[:_MOST_ROWS]:
+            lines.append(f"  {name}  {list(getattr(value, 'shape', ()))}")
+        n_more = len(self) - _MOST_ROWS
+        if n_more > 0:
+            lines.append(f"  ... and {n_more} more")
+        return "\n".join(lines)
 
 
 def _full_names(key: object) -> list[str]:
@@ -149,16 +158,11 @@ def _full_names(key: object) -> list[str]:
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
-    """A caption over a table, for a notebook; what does not fit is counted."""
-    shown = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
-    more = (
-        f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()."
-        if len(frame) > len(shown)
-        else ""
-    )
-    table = (
-        shown.astype(object)
-        .where(shown.notna(), "–")
-        .to_html(index=False, border=0, float_format="{:.4g}".format)
-    )
-    return f"<p>{escape(caption)}.{more}</p>\n{table}"
+    """Return a caption over a table, for a notebook; what does not fit is counted."""
+    rows = frame.head(_MOST_ROWS).dropna(axis="columns", how="all")
+    note = ""
+    if len(frame) > len(rows):
+        note = f" The first {len(rows)} of {len(frame)} rows; all are in to_frame()."
+    cells = rows.astype(object).where(rows.notna(), "–")
+    table = cells.to_html(index=False, border=0, float_format="{:.4g}".format)
+    return f"<p>{escape(caption)}.{note}</p>\n{table}"

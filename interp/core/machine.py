@@ -38,13 +38,15 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
-        good = self.name.isidentifier() and self.shape and all(n >= 1 for n in self.shape)
+        is_name = self.name.isidentifier()
+        has_sizes = len(self.shape) > 0 and min(self.shape) >= 1
         require(
-            bool(good),
+            is_name and has_sizes,
             f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}",
         )
-        rows = 0 <= self.grows <= self.shape[0] * (len(self.shape) > 1)
-        require(rows, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
+        capacity = self.shape[0] if len(self.shape) > 1 else 0
+        fits = 0 <= self.grows <= capacity
+        require(fits, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
 
     @property
     def rows(self) -> int:
@@ -54,11 +56,9 @@ class Channel:
     @property
     def labels(self) -> tuple[str, ...]:
         """A name for each of its rows, for sites: ``h``, or ``cache_1``, ``cache_2``, ..."""
-        return (
-            (self.name,)
-            if self.rows == 1
-            else tuple(f"{self.name}_{i + 1}" for i in range(self.rows))
-        )
+        if self.rows == 1:
+            return (self.name,)
+        return tuple(f"{self.name}_{number}" for number in range(1, self.rows + 1))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Component:
     @property
     def position_axis(self) -> int | None:
         """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
-        return self.axes.split().index("pos") + 1 if "pos" in self.axes else None
+        axes = ["batch", *self.axes.split()]
+        return axes.index("pos") if "pos" in axes else None
 
 
 class Stepped(NamedTuple):
@@ -121,42 +122,42 @@ class Machine(Protocol):
     to: Callable[..., Self]
 
     def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
-        """What the first of such rounds reads, ``[episode, row, width]``."""
+        """Return what the first of such rounds reads, ``[episode, row, width]``."""
 
     def prepare(self, fed: Any) -> Any:
-        """Encoded rounds on its device and in its dtype; refused where it cannot take them."""
+        """Return encoded rounds on its device and in its dtype; refused where it cannot take them."""
 
     def step(self, carried: Tensor, fed: Any) -> Stepped:
-        """One round of a batch; it changes nothing but what it returns."""
+        """Run one round of a batch; it changes nothing but what it returns."""
 
     def stepper(self) -> Callable[[Tensor, Any], Stepped]:
-        """:meth:`step`, for callers that run many rounds without hooks."""
+        """Return :meth:`step`, for callers that run many rounds without hooks."""
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """The algorithm's state, exactly; only where ``is_handwired``."""
+        """Return the algorithm's state, exactly; only where ``is_handwired``."""
 
     def untrained(self, seed: int = 0) -> Self:
-        """An untrained copy: the control of every claim."""
+        """Return an untrained copy: the control of every claim."""
 
     def digest(self) -> str:
-        """SHA-256 of what it is and of its weights."""
+        """Return the SHA-256 of what it is and of its weights."""
 
     def weights_version(self) -> tuple[Any, ...]:
-        """What changes with any weight, at no cost."""
+        """Return what changes with any weight, at no cost."""
 
     def precision(self) -> dict[str, Any]:
-        """Its dtype and how coarsely that rounds."""
+        """Return its dtype and how coarsely that rounds."""
 
     def hook_names(self, names: Any) -> list[str]:
-        """The hook points that a filter selects; names that do not exist are refused."""
+        """Return the hook points that a filter selects; names that do not exist are refused."""
 
     def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
-        """TransformerLens' context manager."""
+        """Attach hooks, as TransformerLens' context manager does."""
 
     def is_quiet(self) -> bool:
-        """Whether no hook is attached and no gradient asked for, so that a run may be shared."""
+        """Return whether no hook is attached and no gradient asked for, so that a run may be shared."""
 
 
 def runs_from(machine: Machine) -> bool:
-    """Whether it can run a round on from any layer, from the residual stream before it: ``run_from``."""
+    """Return whether it can run a round on from any layer, from the residual stream before it: ``run_from``."""
     return hasattr(machine, "run_from")

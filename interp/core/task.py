@@ -12,9 +12,8 @@ above this one, is named (:func:`interp.support.lazy.lazy`) instead of imported.
 
 from __future__ import annotations
 
-import hashlib
 import keyword
-import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -59,9 +58,8 @@ quiet read reasks recorded reference regime report requests_per_minute response_
 scheduler seed send_seed set shard site sizes sweep tables targets task temperature theory thinking_off timeout
 top_p units verbose version view windows
 """
-_TAKEN = frozenset(
-    _WORDS.split()
-)  # what the options and arguments of commands are called that take sizes, too
+_TAKEN = frozenset(_WORDS.split())
+"""What the options and arguments of commands are called that take sizes, too."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +75,23 @@ class Size:
 
     def __post_init__(self) -> None:
         """Refuse what no argument and no option of the shell could be called."""
-        for what, word in (("name", self.name), ("option", self.option)):
-            fits = (
-                isinstance(word, str)
-                and word.isidentifier()
-                and not keyword.iskeyword(word)
-                and word[0] != "_"
-            )
-            require(
-                fits,
-                f"the {what} of a size must be one word of letters, digits and '_', got {word!r}",
-            )
+        _require_word("name", self.name)
+        _require_word("option", self.option)
+        is_free = self.option == self.option.lower() and self.option not in _TAKEN
         require(
-            self.option == self.option.lower() and self.option not in _TAKEN,
+            is_free,
             f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
         )
-        integer("default", self.default, integer("minimum", self.minimum, 1))
+        minimum = integer("minimum", self.minimum, 1)
+        integer("default", self.default, minimum)
+
+
+def _require_word(what: str, word: str) -> None:
+    is_name = word.isidentifier() and not keyword.iskeyword(word)
+    require(
+        is_name and not word.startswith("_"),
+        f"the {what} of a size must be one word of letters, digits and '_', got {word!r}",
+    )
 
 
 @dataclass(frozen=True)
@@ -126,33 +125,52 @@ def episode_array(
     high: float = np.inf,
     whole: bool = False,
 ) -> NDArray[Any]:
-    """``values`` as an array of these axes: finite numbers from ``low`` to ``high`` as float64, whole ones as int64.
+    """Return ``values`` as an array of these axes: finite numbers as float64, whole ones as int64.
+
+    Args:
+        name: what an error calls them.
+        values: numbers.
+        axes: names of the axes, divided by commas.
+        low, high: bounds of the numbers.
+        whole: whether they must be whole.
 
     >>> episode_array("labels", [[0, 1.0]], "episode, round", 0, 1, whole=True)
     array([[0, 1]])
     """
     array = array_of(name, values)
-    require(
-        array.ndim == axes.count(",") + 1,
-        f"{name} must be an array [{axes}], got shape {array.shape}",
-    )
-    wrong = ~(
-        (array >= low)
-        & (array <= high)
-        & np.isfinite(array)
-        & (not whole or array == np.rint(array))
-    )
-    if wrong.any():
-        bounds = (
-            f" from {low} to {high}" if high < np.inf else f" >= {low}" if low > -np.inf else ""
-        )
-        what = f"{'whole' if whole else 'finite'} numbers{bounds}"
-        told = f"{name} must be {what}, got {array[wrong][0]} at {np.argwhere(wrong)[0].tolist()}"
-        absent = np.isnan(array[wrong]).all()
-        raise InputError(
-            told + "; rounds that did not take place are made by .of(...)" * bool(absent)
-        )
+    n_axes = axes.count(",") + 1
+    require(array.ndim == n_axes, f"{name} must be an array [{axes}], got shape {array.shape}")
+    is_right = (array >= low) & (array <= high) & np.isfinite(array)
+    if whole:
+        is_right &= array == np.rint(array)
+    if not is_right.all():
+        kind = "whole numbers" if whole else "finite numbers"
+        raise _wrong_numbers(name, array, ~is_right, f"{kind}{_bounds(low, high)}")
     return array.astype(np.int64 if whole else np.float64, copy=False)
+
+
+def _bounds(low: float, high: float) -> str:
+    if high < np.inf:
+        return f" from {low} to {high}"
+    return f" >= {low}" if low > -np.inf else ""
+
+
+def _wrong_numbers(
+    name: str, array: NDArray[Any], is_wrong: NDArray[np.bool_], rule: str
+) -> InputError:
+    """Return the error for numbers that are wrong, with the first of them.
+
+    Args:
+        name: what they are called.
+        array: the numbers.
+        is_wrong: which are wrong.
+        rule: what they must be.
+    """
+    place = np.argwhere(is_wrong)[0].tolist()
+    text = f"{name} must be {rule}, got {array[tuple(place)]} at {place}"
+    if np.isnan(array[is_wrong]).all():
+        text += "; rounds that did not take place are made by .of(...)"
+    return InputError(text)
 
 
 def freeze(record: object, **values: Any) -> None:
@@ -162,25 +180,37 @@ def freeze(record: object, **values: Any) -> None:
 
 
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
-    """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
-    asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
+    """Return the indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
+    selection = index
+    if not isinstance(index, slice):
+        selection = array_of("the selection of episodes", index)
+        if not selection.size:
+            selection = selection.astype(np.int64)
     with theirs(
         f"cannot select {index!r} from {size} episodes: {{error}}",
         of=(IndexError, TypeError, ValueError),
     ):
-        chosen = np.arange(size)[
-            asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)
-        ]
+        chosen = np.arange(size)[selection]
     require(
-        chosen.ndim == 1 and chosen.size > 0,
+        chosen.ndim == 1 and len(chosen) > 0,
         f"{index!r} selects no list of episodes; there are {size}",
     )
     return chosen
 
 
 def length_of(array: str, axis: int, doc: str) -> property:
-    """A size of episodes: the length of an axis of one of their arrays, as a property of their class."""
-    return property(lambda record: int(getattr(record, array).shape[axis]), doc=doc)
+    """Return a property of episodes: the length of an axis of one of their arrays.
+
+    Args:
+        array: the array's name.
+        axis: its axis.
+        doc: what the property is.
+    """
+
+    def length(episodes: Any) -> int:
+        return int(getattr(episodes, array).shape[axis])
+
+    return property(length, doc=doc)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -207,20 +237,27 @@ class BaseEpisodes:
     reading: Any = None
 
     def __post_init__(self) -> None:
-        shape = len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
         if self.missing is not None:
             missing = array_of("missing", self.missing)
-            fits = missing.shape == shape and missing.dtype == bool
-            got = f"{missing.dtype} of shape {missing.shape}"
-            require(fits, f"missing must be truth values [episode, round] = {shape}, got {got}")
-            empty = np.flatnonzero(missing.all(1))
-            none = f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1].tolist()}"
-            require(not len(empty), f"{none}; leave these out")
+            self._check_missing(missing)
             freeze(self, missing=missing if missing.any() else None)
         if self.participants is not None:
             of_whom(self.participants, len(self))
             freeze(self, participants=np.asarray(self.participants))
         check_fields(self)
+
+    def _check_missing(self, missing: NDArray[Any]) -> None:
+        """Refuse a mask that is none of these rounds, or leaves nothing of an episode."""
+        shape = (len(self), self.n_rounds)  # type: ignore[attr-defined]  # a field, or a property
+        require(
+            missing.shape == shape and missing.dtype == bool,
+            f"missing must be truth values [episode, round] = {shape}, got {missing.dtype} of shape {missing.shape}",
+        )
+        empty = np.flatnonzero(missing.all(1)).tolist()
+        require(
+            not empty,
+            f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1]}; leave these out",
+        )
 
     def __len__(self) -> int:
         return len(getattr(self, self.round_arrays[0]))
@@ -244,12 +281,12 @@ class BaseEpisodes:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Int[episode]: rounds up to and with the last one that took place."""
-        counted = self.counted
-        return counted.shape[1] - counted[:, ::-1].argmax(1)
+        from_the_end = self.counted[:, ::-1]
+        return from_the_end.shape[1] - from_the_end.argmax(1)
 
     @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Episodes of unequal length, from lists with an entry for each episode; other fields are passed on.
+    def of(cls, **values: Any) -> Self:
+        """Make episodes of unequal length, from lists with an entry for each episode; other fields are passed on.
 
         A round for which a value is NaN or None did not take place.
 
@@ -258,66 +295,73 @@ class BaseEpisodes:
         >>> played, played.lengths.tolist()
         (ExpertEpisodes(2 episodes of 1 to 3 rounds, 3 of which count, 2 experts, custom regime), [3, 1])
         """
-        return cls._made(**padded(cls.round_arrays, given))
+        return cls._of_fields(**padded(cls.round_arrays, values))
 
     @classmethod
-    def _made(cls, **given: Any) -> Self:
-        """An instance of fields by their names, all that have no default among them."""
-        known = {
-            one.name: one.default is MISSING and one.default_factory is MISSING
-            for one in fields(cls)
-        }
-        for name in given:
-            require_known(f"field of {cls.__name__}", name, known)
-        absent = [name for name, needed in known.items() if needed and name not in given]
+    def _of_fields(cls, **values: Any) -> Self:
+        """Make episodes of fields by their names, all that have no default among them."""
+        names = [known.name for known in fields(cls)]
+        for name in values:
+            require_known(f"field of {cls.__name__}", name, names)
+        absent = []
+        for known in fields(cls):
+            has_default = known.default is not MISSING or known.default_factory is not MISSING
+            if known.name not in values and not has_default:
+                absent.append(known.name)
+        absent_names = ", ".join(absent)
         require(
             not absent,
-            f"{cls.__name__}.of needs {', '.join(known)}; {', '.join(absent)} is not there",
+            f"{cls.__name__}.of needs {', '.join(names)}; {absent_names} is not there",
         )
-        return cls(**given)
+        return cls(**values)
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> Self:
-        """The episodes at ``indices`` (a slice, integers with repeats, or one boolean per episode), in that order."""
-        chosen, picked = chosen_indices(indices, len(self)), dict[str, Any]()
-        for name in (one.name for one in fields(self)):
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray) or hasattr(value, "select"):
-                picked[name] = (
-                    value[chosen] if isinstance(value, np.ndarray) else value.select(chosen)
-                )
-        return replace(self, **picked)
+        """Return the episodes at ``indices`` (a slice, integers with repeats, or a mask of episodes), in that order."""
+        chosen = chosen_indices(indices, len(self))
+        selected: dict[str, Any] = {}
+        for known in fields(self):
+            value = getattr(self, known.name)
+            if isinstance(value, np.ndarray):
+                selected[known.name] = value[chosen]
+            elif hasattr(value, "select"):
+                selected[known.name] = value.select(chosen)
+        return replace(self, **selected)
 
     def first(self, n_rounds: int) -> Self:
-        """The first ``n_rounds`` of each episode that took place: a round that did not leaves every state as it is.
+        """Return the first ``n_rounds`` of each episode that took place: others leave every state as it is.
 
         >>> from interp.tasks.experts import ExpertEpisodes
         >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
         [[0, 1], [1, 1]]
         """
-        order = np.argsort(~self.counted, axis=1, kind="stable")[
-            :, : integer("n_rounds", n_rounds, 1)
-        ]
-        moved = {
-            name: getattr(self, name)[np.arange(len(self))[:, None], order]
-            for name in self.arrays_by_round
-        }
-        return self._with_rounds(moved | {"missing": np.take_along_axis(~self.counted, order, 1)})
+        n_rounds = integer("n_rounds", n_rounds, 1)
+        missing = ~self.counted
+        order = np.argsort(missing, axis=1, kind="stable")[:, :n_rounds]
+        every_episode = np.arange(len(self))[:, None]
+        arrays = {"missing": missing[every_episode, order]}
+        for name in self.arrays_by_round:
+            arrays[name] = getattr(self, name)[every_episode, order]
+        return self._with_rounds(arrays)
 
     def _with_rounds(self, arrays: Mapping[str, Any]) -> Self:
         return replace(self, **arrays)
 
     def __repr__(self) -> str:
-        least, most = self.lengths.min(), self.counted.shape[1]
-        told = [f"{len(self)} episodes of {'' if least == most else f'{least} to '}{most} rounds"]
+        shortest, n_rounds = self.lengths.min(), self.counted.shape[1]
+        rounds = n_rounds if shortest == n_rounds else f"{shortest} to {n_rounds}"
+        parts = [f"{len(self)} episodes of {rounds} rounds"]
         if self.missing is not None:
-            told.append(f"{self.counted.sum():,} of which count")
+            parts.append(f"{self.counted.sum():,} of which count")
         if self.participants is not None:
-            told.append(f"{len(np.unique(self.participants))} participants")
-        sizes = ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges")
-        told += [f"{getattr(self, size)} {size[2:]}" for size in sizes if hasattr(self, size)]
-        told += [f"{self.regime} regime"] if hasattr(self, "regime") else []
-        seed = getattr(self, "seed", None)
-        return f"{type(self).__name__}({', '.join(told + [f'seed {seed}'] * (seed is not None))})"
+            parts.append(f"{len(np.unique(self.participants))} participants")
+        for name in ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges"):
+            if hasattr(self, name):
+                parts.append(f"{getattr(self, name)} {name[2:]}")
+        if hasattr(self, "regime"):
+            parts.append(f"{self.regime} regime")
+        if getattr(self, "seed", None) is not None:
+            parts.append(f"seed {self.seed}")  # type: ignore[attr-defined]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,10 +385,10 @@ def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     first = names[0]
     lengths = [len(episode) for episode in rows[first]]
     for name, episodes in rows.items():
-        found = [len(episode) for episode in episodes]
+        n_own = [len(episode) for episode in episodes]
         require(
-            found == lengths,
-            f"{name} has {found} rounds by episode but {first} has {lengths}; give one for each round",
+            n_own == lengths,
+            f"{name} has {n_own} rounds by episode but {first} has {lengths}; give one for each round",
         )
     n_rounds = max(lengths, default=0)
     missing = np.arange(n_rounds) >= np.array(lengths, int)[:, None]
@@ -389,7 +433,12 @@ def _pad(name: str, episodes: Sequence[NDArray[Any]], n_rounds: int) -> NDArray[
 
 @checked
 def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> int:
-    """The index of the round to corrupt; negative counts from the end, and round 0 has no ``history`` to change.
+    """Return the index of the round to corrupt; negative counts from the end, and round 0 has no ``history`` to change.
+
+    Args:
+        episodes: the episodes.
+        round: an index.
+        history: whether what came before the round is changed.
 
     >>> from interp.tasks import experts
     >>> corrupted_round(experts.sample(n_episodes=1, n_rounds=5, n_experts=2), -1)
@@ -405,7 +454,9 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
 
 @checked
 def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
-    """Each episode with the next one's rounds before ``t``; ``values`` are ``[episode, round, ...]``, of 2 or more.
+    """Return each episode with the next one's rounds before ``t``.
+
+    ``values`` are ``[episode, round, ...]``, of 2 episodes or more.
 
     >>> exchanged(np.array([[1, 2, 3], [7, 8, 9]]), 2)
     array([[7, 8, 3],
@@ -414,7 +465,8 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
     values = array_of("values", values)
     require(values.ndim >= 2, f"values are [episode, round, ...], got shape {values.shape}")
     require(len(values) >= 2, f"swapping histories needs at least 2 episodes, got {len(values)}")
-    return np.concatenate([np.roll(values, -1, axis=0)[:, :t], values[:, t:]], axis=1)
+    next_ones = np.roll(values, -1, axis=0)
+    return np.concatenate([next_ones[:, :t], values[:, t:]], axis=1)
 
 
 @checked
@@ -425,18 +477,21 @@ def exchange_history(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> tuple[Any, Any]:
-    """Every episode with the next one's arrays before a round, all ``round_arrays`` where none is named, and its gaps.
+    """Return the episodes, and each with the next one's history: its arrays, and gaps, before a round.
 
-    ``held``: episodes and a name to the array ``[episode, round, ...]``; ``remade``: the episodes and the exchanged
-    arrays by name to episodes that hold these.
+    Args:
+        episodes: two or more.
+        round: the round.
+        names: the arrays; all ``round_arrays`` where none is named.
+        held: episodes and a name to the array ``[episode, round, ...]``.
+        remade: the episodes and the exchanged arrays by name to episodes with these.
     """
     t = corrupted_round(fit("episodes", episodes, Episodes), round, history=True)
-    taken = {name: held(episodes, name) for name in names or episodes.arrays_by_round} | {
-        "missing": ~episodes.counted
+    arrays = {
+        name: exchanged(held(episodes, name), t) for name in names or episodes.arrays_by_round
     }
-    return episodes, remade(
-        episodes, **{name: exchanged(values, t) for name, values in taken.items()}
-    )
+    arrays["missing"] = exchanged(~episodes.counted, t)
+    return episodes, remade(episodes, **arrays)
 
 
 def in_one_round(
@@ -445,13 +500,17 @@ def in_one_round(
     held: Callable[[Any, str], NDArray[Any]] = getattr,
     remade: Callable[..., Any] = replace,
 ) -> Callable[[Any, int], tuple[Any, Any]]:
-    """What corrupts an array of episodes in one round alone: ``edit`` takes episodes and round to its values there.
+    """Return a function that corrupts an array of episodes in one round alone.
 
-    ``held`` and ``remade`` are as in :func:`exchange_history`.
+    Args:
+        array: its name.
+        edit: episodes and round to the array's values there.
+        held, remade: as in :func:`exchange_history`.
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:
-        t, changed = corrupted_round(episodes, round), held(episodes, array).copy()
+        t = corrupted_round(episodes, round)
+        changed = held(episodes, array).copy()
         changed[:, t] = edit(episodes, t)
         return episodes, remade(episodes, **{array: changed})
 
@@ -527,17 +586,13 @@ class Data:
         integer("first_asked", self.first_asked, 0)
         for name in ("layout", "sample", "losses", "sample_options", "interaction", "read"):
             function = getattr(self, name)
-            if function is not None and not getattr(function, "__module__", "").startswith(
-                "interp."
-            ):
-                told = theirs(f"this task's record does not keep what it says: {name}")
-                object.__setattr__(self, name, told(function))
-        names = [size.name for size in self.sizes]
-        twice = max(names, key=names.count, default="")
-        require(
-            len(set(names)) == len(names),
-            f"two sizes are called {twice!r}; give each a name of its own",
-        )
+            module = getattr(function, "__module__", "")
+            if function is not None and not module.startswith("interp."):
+                wrap = theirs(f"this task's record does not keep what it says: {name}")
+                freeze(self, **{name: wrap(function)})
+        unique_names = Counter(size.name for size in self.sizes)
+        for name, n_sizes in unique_names.items():
+            require(n_sizes == 1, f"two sizes are called {name!r}; give each a name of its own")
 
 
 @dataclass(frozen=True)
@@ -632,30 +687,39 @@ class Task:
     @cached_property
     def kind(self) -> Predicted:
         """What a prediction is (``RoundLayout.kind``): of "classes", or of a real number the "mean", or a "normal"."""
-        return self.layout(**{size.name: size.default for size in self.sizes}).kind
+        sizes = {size.name: size.default for size in self.sizes}
+        return self.layout(**sizes).kind
 
     def at_most(self, n_rounds: int) -> int:
-        """``n_rounds``, or as many as an episode of this task has new things in."""
+        """Return ``n_rounds``, or as many as an episode of this task has new things in."""
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """The sizes of a layout, or of episodes."""
-        missing = [size.name for size in self.sizes if not hasattr(layout, size.name)]
-        wanted = f"a layout or episodes of {self.key!r}, which have {', '.join(missing)}"
-        require(not missing, f"layout must be {wanted}; got {type(layout).__name__}")
-        return {size.name: int(getattr(layout, size.name)) for size in self.sizes}
+        """Return the sizes of a layout, or of episodes."""
+        names = [size.name for size in self.sizes]
+        missing = [name for name in names if not hasattr(layout, name)]
+        missing_names = ", ".join(missing)
+        require(
+            not missing,
+            f"layout must be a layout or episodes of {self.key!r}, which have {missing_names}; got "
+            f"{type(layout).__name__}",
+        )
+        return {name: int(getattr(layout, name)) for name in names}
 
     def explains(self, model: Machine) -> Algorithm:
-        """The algorithm that a model is held against: the one that it was made to compute, where it says so."""
-        own = getattr(model, "algorithm", None)
-        if isinstance(own, Algorithm):
-            return own
-        hypothesis, records = self.algorithms.hypothesis, self.algorithms.records()
-        known = hypothesis is not None or bool(records)
-        require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")
-        return once(
-            "explains", model, make=partial(hypothesis, model) if hypothesis else records[0].make
+        """Return the algorithm that a model is compared with: the one that it was made to compute, if it says so."""
+        own_algorithm = getattr(model, "algorithm", None)
+        if isinstance(own_algorithm, Algorithm):
+            return own_algorithm
+        hypothesis = self.algorithms.hypothesis
+        if hypothesis is not None:
+            return once("explains", model, make=partial(hypothesis, model))
+        records = self.algorithms.records()
+        require(
+            len(records) > 0,
+            f"task {self.key!r} registers no algorithm; give its record algorithms=...",
         )
+        return once("explains", model, make=records[0].make)
 
     def sample_for(
         self,
@@ -666,21 +730,25 @@ class Task:
         regime: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> Any:
-        """Episodes of a model's sizes, but for those in ``sizes``; of the sampler's default regime if none is given."""
-        known = [size.name for size in self.sizes]
-        for name in sizes or {}:
-            require_known(f"size of {self.key!r}", name, known)
-        options = {
-            **self.sizes_of(model.layout),
-            **self.data.sample_options(model),
-            **(sizes or {}),
-        }
+        """Sample episodes of a model's sizes.
+
+        Args:
+            model: the model.
+            n_episodes, n_rounds, seed: of the episodes.
+            regime: the sampler's default if empty.
+            sizes: sizes that are not the model's.
+        """
+        sizes = sizes or {}
+        names = [size.name for size in self.sizes]
+        for name in sizes:
+            require_known(f"size of {self.key!r}", name, names)
+        options = self.sizes_of(model.layout) | dict(self.data.sample_options(model)) | dict(sizes)
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
-        """This task with recorded episodes for a source, where otherwise its sampler is asked for new ones.
+        """Return this task with recorded episodes for a source, in place of its sampler.
 
         A batch is drawn of all participants (of all episodes, where these have none) and of all that each of them
         played; in a smaller one as many participants as can be are there. Nothing is given twice or made up: there are
@@ -693,81 +761,36 @@ class Task:
         >>> len(known) + len(test), sorted({*known.participants.tolist()} & {*test.participants.tolist()})
         (6, [])
         """
-        import pandas as pd
+        from interp.core.recorded import RecordedSource  # which needs pandas
 
-        of = getattr(episodes, "task", "another task")
-        require(of == self.key, f"these episodes are of {of!r}, not of {self.key!r}")
-        what = "participants" if episodes.participants is not None else "episodes"
-        if episodes.participants is None:
-            episodes = replace(episodes, participants=np.arange(len(episodes)))
-        whose = of_whom(episodes.participants, len(episodes))
-        names = np.random.default_rng(0).permutation(whose.max() + 1)
-        require(
-            len(names) >= 2,
-            f"one half of the {what} is fitted and the other scored, and there is {len(names)}",
+        task = getattr(episodes, "task", "another task")
+        require(task == self.key, f"these episodes are of {task!r}, not of {self.key!r}")
+        source = RecordedSource(episodes, self.sizes_of(episodes))
+        data = replace(
+            self.data,
+            sample=source.sampler(),
+            halves=(source.sampler(half=0), source.sampler(half=1)),
+            regimes=dict,
+            rounds=source.n_rounds,
+            sample_options=lambda model: {},
         )
-        counts, told, own = counted_rounds(episodes).sum(1), set[str](), self.sizes_of(episodes)
-        longest, middle = int(np.quantile(counts, 0.1, method="higher")), (len(names) + 1) // 2
-
-        def sample(
-            chosen: NDArray[Any],
-            n_episodes: int,
-            n_rounds: int,
-            *,
-            regime: str = "",
-            seed: int = 0,
-            **sizes: Any,
-        ) -> Any:
-            wrong = {name: size for name, size in sizes.items() if own.get(name, size) != size}
-            require(not wrong, f"the recorded episodes have {own}, and {wrong} was asked for")
-            drawn = regime in ("", getattr(episodes, "regime", ""))
-            require(
-                drawn,
-                f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out",
-            )
-            n_rounds = min(n_rounds, longest)
-            there = np.flatnonzero(np.isin(whose, chosen) & (counts >= n_rounds))
-            rows = np.random.default_rng(seed).permutation(there)
-            again = pd.Series(whose[rows]).groupby(whose[rows]).cumcount().to_numpy()
-            rows = rows[
-                again.argsort(kind="stable")
-            ]  # first one episode of each, then the second ones, ...
-            few = f"there are only {len(names)} {what}" + f", {len(chosen)} in this half" * (
-                len(chosen) < len(names)
-            )
-            if len(rows) < n_episodes and few not in told:
-                told.add(few)
-                warnings.warn(
-                    f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2
-                )
-            return episodes.select(rows[:n_episodes]).first(n_rounds)
-
-        about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}
-        held = (getattr(episodes, one.name) for one in fields(episodes))
-        arrays = [np.ascontiguousarray(value) for value in held if isinstance(value, np.ndarray)]
-        digest = hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
-        source, *halves = (
-            partial(sample, part) for part in (names, names[:middle], names[middle:])
-        )
-        data = replace(self.data, sample=source, halves=tuple(halves), regimes=dict, rounds=longest)
-        data = replace(data, sample_options=lambda model: {})
-        algorithms, recorded = (
-            replace(self.algorithms, battery=None),
-            {**self.recorded, **about, "digest": digest},
-        )
+        algorithms = replace(self.algorithms, battery=None)
+        recorded = {**self.recorded, **source.describe()}
         return replace(self, data=data, algorithms=algorithms, recorded=recorded)
 
     def half(self, which: int) -> Task:
-        """This task with half of its recorded participants for a source: 0 is to fit on, and 1 to score on.
+        """Return this task with half of its recorded participants for a source: 0 is to fit on, and 1 to score on.
 
         Where new episodes are drawn it is the same task: those of another seed are others.
         """
         halves = self.data.halves
-        return replace(self, data=replace(self.data, sample=halves[which])) if halves else self
+        if not halves:
+            return self
+        return replace(self, data=replace(self.data, sample=halves[which]))
 
     @checked
     def held_against(self, algorithm: Algorithm) -> Task:
-        """This task with ``algorithm``, such as one that was fitted, in the place of the first that it registers.
+        """Return this task with ``algorithm``, such as one that was fitted, as the first that it registers.
 
         Models are held against it and probed for its variables, at its parameters, which stand in its name.
 
@@ -776,55 +799,55 @@ class Task:
         >>> bandit.TASK.held_against(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
         'Rescorla-Wagner (rate 0.7, inverse temperature 5)'
         """
-        require(
-            algorithm.task == self.key,
-            f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}",
-        )
+        task = algorithm.task
+        require(task == self.key, f"{algorithm.key!r} is of {task!r}, not of {self.key!r}")
         named = replace(algorithm, name=with_parameters(algorithm))
-        others = [one for key, one in self.algorithm_records().items() if key != algorithm.key]
         first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
+        records = {**self.algorithm_records()}
+        records.pop(algorithm.key, None)
         algorithms = replace(
-            self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others)
+            self.algorithms,
+            hypothesis=lambda model: named,
+            records=lambda: (first, *records.values()),
         )
-        return replace(
-            self, algorithms=algorithms, recorded={**self.recorded, "algorithm": named.name}
-        )
+        recorded = {**self.recorded, "algorithm": named.name}
+        return replace(self, algorithms=algorithms, recorded=recorded)
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
-        """The registered algorithms by key."""
+        """Return the registered algorithms by key."""
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
-        """An algorithm of this task."""
+        """Return an algorithm of this task."""
         records = self.algorithm_records()
         require_known(f"algorithm of {self.key!r}", key, records, limit=20)
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """The families of algorithms that could explain a model, by key."""
+        """Return the families of algorithms that could explain a model, by key."""
+        families: dict[str, Family] = {}
         if self.algorithms.families is not None:
             families = unique(self.algorithms.families(), f"family of {self.key!r}")
         else:
             records = self.algorithm_records()
             require(
-                bool(records),
+                len(records) > 0,
                 f"task {self.key!r} registers no algorithm; give its record algorithms=...",
             )
-            families = {
-                k: Family(k, r.name, r.make, memoryless=not r.make().state)
-                for k, r in records.items()
-            }
+            for key, record in records.items():
+                memoryless = not record.make().state
+                families[key] = Family(key, record.name, record.make, memoryless=memoryless)
         for family in families.values():
-            if family.extends and (
-                family.extends not in families or families[family.extends].extends
-            ):
-                raise unknown_name(
-                    f"family that {family.key!r} extends", family.extends, families, limit=20
-                )
+            if family.extends:
+                extended = families.get(family.extends)
+                if extended is None or extended.extends:
+                    raise unknown_name(
+                        f"family that {family.key!r} extends", family.extends, families, limit=20
+                    )
         return families
 
     def update_families(self) -> dict[str, Family]:
-        """The families of updates of a carried state, by key."""
+        """Return the families of updates of a carried state, by key."""
         if self.algorithms.updates is None:
             return self.rivals()
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
@@ -832,24 +855,30 @@ class Task:
     def sets_for(
         self, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None, **sizes: int
     ) -> dict[str, tuple[Any, Any]]:
-        """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
+        """Sample each set of the battery: episodes to fit on, and others to score on.
 
-        With ``n_scored`` so many are scored, the same ones for every seed: scores are then of one set of episodes.
+        Args:
+            n_episodes: of each set, to fit on; and to score on where ``n_scored`` is None.
+            n_rounds: of every episode.
+            seed: of the episodes.
+            n_scored: how many are scored, the same ones for every seed: scores are then of one set of episodes.
+            sizes: of the episodes.
         """
 
-        def drawn(half: int, n: int, seed: int) -> Mapping[str, Any]:
+        def sample_half(half: int, n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
                 return self.algorithms.battery(n, n_rounds, seed=seed, **sizes)
             return {"default": self.half(half).sample(n, n_rounds, seed=seed, **sizes)}
 
-        fits = drawn(0, n_episodes, 2 * seed)
-        scores = (
-            drawn(1, n_episodes, 2 * seed + 1) if n_scored is None else drawn(1, n_scored, _SCORED)
-        )
+        fits = sample_half(0, n_episodes, 2 * seed)
+        n_to_score, seed_to_score = n_episodes, 2 * seed + 1
+        if n_scored is not None:
+            n_to_score, seed_to_score = n_scored, _SCORED
+        scores = sample_half(1, n_to_score, seed_to_score)
         return {name: (fits[name], scores[name]) for name in fits}
 
     def corruption(self, key: str) -> Corruption:
-        """The corruption called ``key``."""
+        """Return the corruption called ``key``."""
         corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
         require_known(f"corruption of {self.key} episodes", key, corruptions, limit=20)
         return corruptions[key]

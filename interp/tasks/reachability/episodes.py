@@ -114,7 +114,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         longest = int(lengths.max(initial=1))
         is_over = np.arange(longest) >= lengths[:, None]
-        return cls._made(**{**given, "n_rounds": longest, "missing": is_over})
+        return cls._of_fields(**{**given, "n_rounds": longest, "missing": is_over})
 
     def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
         return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)

@@ -1,0 +1,114 @@
+"""Recorded episodes as a source of batches, in the place of a task's sampler."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.core.algorithm import counted_rounds
+from interp.core.task import BaseEpisodes
+from interp.stats.intervals import of_whom
+from interp.support.errors import require
+
+_SHARE_OF_SHORT = 0.1
+"""Share of the episodes that may be shorter than all are cut to; these are left out."""
+
+
+class RecordedSource:
+    """Draws batches of recorded episodes; see :meth:`interp.core.task.Task.of_recorded`.
+
+    Attributes:
+        n_rounds: the most rounds of a batch.
+    """
+
+    def __init__(self, episodes: BaseEpisodes, sizes: Mapping[str, int]) -> None:
+        self.kind = "participants"
+        if episodes.participants is None:
+            self.kind = "episodes"
+            episodes = replace(episodes, participants=np.arange(len(episodes)))
+        self.episodes = episodes
+        self.sizes = sizes
+        self.group = of_whom(episodes.participants, len(episodes))
+        self.names = np.random.default_rng(0).permutation(self.group.max() + 1)
+        require(
+            len(self.names) >= 2,
+            f"one half of the {self.kind} is fitted and the other scored, and there is {len(self.names)}",
+        )
+        self.counts = counted_rounds(episodes).sum(1)
+        self.n_rounds = int(np.quantile(self.counts, _SHARE_OF_SHORT, method="higher"))
+        self._warnings: set[str] = set()
+
+    def sampler(self, half: int | None = None) -> Callable[..., Any]:
+        """Return a sampler of all participants, or of the first or second half of them."""
+        middle = (len(self.names) + 1) // 2
+        names = self.names
+        if half is not None:
+            names = self.names[middle:] if half else self.names[:middle]
+        return partial(self._sample, names)
+
+    def describe(self) -> dict[str, Any]:
+        """Return how much was recorded, and a digest of it."""
+        sha = hashlib.sha256()
+        for field in fields(self.episodes):
+            value = getattr(self.episodes, field.name)
+            if isinstance(value, np.ndarray):
+                sha.update(np.ascontiguousarray(value).tobytes())
+        return {
+            "episodes": len(self.episodes),
+            "participants": len(self.names),
+            "rounds": int(self.counts.sum()),
+            "digest": sha.hexdigest(),
+        }
+
+    def _sample(
+        self,
+        names: NDArray[Any],
+        n_episodes: int,
+        n_rounds: int,
+        *,
+        regime: str = "",
+        seed: int = 0,
+        **sizes: Any,
+    ) -> Any:
+        """Draw episodes of some participants: as many participants as can be.
+
+        Args:
+            names: the participants' numbers.
+            n_episodes, n_rounds, seed: of the batch.
+            regime, sizes: must be those of the recorded episodes.
+        """
+        self._require_sizes(sizes)
+        require(
+            regime in ("", getattr(self.episodes, "regime", "")),
+            f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out",
+        )
+        n_rounds = min(n_rounds, self.n_rounds)
+        is_usable = np.isin(self.group, names) & (self.counts >= n_rounds)
+        rows = np.random.default_rng(seed).permutation(np.flatnonzero(is_usable))
+        # First one episode of each, then the second ones, ...
+        groups = pd.Series(self.group[rows])
+        turn = groups.groupby(groups).cumcount().to_numpy()
+        rows = rows[turn.argsort(kind="stable")]
+        if len(rows) < n_episodes:
+            few = f"there are only {len(self.names)} {self.kind}"
+            if len(names) < len(self.names):
+                few += f", {len(names)} in this half"
+            if few not in self._warnings:
+                self._warnings.add(few)
+                warnings.warn(
+                    f"{few}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2
+                )
+        return self.episodes.select(rows[:n_episodes]).first(n_rounds)
+
+    def _require_sizes(self, sizes: Mapping[str, Any]) -> None:
+        own_sizes = dict(self.sizes)
+        wrong = {name: size for name, size in sizes.items() if own_sizes.get(name, size) != size}
+        require(not wrong, f"the recorded episodes have {own_sizes}, and {wrong} was asked for")
