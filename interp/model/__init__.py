@@ -1,10 +1,16 @@
 """The models: configuration, round layouts, the hooked transformer, rollouts over rounds, checkpoints.
 
-``layout`` (what every round layout says), ``config``, ``components``, ``hooked`` and ``transformer`` (the model and its
-untrained control), ``rollout`` (running episodes, running rounds again), ``run`` and ``saved`` (what they give),
-``bound`` (rounds as tokens, for token-based tools), ``checkpoints``. Not here: a task's layout (``interp.tasks``),
-handwired weights (``circuits``), training (``interp.training``), interventions (``interp.interventions``). Import from
-the modules: nothing is re-exported, so that ``interp.model.layout`` is light.
+- what a round is: ``layout``, ``config``;
+- transformers: ``components``, ``plain`` (blocks without hooks), ``transformer``, ``lens`` (what TransformerLens' tools
+  ask), ``bound`` (rounds as tokens);
+- modules of others: ``adapted``, ``taps`` (where to look), ``opened`` (gates of fused cells), ``carried`` (channels),
+  ``outside`` (weights that no copy would have);
+- every machine: ``hooked``, ``drawing`` (untrained copies), ``locks``, ``checks`` and ``task_checks`` (contracts);
+- runs: ``rollout``, ``run``, ``saved``; models by name and on disk: ``library``, ``checkpoints``.
+
+Not here: a task's layout (``interp.tasks``), handwired weights (``circuits``), training (``interp.training``),
+interventions (``interp.interventions``). Import from the modules: nothing is re-exported, so that
+``interp.model.layout`` is light.
 """
 
 __all__ = [

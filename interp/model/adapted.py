@@ -93,11 +93,13 @@ class AdaptedMachine(HookedMachine):
         }
         for key, point in points.items():
             is_repeated = point.times > 1
+            hook = f"points.{key}"
+            name = point.name or key.replace("_", " ")
             self.points[key] = Component(
                 key,
-                hook=f"points.{key}.{{layer}}" if is_repeated else f"points.{key}",
+                hook=f"{hook}.{{layer}}" if is_repeated else hook,
                 axes=point.axes,
-                name=point.name or key.replace("_", " "),
+                name=name,
                 n_layers=point.times if is_repeated else 0,
                 labels=point.labels,
             )
@@ -172,24 +174,17 @@ class AdaptedMachine(HookedMachine):
         return pack(self.channels, tree).expand(n_episodes, -1, -1)
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """Return :meth:`step` for rounds whose states occur, with the submodules looked up once."""
-        return partial(self.step, occurs=True, submodules=self._find_submodules())
+        """Return :meth:`step` for rounds whose states occur."""
+        return partial(self.step, occurs=True)
 
     @exclusive
-    def step(
-        self,
-        carried: Tensor,
-        fed: EncodedRounds,
-        occurs: bool = False,
-        submodules: Sequence[nn.Module] | None = None,
-    ) -> Stepped:
+    def step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
         """Run one round of a batch.
 
         Args:
             carried: what it reads, ``[batch, row, width]``.
             fed: the round.
             occurs: whether the state occurs in runs; then predictions must be probabilities. No edit promises that.
-            submodules: those at the machine's points, where the caller has looked them up.
 
         Returns:
             The prediction, and what the next round reads.
@@ -197,9 +192,7 @@ class AdaptedMachine(HookedMachine):
         tree = unpack(self.channels, self.hook_latents(carried))
         for name in self.lengths:
             tree[name] = tree[name].squeeze(-1).round().long()
-        if submodules is None:
-            submodules = self._find_submodules()
-        with self._in_mode(carried.dtype), self._looked_into(submodules):
+        with self._in_mode(carried.dtype), self._looked_into():
             result = self._call("a round", self.one_step, self.module, dict(tree), fed)
         scores, after = self._split_result(result)
         for name, channel in self.lengths.items():
@@ -238,22 +231,26 @@ class AdaptedMachine(HookedMachine):
         n_outputs = layout.n_outputs
         fits = scores.ndim == 2 and len(scores) == n_rows
         fits = fits and scores.shape[1] in (n_outputs, self._largest.n_outputs)
+        are_real = scores.is_floating_point()
+        outcomes = ", ".join(layout.outcomes)
+        got = f"{list(scores.shape)} of {scores.dtype}"
         require(
-            fits and scores.is_floating_point(),
-            f"{self.name!r}: scores are [batch, outcome] = {[n_rows, n_outputs]}, one for each of "
-            f"{', '.join(layout.outcomes)}, got {list(scores.shape)} of {scores.dtype}",
+            fits and are_real,
+            f"{self.name!r}: scores are [batch, outcome] = {[n_rows, n_outputs]}, one for each of {outcomes}, got "
+            f"{got}",
         )
         return scores[:, :n_outputs]
 
     def _require_probabilities(self, scores: Tensor) -> None:
         close = CLOSE.get(scores.dtype, 1e-2)
-        least = float(scores.min())
+        lowest = float(scores.min())
         sums = scores.sum(-1)
         worst_sum = float(sums[(sums - 1).abs().argmax()])
+        are_probabilities = lowest >= -close and abs(worst_sum - 1) <= close
         require(
-            least >= -close and abs(worst_sum - 1) <= close,
+            are_probabilities,
             f"{self.name!r}: predictions are no probabilities of the outcomes: they must be 0 or more and add up "
-            f"to 1, the least is {least:.4g} and a sum is {worst_sum:.6g}; give output='logits' where they are scores",
+            f"to 1, the least is {lowest:.4g} and a sum is {worst_sum:.6g}; give output='logits' where they are scores",
         )
 
     def _call(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -280,31 +277,28 @@ class AdaptedMachine(HookedMachine):
                 part.__dict__["training"] = True
 
     @contextmanager
-    def _looked_into(self, submodules: Sequence[nn.Module]) -> Iterator[None]:
-        """Open the fused cells, and attach each tap to its submodule."""
+    def _looked_into(self) -> Iterator[None]:
+        """Open the fused cells, and attach the taps that a hook is on."""
         with ExitStack() as stack:
             for cell in self.opened.values():
                 stack.enter_context(cell.in_place())
-            for tap, submodule in zip(self.taps.values(), submodules, strict=True):
-                stack.enter_context(tap.attached_to(submodule))
+            for tap in self.taps.values():
+                if tap.is_watched:
+                    submodule = self._find_submodule(tap.point.module)
+                    stack.enter_context(tap.attached_to(submodule))
             yield
 
-    def _find_submodules(self) -> list[nn.Module]:
-        """Return the submodule, or the gate of an opened cell, at each tap."""
-        known = _named(self.module) if self.taps else {}
-        submodules = []
-        for tap in self.taps.values():
-            cell, _, gate = tap.point.module.rpartition(".")
-            if cell in self.opened:
-                submodule = self.opened[cell].get_submodule(gate)
-            elif tap.point.module in known:
-                submodule = known[tap.point.module]
-            else:
-                raise InputError(
-                    f"{self.name!r} has no submodule {tap.point.module!r} any more; adapt it again"
-                )
-            submodules.append(submodule)
-        return submodules
+    def _find_submodule(self, name: str) -> nn.Module:
+        """Return a submodule, or a gate of an opened cell."""
+        cell, _, gate = name.rpartition(".")
+        if cell in self.opened:
+            return self.opened[cell].get_submodule(gate)
+        try:
+            return self.module.get_submodule(name)
+        except AttributeError:
+            raise InputError(
+                f"{self.name!r} has no submodule {name!r} any more; adapt it again"
+            ) from None
 
     def read_state(self, latents: Tensor) -> Tensor:
         """Return the state that the machine carries, exactly; only where ``adapt`` got ``read=``."""
@@ -329,9 +323,10 @@ class AdaptedMachine(HookedMachine):
         blank.algorithm = None
         reads = OutsideReads(blank.state_tensors().values())
         blank._describe_behaviour(reads)
+        shapes = ", ".join(sorted(reads.shapes))
         require(
-            not reads.shapes,
-            f"rounds of {self.name!r} read weights of shape {', '.join(sorted(reads.shapes))} that none of its modules "
+            not shapes,
+            f"rounds of {self.name!r} read weights of shape {shapes} that none of its modules "
             "holds, and an untrained copy would have them: make them its parameters or submodules, constants buffers",
         )
         return blank
@@ -345,16 +340,11 @@ class AdaptedMachine(HookedMachine):
         """
         step: Any = self.one_step
         name = getattr(step, "__qualname__", type(step).__qualname__)
-        parts = [
-            self.name,
-            repr(self.module),
-            f"{getattr(step, '__module__', '')}.{name}",
-            self.layout.to_dict(),
-            self.channels,
-            {key: vars(tap.point) for key, tap in self.taps.items()},
-            self.output,
-            self._describe_behaviour(),
-        ]
+        code = f"{getattr(step, '__module__', '')}.{name}"
+        layout = self.layout.to_dict()
+        points = {key: vars(tap.point) for key, tap in self.taps.items()}
+        parts = [self.name, repr(self.module), code, layout, self.channels, points, self.output]
+        parts.append(self._describe_behaviour())
         return json.dumps(parts, sort_keys=True, default=str)
 
     @exclusive
@@ -454,8 +444,9 @@ def adapt(
     """
     layout = layout_for(task, sizes)
     output = _output_of(layout, output)
+    has_state = read is not None
     require(
-        algorithm is None or (read is not None and algorithm.task == layout.task),
+        algorithm is None or (has_state and algorithm.task == layout.task),
         f"algorithm= is what a machine of {layout.task!r} with a known state computes: give read=, too, and an "
         "algorithm of its task; which one explains a learned machine, circuits.compare.machines(machine) says",
     )

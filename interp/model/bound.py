@@ -55,7 +55,9 @@ class BoundRounds:
     ) -> None:
         self.model = model.eval()
         self.round_layout = layout
-        self.bank_tokens, self.bank_latents, self.bank_values = tokens, latents, values
+        self.bank_tokens = tokens
+        self.bank_latents = latents
+        self.bank_values = values
         self.split = [len(tokens)] if split is None else list(split)
 
     def __getattr__(self, name: str) -> Any:
@@ -78,64 +80,64 @@ class BoundRounds:
         return replace(config, d_vocab=config.d_vocab_out, n_ctx=config.n_ctx + 1)
 
     def tl_parameters(self) -> dict[str, Tensor]:
-        """The model's parameters by name, as SVDInterpreter asks for them."""
+        """Return the model's parameters by name, which SVDInterpreter reads."""
         return dict(self.model.named_parameters())
 
     @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
         """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
-        rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
-        return [
-            part.contiguous()
-            for part in rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1]).split(self.split)
-        ]
+        n_rows, n_positions = self.bank_tokens.shape
+        rows = torch.arange(n_rows, device=self.bank_tokens.device).unsqueeze(1)
+        parts = rows.expand(-1, n_positions).split(self.split)
+        return [part.contiguous() for part in parts]
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
+        """Return the rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
         n_rows, n_positions = self.bank_tokens.shape
-        whole = not (tokens.is_floating_point() or tokens.is_complex())
-        require(whole, f"row ids must be integers, got {tokens.dtype}; use bound.tokens")
+        are_integers = not tokens.is_floating_point() and not tokens.is_complex()
+        require(are_integers, f"row ids must be integers, got {tokens.dtype}; use bound.tokens")
         fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
         require(
             fits,
             f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens",
         )
         index = tokens[:, 0]
-        known = bool(((tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)).all())
+        are_rows = (tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)
         require(
-            known,
+            bool(are_rows.all()),
             f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
         )
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
-        """Logits at every position (probabilities where the model's output is "probability")."""
+        """Return logits at every position (probabilities where the model's output is "probability")."""
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
 
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
-        """Logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
-        outcomes = self(tokens)[:, self.predict_position]
-        outcomes = outcomes[:, : self.round_layout.n_outputs]
-        return (
-            outcomes.clamp_min(_LOG_FLOOR).log()
-            if self.model.config.output == "probability"
-            else outcomes
-        )
+        """Return logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
+        outcomes = self(tokens)[:, self.predict_position, : self.round_layout.n_outputs]
+        if self.model.config.output == "probability":
+            return outcomes.clamp_min(_LOG_FLOOR).log()
+        return outcomes
 
     def run_with_hooks(
         self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
     ) -> Tensor:
-        """TransformerLens' ``run_with_hooks``, on rows of the bank."""
-        known = {
-            name: options[name] for name in ("reset_hooks_end", "clear_contexts") if name in options
-        }
-        with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **known):
+        """Run rows of the bank with hooks, as TransformerLens' ``run_with_hooks`` does.
+
+        Args:
+            tokens: row ids.
+            fwd_hooks, bwd_hooks, options: as of TransformerLens; options for tokens are ignored.
+        """
+        for name in options.keys() - {"reset_hooks_end", "clear_contexts"}:
+            del options[name]
+        with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **options):
             return self(tokens)
 
     def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
-        """TransformerLens' ``run_with_cache``, on rows of the bank."""
+        """Run rows of the bank and cache activations, as TransformerLens' ``run_with_cache`` does."""
         options.pop("return_type", None)
         output, cache = self.model.run_with_cache(*self.rows(tokens), **options)
         return output.logits, cache
@@ -168,7 +170,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
         "the rollouts have different layouts; bind each on its own",
     )
     latents, fed = zip(*(run.rows(rounds) for run in runs), strict=True)
-    tokens, values = (torch.cat([getattr(part, of) for part in fed]) for of in ("tokens", "values"))
-    return BoundRounds(
-        model, layout, tokens, torch.cat(latents), values, split=[len(part) for part in latents]
-    )
+    tokens = torch.cat([part.tokens for part in fed])
+    values = torch.cat([part.values for part in fed])
+    split = [len(part) for part in latents]
+    return BoundRounds(model, layout, tokens, torch.cat(latents), values, split=split)

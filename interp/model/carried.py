@@ -19,8 +19,9 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     for channel in channels:
         value = tree.get(channel.name)
         _require_shape(channel, value)
-        rows = value.reshape(len(value), channel.rows, channel.shape[-1])
-        parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
+        own_width = channel.shape[-1]
+        rows = value.reshape(len(value), channel.rows, own_width)
+        parts.append(torch.nn.functional.pad(rows, (0, width - own_width)))
     undeclared = tree.keys() - {channel.name for channel in channels}
     for name in undeclared:
         raise InputError(f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)")
@@ -70,9 +71,10 @@ def append_rows(
         )
     places = length.unsqueeze(1) + torch.arange(channel.grows, device=length.device)
     if int(places.max()) >= capacity:
+        n_rounds = capacity // channel.grows
         raise InputError(
             f"channel {channel.name!r} has room for {capacity} rows and a round writes {channel.grows}: "
-            f"no round fits after {capacity // channel.grows}; give it a larger shape"
+            f"no round fits after {n_rounds}; give it a larger shape"
         )
     every_episode = torch.arange(len(cache), device=cache.device).unsqueeze(1)
     cache = cache.clone()

@@ -28,7 +28,7 @@ from interp.core import catalog
 from interp.core.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, TRUSTED, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL
+from interp.model.hooked import AS_REAL, REAL, bytes_of
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
@@ -47,23 +47,34 @@ from interp.support.lazy import entry
 from interp.support.provenance import versions
 
 _FORMAT_VERSION = 2
-_CLOSE = (
-    1e-3  # how far predictions of the same weights may lie apart on another computer, in float32
-)
-_SAID = {"arguments": dict, "name": str, "origin": dict, "layout": dict, "is_handwired": bool}
-"""What the configuration of a machine holds that a builder makes, and of which kind."""
+_CLOSE = 1e-3
+"""How far predictions of the same weights may differ on another computer, in float32."""
+_MACHINE_FIELDS = {
+    "arguments": dict,
+    "name": str,
+    "origin": dict,
+    "layout": dict,
+    "is_handwired": bool,
+}
+"""What the configuration of a machine of a builder holds, and of which kind."""
 
 BUILDERS: dict[str, Callable[..., Machine]] = {}
 """What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
 
 
-_KEPT: dict[str, Callable[..., Any]] = {}
+_CHECKED: dict[str, Callable[..., Any]] = {}
 """Name and arguments of a builder -> the function whose machine kept the contract; made again, it is trusted."""
 
 
 @plainly()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
-    """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
+    """Make the machine that a registered builder makes, checked; its origin says how it was made.
+
+    Args:
+        builder: its name.
+        arguments: JSON values.
+        task: key of the task that the machine must be of; any when empty.
+    """
     if builder not in BUILDERS:
         entry("learners")  # whose builders made the machines that ship
     if builder not in BUILDERS:
@@ -77,23 +88,45 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {{error}}",
         of=(TypeError, ValueError),
     ):
-        given = json.loads(json.dumps(dict(arguments), allow_nan=False))
-    made_before = _KEPT.get(known := json.dumps([builder, given])) is build
+        values = json.loads(json.dumps(dict(arguments), allow_nan=False))
+    recipe = json.dumps([builder, values])
+    is_checked = _CHECKED.get(recipe) is build
+    machine = _build(builder, values, is_checked)
+    made_task = machine.layout.task
+    require(
+        task in ("", made_task),
+        f"the builder of {builder!r} makes a machine of {made_task!r}; this needs one of {task!r}",
+    )
+    if not is_checked:
+        record = catalog.get(made_task)
+        n_rounds = max(2, record.at_most(N_ROUNDS))
+        check_machine(machine, record.sample_for(machine, N_EPISODES, n_rounds, SEED), cheap=True)
+        _CHECKED[recipe] = build
+    return machine
+
+
+def _build(builder: str, values: dict[str, Any], is_checked: bool) -> Machine:
+    """Call a builder, with the same generator of random numbers each time.
+
+    Args:
+        builder: its name.
+        values: its arguments.
+        is_checked: whether its machine is known to keep the contract.
+    """
+    build = BUILDERS[builder]
     signature = inspect.signature(build)
     with theirs(f"{builder!r} cannot be built so: {{error}}; it takes {signature}", of=TypeError):
-        signature.bind(**given)
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the same weights every time, and no global generator moves
+        signature.bind(**values)
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        trusted = TRUSTED.set(made_before)
+        trusted = TRUSTED.set(is_checked)
         try:
-            machine = theirs(f"the builder of {builder!r}")(build)(**given)
+            machine = theirs(f"the builder of {builder!r}")(build)(**values)
         finally:
             TRUSTED.reset(trusted)
-    made = isinstance(machine, Machine)
+    is_machine = isinstance(machine, Machine)
     require(
-        made,
+        is_machine,
         f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
     )
     with theirs(
@@ -101,30 +134,25 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         f"makes: {{error}}",
         of=AttributeError,
     ):
-        machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
-    ok = task in ("", machine.layout.task)
-    require(
-        ok,
-        f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
-    )
-    if not made_before:
-        few = catalog.get(machine.layout.task)
-        check_machine(
-            machine,
-            few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED),
-            cheap=True,
-        )
-        _KEPT[known] = build
+        machine.name = builder
+        machine.origin = {"builder": builder, "arguments": values}
     return machine
 
 
 @checked
 def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
-    """Write ``model`` (its task registered, its weights finite) to ``folder``, which must not exist yet.
+    """Write ``model`` to ``folder``, which must not exist yet.
 
-    A machine that is no transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
+    Its task must be registered, and its weights finite. A machine that is no transformer must come from a registered
+    builder: ``interp.load(BUILDER, **arguments)``.
+
+    Args:
+        model: the model.
+        folder: where it is written.
+        card: text of its README.md; none is written when None.
     """
-    folder, key = Path(file_path(folder, "the checkpoint folder")), model.layout.task
+    folder = Path(file_path(folder, "the checkpoint folder"))
+    key = model.layout.task
     if key not in {task.key for task in catalog.every()}:
         raise InputError(
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
@@ -135,42 +163,63 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             not folder.exists(),
             f"{str(folder)!r} exists already; choose another folder or remove it",
         )
-    held = model.state_dict()  # type: ignore[attr-defined]
-    # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
+    tensors = {}
+    for name, tensor in model.state_dict().items():  # type: ignore[attr-defined]
+        # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
     require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
-    _check_finite(tensors, f"{model.name!r} cannot be saved:")
-    if isinstance(model, HookedLatentTransformer):
-        as_loaded = (
-            model if model.dtype in (torch.float32, torch.float64) else copy.deepcopy(model).float()
-        )
-        config, more = model.config.to_dict(), {"predicts": _predicted(as_loaded)}
-    else:
-        config, more = _said(model, tensors), {}
+    _require_finite(tensors, f"{model.name!r} cannot be saved:")
+    description = {
+        "format_version": _FORMAT_VERSION,
+        "class": type(model).__name__,
+        "versions": versions(),
+        **_describe(model, tensors),
+    }
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_beside(folder)
         try:
             staging.mkdir()
-            weights = staging / "model.safetensors"
-            save_file(tensors, weights)
-            weights.chmod(0o644)
-            about = {
-                "format_version": _FORMAT_VERSION,
-                "class": type(model).__name__,
-                "versions": versions(),
-                "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-                "config": config,
-                **more,
-            }
-            write_json(staging / "config.json", {**about, "digest": digest_of(about)})
-            if card is not None:
-                write_text(staging / "README.md", card)
-            staging.chmod(0o755)
+            _write_files(staging, tensors, description, card)
             staging.rename(folder)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def _write_files(
+    staging: Path, tensors: dict[str, torch.Tensor], description: dict[str, Any], card: str | None
+) -> None:
+    """Write the files of a checkpoint.
+
+    Args:
+        staging: the folder.
+        tensors: the weights.
+        description: the configuration, without digests.
+        card: text of README.md.
+    """
+    weights = staging / "model.safetensors"
+    save_file(tensors, weights)
+    weights.chmod(0o644)
+    description = {**description, "sha256": _hash_file(weights)}
+    write_json(staging / "config.json", {**description, "digest": digest_of(description)})
+    if card is not None:
+        write_text(staging / "README.md", card)
+    staging.chmod(0o755)
+
+
+def _hash_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _describe(model: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return what a checkpoint says of a model beside its weights: its configuration, and what it predicts."""
+    if not isinstance(model, HookedLatentTransformer):
+        return {"config": _describe_machine(model, tensors)}
+    predicting = model
+    if model.dtype not in (torch.float32, torch.float64):  # as it will be loaded
+        predicting = copy.deepcopy(model).float()
+    return {"config": model.config.to_dict(), "predicts": _run_few_episodes(predicting)}
 
 
 @checked
@@ -178,91 +227,138 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
-    A transformer of more than ``max_gb``, by its configuration, is refused before memory is taken, another machine by
-    the size of its weights. A machine whose builder is not registered here is refused with what to do.
+    A machine whose builder is not registered here is refused with what to do.
+
+    Args:
+        folder: the checkpoint.
+        max_gb: a transformer of more units of 1e9 bytes, by its configuration, is refused before memory is taken,
+            another machine by the size of its weights.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
+    description = _read_config(folder)
+    weights = folder / "model.safetensors"
+    where = repr(str(weights))
+    require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")
+    with reading(weights):
+        sha256 = _hash_file(weights)
+    expected = str(description.get("sha256"))
+    require(
+        sha256 == expected,
+        f"{where} is truncated or was changed: its SHA-256 is {sha256[:12]}..., config.json says {expected[:12]}...; "
+        "fetch the checkpoint again",
+    )
+    with reading(folder / "config.json"):
+        config = description["config"]
+        is_built = isinstance(config, dict) and "builder" in config
+        predicts = config.get("predicts") if is_built else description.get("predicts")
+        require(
+            isinstance(predicts, dict),
+            f"{str(folder)!r}: config.json lacks predicts; fetch it again",
+        )
+        if is_built:
+            refuse_above(where, weights.stat().st_size, max_gb)
+            tensors = _read_tensors(weights)
+            _require_machine_fields(config, str(folder))
+            machine = _remake(config, tensors, f"{str(folder)!r}:")
+            changed = f"the builder {config['builder']!r} has"
+            remedy = "register the builder that it was saved with"
+        else:
+            transformer_config = LatentTransformerConfig.from_dict(config)
+            tensors = _read_tensors(weights)
+            transformer_config.require_room(max_gb)
+            model = HookedLatentTransformer(transformer_config, state_map=tensors.get("state_map"))
+            unfit = f"{where} does not fit its configuration"
+            machine = _fill(model, tensors, unfit, f"{where} is damaged:")
+            changed = "its configuration has"
+            remedy = "fetch the checkpoint again"
+        if description["digest"] not in _SAME:
+            gap = _gap_since(machine, predicts)
+            require(
+                gap <= _CLOSE,
+                f"{str(folder)!r}: {changed} changed since this was saved: with the same weights the machine predicts "
+                f"otherwise, by up to {gap:.2g}; {remedy}",
+            )
+        if not is_built or _is_ours(config["builder"]):
+            _SAME.add(description["digest"])
+        return machine
+
+
+_SAME: set[str] = set()
+"""Digests of checkpoints whose machines, made by code of the toolkit, were found to do what they did when saved."""
+
+
+def _is_ours(builder: str) -> bool:
+    """Return whether a builder is the toolkit's; what others read from outside may change at any time."""
+    return BUILDERS[builder].__module__.startswith("interp.")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Read what a checkpoint says of its model; another version, or an edited file, is refused."""
     require(
         folder.is_dir(),
         f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors",
     )
+    path = folder / "config.json"
     with reading(folder):
-        held = any(next(folder.glob(f"{depth}.jsonl"), None) for depth in ("*", "*/*", "*/*/*"))
-        traces = "; traces are for `interp llm` and `interp compare`" if held else ""
-        require(
-            (folder / "config.json").exists(),
-            f"{str(folder)!r} lacks config.json, so it holds no model{traces}",
-        )
-    about = read_json(folder / "config.json", "config")
-    version = about.get("format_version")
-    known = version == _FORMAT_VERSION and not isinstance(version, bool)
+        if not path.exists():
+            has_traces = any(any(folder.glob(f"{depth}.jsonl")) for depth in ("*", "*/*", "*/*/*"))
+            hint = "; traces are for `interp llm` and `interp compare`" if has_traces else ""
+            raise InputError(
+                f"{str(folder)!r} lacks config.json, so it holds no model{hint}",
+            )
+    description = read_json(path, "config")
+    version = description.get("format_version")
+    is_known = version == _FORMAT_VERSION and not isinstance(version, bool)
     require(
-        known,
+        is_known,
         f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
     )
+    without_digest = {key: value for key, value in description.items() if key != "digest"}
     require(
-        about.get("digest")
-        == digest_of({key: value for key, value in about.items() if key != "digest"}),
-        f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
+        description.get("digest") == digest_of(without_digest),
+        f"{str(path)!r} was edited: its digest is not that of its contents; fetch the checkpoint "
         "again, or change the model in Python and save it with save_checkpoint",
     )
-    weights = folder / "model.safetensors"
-    require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")
-    with reading(weights):
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return description
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    with reading(path):
+        return load_file(path)
+
+
+def _require_machine_fields(config: dict[str, Any], folder: str) -> None:
+    """Refuse a configuration of a machine that lacks a field, or whose task is not registered."""
+    missing = [
+        name for name, kind in _MACHINE_FIELDS.items() if not isinstance(config.get(name), kind)
+    ]
     require(
-        digest == about.get("sha256"),
-        f"{str(weights)!r} is truncated or was changed: its SHA-256 is {digest[:12]}..., config.json says "
-        f"{str(about.get('sha256'))[:12]}...; fetch the checkpoint again",
+        not missing,
+        f"{folder!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again",
     )
-    with reading(folder / "config.json"):
-        said = about["config"]
-        whole = {**about, **said} if isinstance(said, dict) else about
-        require(
-            isinstance(whole.get("predicts"), dict),
-            f"{str(folder)!r}: config.json lacks predicts; fetch it again",
-        )
-        if isinstance(said, dict) and "builder" in said:
-            refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
-            with reading(weights):
-                tensors = load_file(weights)
-            missing = [name for name, kind in _SAID.items() if not isinstance(said.get(name), kind)]
-            require(
-                not missing,
-                f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again",
-            )
-            layout_from_dict(said["layout"])  # which refuses a task that is not registered
-            machine = _copy_of(said, tensors, f"{str(folder)!r}:")
-            whose, advice = (
-                f"the builder {said['builder']!r} has",
-                "register the builder that it was saved with",
-            )
-            return _require_same(machine, whole, str(folder), whose, advice)
-        config = LatentTransformerConfig.from_dict(said)
-        with reading(weights):
-            tensors = load_file(weights)
-        config.require_room(max_gb)
-        model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
-        unfit = f"{str(weights)!r} does not fit its configuration"
-        filled: Machine = _filled(model, tensors, unfit, f"{str(weights)!r} is damaged:")
-        return _require_same(
-            filled, about, str(folder), "its configuration has", "fetch the checkpoint again"
-        )
+    layout_from_dict(config["layout"])
 
 
-def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
-    """``model`` with these weights, in their precision; weights that do not fit, or are not finite, are refused."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    wrong = sorted(
-        name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name)
-    )
+def _fill(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
+    """Give ``model`` these weights, in their precision.
+
+    Args:
+        model: the model.
+        tensors: the weights.
+        unfit: how an error begins about weights that do not fit.
+        damaged: how one begins about weights that are not finite.
+    """
+    state = model.state_dict()
+    wrong = []
+    for name in sorted(state.keys() | tensors.keys()):
+        if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
+            wrong.append(name)
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
-    for name, held in model.state_dict().items():
-        stored = tensors[name].dtype
-        fits = stored in REAL if held.dtype in REAL else stored == held.dtype
-        require(fits, f"{unfit}: {name} is stored as {stored}, where the model has {held.dtype}")
-    _check_finite(tensors, damaged)
+    for name, tensor in tensors.items():
+        dtype = state[name].dtype
+        fits = tensor.dtype in REAL if dtype in REAL else tensor.dtype == dtype
+        require(fits, f"{unfit}: {name} is stored as {tensor.dtype}, where the model has {dtype}")
+    _require_finite(tensors, damaged)
     if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
         model = model.double()
     model.load_state_dict(tensors, strict=True)
@@ -272,17 +368,17 @@ def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: s
 # Machines that a builder makes.
 
 
-def _said(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a checkpoint says of a machine beside its weights; one that could not be made again is refused."""
-    origin, dtype = machine.origin, machine.dtype
-    exact = dtype in (torch.float32, torch.float64)
-    require(exact, f"{machine.name!r} cannot be saved in {dtype}: call .float() first")
-    if not {"builder", "arguments"} <= set(origin):
+def _describe_machine(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return what a checkpoint says of a machine; one that could not be made again is refused."""
+    origin = machine.origin
+    is_exact = machine.dtype in (torch.float32, torch.float64)
+    require(is_exact, f"{machine.name!r} cannot be saved in {machine.dtype}: call .float() first")
+    if "builder" not in origin or "arguments" not in origin:
         raise InputError(
             f"{machine.name!r} does not say how to make it again, so it cannot be saved: give the function that makes "
             "it to interp.register_machine(NAME, build, description=..., task=...) and take interp.load(NAME)"
         )
-    said = {
+    config = {
         "builder": origin["builder"],
         "arguments": origin["arguments"],
         "name": machine.name,
@@ -290,78 +386,71 @@ def _said(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         "layout": machine.layout.to_dict(),
         "is_handwired": machine.is_handwired,
     }
-    again = _copy_of(said, tensors, f"{machine.name!r} cannot be saved:")
+    again = _remake(config, tensors, f"{machine.name!r} cannot be saved:")
+    is_same = again.digest() == machine.digest()
     require(
-        again.digest() == machine.digest(),
+        is_same,
         f"{machine.name!r} cannot be saved: its origin names the builder {origin['builder']!r} with "
         f"{origin['arguments']}, which makes another machine; take it from interp.load and train or fill that",
     )
-    return {**said, "predicts": _predicted(again)}
+    return {**config, "predicts": _run_few_episodes(again)}
 
 
-_SAME: set[str] = set()
-"""Digests of checkpoints whose machines, made by code of the toolkit, were found to do what they did when saved."""
+def _remake(config: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
+    """Make a machine again from its builder and weights.
 
-
-def _require_same(
-    machine: Machine, about: dict[str, Any], folder: str, whose: str, advice: str
-) -> Machine:
-    """The machine, refused where it does something else than when it was saved; our own code is asked once."""
-    then, build = about["predicts"], BUILDERS.get(about.get("builder", ""))
-    now = (
-        {} if about["digest"] in _SAME else _predicted(machine, *np.shape(then["predictions"])[:2])
-    )
-    if now and now["episodes"] == then["episodes"]:
-        parts = [name for name in then if name != "episodes"]
-        pairs = [(np.asarray(now.get(name, np.inf)), np.asarray(then[name])) for name in parts]
-        gap = max(
-            float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs
-        )
-        require(
-            gap <= _CLOSE,
-            f"{folder!r}: {whose} changed since this was saved: with the same weights the machine predicts otherwise, "
-            f"by up to {gap:.2g}; {advice}",
-        )
-    if build is None or build.__module__.startswith(
-        "interp."
-    ):  # what others read outside may change at any time
-        _SAME.add(about["digest"])
-    return machine
-
-
-def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
-    machine = built(said["builder"], said["arguments"])
-    if machine.is_handwired and not said["is_handwired"]:
+    Args:
+        config: what its checkpoint says.
+        tensors: its weights.
+        where: how an error begins.
+    """
+    machine = built(config["builder"], config["arguments"])
+    if machine.is_handwired and not config["is_handwired"]:
         machine = machine.untrained()  # trained since: what it carries is no longer known exactly
     unfit = (
-        f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of "
-        f"{said['arguments']}"
+        f"{where} the weights do not fit the machine that the builder {config['builder']!r} makes of "
+        f"{config['arguments']}"
     )
-    filled: Machine = _filled(machine, tensors, unfit, f"{where} damaged:")
-    filled.name, filled.origin = said["name"], said["origin"]
+    filled: Machine = _fill(machine, tensors, unfit, f"{where} damaged:")
+    filled.name = config["name"]
+    filled.origin = config["origin"]
     return filled
 
 
-def _predicted(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
-    """What it does on a few episodes of its task: its predictions, how much it carries, and the state that is known."""
+def _gap_since(machine: Machine, then: dict[str, Any]) -> float:
+    """Return how far a machine does something else than when it was saved, relative to the largest number."""
+    now = _run_few_episodes(machine, *np.shape(then["predictions"])[:2])
+    if now["episodes"] != then["episodes"]:  # the task samples others now
+        return 0.0
+    gaps = []
+    for name, numbers in then.items():
+        if name != "episodes":
+            before = np.asarray(numbers)
+            after = np.asarray(now.get(name, np.inf))
+            scale = max(1.0, np.abs(before).max())
+            gaps.append(np.abs(after - before).max() / scale)
+    return float(max(gaps))
+
+
+def _run_few_episodes(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
+    """Run a few episodes and return what the machine does: predictions, how much it carries, and a known state."""
     task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
     run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
-    fed = b"".join(part.cpu().contiguous().numpy().tobytes() for part in run.fed.tensors().values())
-    does = {"predictions": run.predictions, "carries": run.latents.abs().mean((2, 3))}
+    behaviour = {"predictions": run.predictions, "carries": run.latents.abs().mean((2, 3))}
     if machine.is_handwired:
-        does["state"] = machine.read_state(run.latents)
-    digest = hashlib.sha256(fed).hexdigest()
-    return {"episodes": digest, **{name: part.double().tolist() for name, part in does.items()}}
+        behaviour["state"] = machine.read_state(run.latents)
+    numbers: dict[str, Any] = {name: part.double().tolist() for name, part in behaviour.items()}
+    rounds = b"".join(map(bytes_of, run.fed.tensors().values()))
+    return {"episodes": hashlib.sha256(rounds).hexdigest(), **numbers}
 
 
-def _check_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
-    wrong = [
-        name
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and not tensor.isfinite().all()
-    ]
+def _require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
+    wrong = []
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            wrong.append(name)
     require(
         not wrong,
         f"{what} weights that are not finite at {', '.join(wrong[:5])}; use an earlier checkpoint",

@@ -120,14 +120,16 @@ def _check_shapes(case: _Case) -> Iterator[str]:
     channels = case.machine.channels
     rows = sum(channel.rows for channel in channels)
     width = max(channel.shape[-1] for channel in channels)
-    if start.ndim != 3 or start.shape[2] != width or start.shape[1] > rows:
+    is_state = start.ndim == 3 and start.shape[2] == width and start.shape[1] <= rows
+    if not is_state:
         yield f"what round 0 reads has shape {tuple(start.shape)}; its channels say [episode, {rows}, {width}]"
         return
     prediction, carried = case.machine.step(start, case.fed(0))
     if carried.shape != start.shape or carried.dtype != start.dtype:
+        leaves = f"{tuple(carried.shape)} {carried.dtype}"
         yield (
-            f"a round leaves {tuple(carried.shape)} {carried.dtype}, and read {tuple(start.shape)} "
-            f"{start.dtype}; return every channel in its own shape and dtype"
+            f"a round leaves {leaves}, and read {tuple(start.shape)} {start.dtype}; return every channel in its own "
+            "shape and dtype"
         )
         return
     axes = (case.layout.n_outputs,) * case.layout.prediction_axes
@@ -236,8 +238,8 @@ def _check_truth(case: _Case) -> Iterator[str]:
     for place in (*range(position + 1, layout.n_positions), *fed.after):
         changes = torch.zeros(len(latents), dtype=torch.bool)
         for shift in range(1, 1 + _N_SHIFTS):
-            moved = predict(_take_from_other_rows(fed, place, shift))
-            changes |= (plain - moved).abs().amax(1) > noise
+            changed_prediction = predict(_take_from_other_rows(fed, place, shift))
+            changes |= (plain - changed_prediction).abs().amax(1) > noise
         if not changes.any():
             continue
         t = int((changes.nonzero() % case.n_rounds).min())
@@ -327,12 +329,13 @@ def _check_point(case: _Case, component: Component, name: str, plain: Stepped) -
         hooked = case.machine.step(case.start, case.fed(0))
     shape = shapes[0] if shapes else None
     n_axes = 2 + len(component.axes.split())
+    n_rows = len(plain.carried)
     if len(shapes) != 1:
         remedy = ""
         if _is_compiled(case.machine):
             remedy = "; compiled modules call no hooks: adapt the module that was compiled"
         yield f"the point {name!r} fires {len(shapes)} times in a round, which must be once{remedy}"
-    elif shape is None or len(shape) != n_axes or shape[0] != len(plain.carried):
+    elif shape is None or len(shape) != n_axes or shape[0] != n_rows:
         got = "no tensor" if shape is None else f"shape {shape}"
         axes = component.axes.replace(" ", ", ")
         yield f"the point {name!r} has axes [batch, {axes}, vector], got {got}"

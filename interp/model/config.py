@@ -74,43 +74,51 @@ class LatentTransformerConfig:
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         check_fields(self)
         for name in ("d_model", "n_layers", "n_heads", "d_head"):
-            require(
-                getattr(self, name) >= 1,
-                f"{name} must be an integer >= 1, got {getattr(self, name)!r}",
-            )
+            size = getattr(self, name)
+            require(size >= 1, f"{name} must be an integer >= 1, got {size!r}")
         require(self.d_mlp >= 0, f"d_mlp must be an integer >= 0, got {self.d_mlp!r}")
         require(self.init_std >= 0, f"init_std must be 0 or more, got {self.init_std!r}")
-        scales = self.attn_scale is None or self.attn_scale > 0
         require(
-            scales, f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}"
+            self.attn_scale is None or self.attn_scale > 0,
+            f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}",
         )
-        rises = self.value_range is None or self.value_range[0] <= self.value_range[1]
-        require(rises, f"value_range must be (low, high), got {self.value_range!r}")
-        clips = not self.clipped or self.output == "probability"
-        require(
-            clips,
-            f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
-        )
-        real = self.layout.kind != "classes"
-        require(
-            real == (self.output == "value"),
-            f"a round of {self.layout.task!r} predicts {'a real number' if real else 'outcomes'} "
-            f"({self.layout.kind!r}): its output must be {'value' if real else 'logits or probability'!r}, got "
-            f"{self.output!r}",
-        )
-        rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
-        object.__setattr__(self, "attention_rules", rules)
-        for name, table in (
-            ("attention_rules", self.attention_rules),
-            ("head_names", self.head_names),
-        ):
-            require(
-                not table
-                or {(len(table), len(row)) for row in table} == {(self.n_layers, self.n_heads)},
-                f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {[len(row) for row in table]}",
-            )
+        if self.value_range is not None:
+            low, high = self.value_range
+            require(low <= high, f"value_range must be (low, high), got {self.value_range!r}")
+        self._check_output()
+        if not self.attention_rules:
+            softmax_everywhere = (("softmax",) * self.n_heads,) * self.n_layers
+            object.__setattr__(self, "attention_rules", softmax_everywhere)
+        self._check_table("attention_rules", self.attention_rules)
+        self._check_table("head_names", self.head_names)
         for rule in sum(self.attention_rules, ()):
             require_known("attention rule", rule, get_args(AttentionRule))
+
+    def _check_output(self) -> None:
+        """Refuse an output that is not of the layout's kind."""
+        require(
+            not self.clipped or self.output == "probability",
+            f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
+        )
+        predicted, outputs = "outcomes", "logits or probability"
+        is_real = self.layout.kind != "classes"
+        if is_real:
+            predicted, outputs = "a real number", "value"
+        fits = is_real == (self.output == "value")
+        require(
+            fits,
+            f"a round of {self.layout.task!r} predicts {predicted} ({self.layout.kind!r}): its output must be "
+            f"{outputs!r}, got {self.output!r}",
+        )
+
+    def _check_table(self, name: str, table: tuple[tuple[str, ...], ...]) -> None:
+        """Refuse a table that is not of every layer and head, or empty."""
+        lengths = [len(row) for row in table]
+        is_whole = lengths == [self.n_heads] * self.n_layers
+        require(
+            is_whole or not lengths,
+            f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {lengths}",
+        )
 
     @property
     def d_vocab(self) -> int:
@@ -132,35 +140,41 @@ class LatentTransformerConfig:
 
         It takes the weights in float32, and the ids of the positions of every length.
         """
-        d, heads, layers = self.d_model, self.n_heads, self.n_layers
-        attention = heads * self.d_head * (4 * d + 3) + d
-        mlp = 2 * d * self.d_mlp + self.d_mlp + d if self.d_mlp else 0
-        tables = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents + self.d_vocab_out
-        tables += d if self.write_map else 0
-        n_bytes = 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
-        sizes = f"d_model {d}, {layers} layers, {heads} heads, d_mlp {self.d_mlp}"
-        refuse_above(
-            f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", n_bytes, max_gb
-        )
+        n_bytes = 4 * self._count_weights() + 8 * (self.n_ctx + 1) * self.n_ctx
+        sizes = f"{self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
+        rounds = f"rounds of {self.n_ctx} positions"
+        what = f"the model {self.name!r} (d_model {self.d_model}, {sizes}, {rounds})"
+        refuse_above(what, n_bytes, max_gb)
+
+    def _count_weights(self) -> int:
+        d_model = self.d_model
+        per_layer = self.n_heads * self.d_head * (4 * d_model + 3) + d_model
+        if self.d_mlp:
+            per_layer += 2 * d_model * self.d_mlp + self.d_mlp + d_model
+        n_vectors = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents
+        n_vectors += self.d_vocab_out
+        if self.write_map:
+            n_vectors += d_model
+        return self.n_layers * per_layer + n_vectors * d_model
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON values."""
-        said = {**asdict(self), "layout": self.layout.to_dict()}
-        return {name: value for name, value in said.items() if name != "clipped" or value}
+        """Return the configuration as JSON values."""
+        values = {**asdict(self), "layout": self.layout.to_dict()}
+        if not self.clipped:  # a field that older checkpoints do not have
+            del values["clipped"]
+        return values
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:
-        """The configuration that :meth:`to_dict` described; a field that is unknown or missing is refused."""
+        """Make the configuration that :meth:`to_dict` described; a field that is unknown or missing is refused."""
         require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
-        known = {f.name for f in fields(cls)}
+        names = {known.name for known in fields(cls)}
         for name in data:
-            require_known("configuration field", name, known, limit=40)
+            require_known("configuration field", name, names, limit=40)
         missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
         require(not missing, f"the configuration lacks {', '.join(sorted(missing))}")
-        tables = {
-            name: tuple(map(tuple, data.get(name, ())))
-            for name in ("attention_rules", "head_names")
-        }
+        values = dict(data)
+        values["layout"] = layout_from_dict(data["layout"])
         if data.get("value_range") is not None:
-            tables["value_range"] = tuple(data["value_range"])
-        return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})
+            values["value_range"] = tuple(data["value_range"])
+        return cls(**values)

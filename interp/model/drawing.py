@@ -76,8 +76,8 @@ def _require_drawn(machine: HookedMachine, fresh: HookedMachine, weights: dict[s
         **_select_real(fresh.named_buffers()),
         **_select_real(fresh.named_parameters()),
     }
-    missing = ", ".join(name for name, tensor in tensors.items() if tensor.isnan().any())
-    missing = missing.replace("module.", "")
+    not_drawn = [name for name, tensor in tensors.items() if tensor.isnan().any()]
+    missing = ", ".join(not_drawn).replace("module.", "")
     require(
         not missing and len(weights) > 0,
         f"nothing says how to draw {missing or 'anything'} of {machine.name!r} anew; give adapt(..., reset=...)",

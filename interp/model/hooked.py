@@ -35,7 +35,9 @@ from interp.support.session import once
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 Hooks = Sequence[tuple[str, HookFunction]]
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
-_HOOKS_OF_TORCH = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_hooks_of = attrgetter(
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+)
 REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What weights may be stored as."""
 AS_REAL = "a model computes in real numbers: call .float() or .double(), or load it again"
@@ -221,8 +223,7 @@ class HookedMachine(HookedRootModule):
         """Return whether no hook is attached and no gradient recorded, so that a run may be shared."""
         if torch.is_grad_enabled() or nn.modules.module._has_any_global_hook():
             return False
-        hooks = attrgetter(*_HOOKS_OF_TORCH)
-        return not any(any(hooks(module)) for module in self.modules())
+        return not any(map(has_hooks, self.modules()))
 
     # Identity.
 
@@ -244,8 +245,8 @@ class HookedMachine(HookedRootModule):
     def digest(self) -> str:
         """Return the SHA-256 of :meth:`said` and of the weights: the machine's identity in every result."""
         # It is computed again once the weights, the name or the configuration are others.
-        about = (self, self.name, getattr(self, "config", None))
-        return once(("digest", self.weights_version()), *about, make=self._digest)
+        identity = (self, self.name, getattr(self, "config", None))
+        return once(("digest", self.weights_version()), *identity, make=self._digest)
 
     @exclusive
     def _digest(self) -> str:
@@ -304,9 +305,10 @@ def _roll_out(machine: HookedMachine, episodes: Episodes, *more: Any, **options:
     rollout = entry("rollouts").rollout  # its module imports this one
     known = inspect.signature(rollout).parameters.keys() - {"model", "episodes"}
     unknown = [*map(shown, more), *(name for name in options if name not in known)]
+    options_of_rollout = ", ".join(sorted(known))
     require(
         not unknown,
-        f"{machine.name!r} runs episodes by interp.rollout, which takes {', '.join(sorted(known))}; got "
+        f"{machine.name!r} runs episodes by interp.rollout, which takes {options_of_rollout}; got "
         f"{', '.join(unknown)}; of one round run.activation_cache(round) and interp.model.bound.bind are "
         "TransformerLens'",
     )
@@ -325,6 +327,11 @@ def _find_tensors_with_a_past(value: Any) -> Iterator[Tensor]:
         return
     for item in value:
         yield from _find_tensors_with_a_past(item)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether PyTorch calls a hook where the module runs."""
+    return any(_hooks_of(module))
 
 
 def written(tensor: Tensor) -> int:

@@ -29,9 +29,8 @@ from interp.support.checks import checked, integer, shown
 from interp.support.errors import InputError, require, require_known, theirs
 
 MOST = 1_000_000
-"""The largest size of a round: labels are made before any memory is asked for."""
-
-
+"""The largest size of a round: labels are made before any memory is taken."""
+_LOG_2_PI = math.log(2 * math.pi)
 _MOST_WEIGHTS = 2**19
 """Attention weights of a head that are computed at once: those of long rounds fill memory, and leave caches."""
 
@@ -55,52 +54,68 @@ class EncodedRounds:
     after: ClassVar[tuple[str, ...]] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name."""
-        return {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if getattr(self, one.name) is not None
-        }
+        """Return all tensors by name."""
+        tensors = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
+        """Return the same rounds with every tensor changed in the same way, such as cut to some rounds."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+
+    def select(self, rows: Any) -> Self:
+        """Return some of the rows: a slice, a mask or indices."""
+        return self.each(lambda part: part[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Batches of episodes as one."""
+        """Join batches of episodes to one."""
+        tensors = [part.tensors() for part in parts]
         if any(part.missing is not None for part in parts):
-            none = [torch.zeros_like(part.slots, dtype=torch.bool) for part in parts]
-            parts = [
-                replace(p, missing=no if p.missing is None else p.missing)
-                for p, no in zip(parts, none, strict=True)
-            ]
-        return replace(
-            parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()}
-        )
+            for batch in tensors:
+                nothing_missing = torch.zeros_like(batch["slots"], dtype=torch.bool)
+                batch.setdefault("missing", nothing_missing)
+        names = tensors[0]
+        joined = {name: torch.cat([batch[name] for batch in tensors]) for name in names}
+        return replace(parts[0], **joined)
 
     def rows(self, rounds: Sequence[int]) -> Self:
-        """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
+        """Lay some rounds of every episode in one batch.
+
+        Row ``e * len(rounds) + i`` is episode e at the i-th of them.
+        """
         index = torch.tensor(list(rounds), device=self.tokens.device)
         return self.each(lambda part: part[:, index].flatten(0, 1))
 
     def at(self, t: int) -> Self:
-        """Round ``t`` of every episode."""
+        """Return round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])
 
     def settled(self, prediction: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """What these rounds predict and leave: a missing one predicts NaN and leaves the state that it read."""
+        """Return what these rounds predict and leave, where some did not take place.
+
+        Args:
+            prediction: what they predict; a missing one predicts NaN.
+            before: the state that they read, which a missing one leaves.
+            after: the state that they leave.
+        """
         if self.missing is None:
             return prediction, after
-        gone, left = (
-            self.missing[(..., *[None] * (x.ndim - self.missing.ndim))] for x in (prediction, after)
-        )
-        return prediction.masked_fill(gone, torch.nan), torch.where(left, before, after)
+        predicts_nothing = _unsqueeze_to(self.missing, prediction.ndim)
+        leaves_state = _unsqueeze_to(self.missing, after.ndim)
+        prediction = prediction.masked_fill(predicts_nothing, torch.nan)
+        return prediction, torch.where(leaves_state, before, after)
 
     def at_once(self, most: int) -> int:
-        """How many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
-        on_cpu = self.tokens.device.type == "cpu"
-        return max(1, min(most, _MOST_WEIGHTS // self.tokens.shape[-1] ** 2)) if on_cpu else most
+        """Return how many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
+        if self.tokens.device.type != "cpu":
+            return most
+        n_weights = self.tokens.shape[-1] ** 2
+        return max(1, min(most, _MOST_WEIGHTS // n_weights))
+
+
+def _unsqueeze_to(mask: Tensor, n_axes: int) -> Tensor:
+    """Add trailing axes of size 1 to a mask."""
+    return mask[(..., *[None] * (n_axes - mask.ndim))]
 
 
 @dataclass(frozen=True)
@@ -127,27 +142,28 @@ class RoundLayout:
     payload_hint: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse a round that does not say where it is read, or is read after the truth can have been told."""
+        """Refuse a round that does not say where it is read, or is read after the truth can have been seen."""
         require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
+        labels = self.labels
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
-            found = 1 if label is None else self.labels.count(label)
-            if found != 1:
+            n_positions = 1 if label is None else labels.count(label)
+            if n_positions != 1:
+                remedy = f"set {name} in {type(self).__name__} to one of its labels"
                 raise InputError(
-                    f"{name} {label!r} of a round of {self.task!r} stands at {found} of its positions, and must stand "
-                    f"at one; set {name} in {type(self).__name__} to one of its labels: {', '.join(self.labels)}"
+                    f"{name} {label!r} of a round of {self.task!r} stands at {n_positions} of its positions, and must "
+                    f"stand at one; {remedy}: {', '.join(labels)}"
                 )
-        for name, position in (
-            ("update_label", self.update_position),
-            ("choice_label", self.choice_position),
-        ):
+        positions = {"update_label": self.update_position, "choice_label": self.choice_position}
+        for name, position in positions.items():
             if position is not None and position <= self.predict_position:
                 raise InputError(
                     f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
-                    f"labels are {', '.join(self.labels)}"
+                    f"labels are {', '.join(labels)}"
                 )
+        may_choose = self.kind == "classes"
         require(
-            self.kind == "classes" or self.choice_label is None,
+            may_choose or self.choice_label is None,
             f"a round of {self.task!r} predicts a real number ({self.kind!r}), which no token stands for: it can have "
             "no choice_label",
         )
@@ -174,10 +190,10 @@ class RoundLayout:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The name of every outcome that is predicted, or of every number that tells a real one."""
+        """The name of every outcome that is predicted, or of every number that describes a real one."""
         if self.kind == "classes":
             raise NotImplementedError
-        return ("mean", "log variance")[: 1 if self.kind == "mean" else 2]
+        return ("mean",) if self.kind == "mean" else ("mean", "log variance")
 
     @property
     def n_outputs(self) -> int:
@@ -195,25 +211,25 @@ class RoundLayout:
         return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
-        """The layout of this family for the sizes of ``episodes``; episodes that it cannot hold are refused."""
+        """Return the layout of this family for the sizes of ``episodes``; those that it cannot hold are refused."""
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
+        """Return tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 
     def blank(self, *sizes: int) -> Tensor:
-        """Tokens ``[*sizes, pos]`` for :meth:`encode` to fill: where a label is a token that one, elsewhere 0."""
-        return torch.tensor([self.token_ids.get(label, 0) for label in self.labels]).repeat(
-            *sizes, 1
-        )
+        """Return tokens ``[*sizes, pos]`` for :meth:`encode` to fill: those that labels name, elsewhere 0."""
+        ids = [self.token_ids.get(label, 0) for label in self.labels]
+        return torch.tensor(ids).repeat(*sizes, 1)
 
     def encoded(self, episodes: Episodes) -> EncodedRounds:
-        """What :meth:`encode` gives, with the rounds that did not take place."""
+        """Return what :meth:`encode` gives, with the rounds that did not take place."""
+        rounds = self.encode(episodes)
         missing = missing_rounds(episodes)
-        return replace(
-            self.encode(episodes), missing=None if missing is None else torch.from_numpy(missing)
-        )
+        if missing is None:
+            return replace(rounds, missing=None)
+        return replace(rounds, missing=torch.from_numpy(missing))
 
     # What a prediction is. A layout whose prediction is the distribution over its outcomes, or a real number by its
     # kind, changes none of these.
@@ -224,18 +240,18 @@ class RoundLayout:
         return 0 if self.kind == "mean" else 1
 
     def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
-        """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes.
+        """Return a model's prediction, from the probabilities ``[..., outcome]`` of this layout's outcomes.
 
         Of a real number: the mean ``[...]``, or mean and log variance ``[..., 2]``, from what the model gives.
         """
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """The probability of every outcome by a prediction; of a real number its mean, or mean and log variance."""
+        """Return the probability of every outcome; of a real number its mean, or mean and log variance."""
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
-        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
+        """Return the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
         if self.kind != "classes":
             return self.distribution(prediction)[..., 0]
         require(
@@ -245,47 +261,66 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
-        """How wrong predictions are, ``[...]``, by the truth, their last axes ``[...]``; for a task's ``losses``.
+        """Return how wrong predictions are, ``[...]``; for a task's ``losses``.
 
-        The chance of a mistake, ``1 - P(truth)``, of classes, whose truth is the index of an outcome; the squared error
-        of a mean; the negative log density of a normal, in nats.
+        Args:
+            prediction: predictions of the layout.
+            truth: their last axes; of classes the index of an outcome.
+
+        Returns:
+            The chance of a mistake, ``1 - P(truth)``, of classes; the squared error of a mean; the negative log density
+            of a normal, in nats.
         """
-        told, truth = self.distribution(prediction), truth.to(prediction.device)
+        numbers = self.distribution(prediction)
+        truth = truth.to(prediction.device)
+        batch = numbers.shape[:-1]
+        ends_as_truth = batch[len(batch) - truth.ndim :] == truth.shape
         require(
-            told.shape[-1] == self.n_outputs and told.shape[-1 - truth.ndim : -1] == truth.shape,
+            ends_as_truth and numbers.shape[-1] == self.n_outputs,
             f"predictions of shape {tuple(prediction.shape)} do not fit a truth of shape {tuple(truth.shape)}",
         )
         if self.kind == "classes":
-            index = truth.expand(told.shape[:-1]).unsqueeze(-1)
-            known = not index.is_floating_point() and bool(
-                ((index >= 0) & (index < self.n_outputs)).all()
-            )
-            require(
-                known,
-                f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
-            )
-            return 1 - told.gather(-1, index.long()).squeeze(-1)
-        missed = (told[..., 0] - truth).square()
+            self._require_outcomes(truth)
+            index = truth.expand(batch).unsqueeze(-1).long()
+            return 1 - numbers.gather(-1, index).squeeze(-1)
+        squared_error = (numbers[..., 0] - truth).square()
         if self.kind == "mean":
-            return missed
-        log_variance = told[..., 1]
-        return (missed * (-log_variance).exp() + log_variance + math.log(2 * math.pi)) / 2
+            return squared_error
+        log_variance = numbers[..., 1]
+        scaled_error = squared_error * (-log_variance).exp()
+        return (scaled_error + log_variance + _LOG_2_PI) / 2
+
+    def _require_outcomes(self, truth: Tensor) -> None:
+        is_known = not truth.is_floating_point()
+        is_known = is_known and bool(((truth >= 0) & (truth < self.n_outputs)).all())
+        require(
+            is_known,
+            f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
+        )
 
     def commit(
         self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]
     ) -> Tensor:
-        """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one."""
+        """Return tokens ``[..., pos]`` with the model's own choice ``[...]``, where the round holds one.
+
+        Args:
+            tokens: those of a round.
+            choice: the index of the outcome that the model chose.
+        """
         position = self.choice_position
         if position is None:
             return tokens
-        fits = tokens.shape[-1:] == (self.n_positions,)
-        require(fits, f"tokens are [..., {self.n_positions}], got shape {tuple(tokens.shape)}")
+        n_positions = self.n_positions
+        require(
+            tokens.shape[-1:] == (n_positions,),
+            f"tokens are [..., {n_positions}], got shape {tuple(tokens.shape)}",
+        )
         committed = tokens.clone()
         committed[..., position] = self.choice_token(choice)
         return committed
 
     def choice_token(self, choice: Tensor) -> Tensor:
-        """The token that stands for a choice; needed by layouts that have a ``choice_label``."""
+        """Return the token that stands for a choice; needed by layouts that have a ``choice_label``."""
         raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
     # How the algorithm's state is spread over the latents. One latent that holds all of it changes none of these.
@@ -295,11 +330,11 @@ class RoundLayout:
         return readout.squeeze(-2)
 
     def per_latent(self, state: Tensor) -> Tensor:
-        """The inverse of :meth:`state`: what each latent holds of a state, ``[..., latent, k]``."""
+        """Return what each latent holds of a state, ``[..., latent, k]``: the inverse of :meth:`state`."""
         return state.unsqueeze(-2)
 
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
-        """The part of a state that an update to latent ``slots`` writes."""
+        """Return the part of a state that an update to latent ``slots`` writes."""
         return state
 
     @property
@@ -320,9 +355,9 @@ class RoundLayout:
     @cached_property
     def update_position(self) -> int:
         """Where the update is read: at ``update_label``, the last position when that is None."""
-        return (
-            self.n_positions - 1 if self.update_label is None else self.position(self.update_label)
-        )
+        if self.update_label is None:
+            return self.n_positions - 1
+        return self.position(self.update_label)
 
     @property
     def n_read(self) -> int:
@@ -345,57 +380,67 @@ class RoundLayout:
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:
-        """The position of ``label``."""
+        """Return the position of ``label``."""
         require_known("position label", label, self.labels, limit=40)
         return self.labels.index(label)
 
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
-        """Positions of several labels; "all" means every position."""
+        """Return the positions of several labels; "all" means every position."""
         if isinstance(labels, str):
             labels = self.labels if labels == "all" else (labels,)
-        return tuple(self.position(label) for label in labels)
+        return tuple(map(self.position, labels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Sizes as JSON values, with the task's name."""
-        return {"task": self.task, **{f.name: getattr(self, f.name) for f in fields(self)}}
+        """Return the sizes as JSON values, with the task's name."""
+        sizes = {size.name: getattr(self, size.name) for size in fields(self)}
+        return {"task": self.task, **sizes}
 
 
 def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
-    """The smallest and the largest size ``name`` that a vocabulary serves: the range, or just ``size``."""
+    """Return the smallest and the largest size that a vocabulary serves.
+
+    Args:
+        name: what an error calls the size.
+        size: the size of a round.
+        given: that range; just ``size`` when None.
+    """
     size = integer(name, size, 1)
     require(
         size <= MOST,
         f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}",
     )
-    pair = (
-        (size, size) if given is None else tuple(given) if isinstance(given, list | tuple) else ()
-    )
-    require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
-    low, high = (integer(f"{name}_range", bound) for bound in pair)
-    inside = 1 <= low <= size <= high <= MOST
+    if given is None:
+        return size, size
+    is_pair = isinstance(given, list | tuple) and len(given) == 2
+    require(is_pair, f"{name}_range must be (low, high), got {given!r}")
+    low, high = (integer(f"{name}_range", bound) for bound in given)
+    is_inside = 1 <= low <= size <= high <= MOST
     require(
-        inside, f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it"
+        is_inside,
+        f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it",
     )
     return low, high
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
-    """The layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
+    """Make the layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
     from interp.core import catalog
 
     require(
         isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}"
     )
-    key, known = data.get("task"), {task.key: task for task in catalog.every()}
-    if key not in known:
+    sizes = dict(data)
+    key = sizes.pop("task", None)
+    tasks = {task.key: task for task in catalog.every()}
+    if key not in tasks:
         raise InputError(
             f"this is a model of the task {key!r}, which is not registered; give its record to interp.tasks.register "
-            f"first (registered: {', '.join(known)})"
+            f"first (registered: {', '.join(tasks)})"
         )
-    sizes: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"
-    }
+    for name, size in sizes.items():
+        if isinstance(size, list):
+            sizes[name] = tuple(size)
     with theirs(
         f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {{error}}", of=TypeError
     ):
-        return known[key].layout(**sizes)
+        return tasks[key].layout(**sizes)

@@ -174,7 +174,8 @@ class LensSurface(HookedMachine):
         """
         layout = self._layout_of_round(tokens)
         if layout is None:
-            return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+            indices = self._outcome_indices(tokens).reshape(-1)
+            return [self.outcomes[i] for i in indices.tolist()]
         rounds: Any = tokens
         if rounds.ndim == 1:
             return _name_tokens(layout, rounds)

@@ -39,15 +39,23 @@ class ModelRecord:
     serves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def reads(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it reads episodes of these sizes."""
-        return all(low <= sizes.get(name, low) <= high for name, (low, high) in self.serves.items())
+        """Return whether it reads episodes of these sizes."""
+        served = self.serves.items()
+        return all(low <= sizes.get(name, low) <= high for name, (low, high) in served)
 
 
 _HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
 
 
 def register(name: str, description: str, task: str, load: Callable[..., Machine]) -> None:
-    """Add a handwired model: ``load`` builds it from the arguments of :func:`load`."""
+    """Add a handwired model.
+
+    Args:
+        name: what :func:`load` calls it.
+        description: one line.
+        task: its task's key.
+        load: builds it from the arguments of :func:`load`.
+    """
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
 
 
@@ -91,7 +99,7 @@ def register_machine(
 
 
 def handwired_models(task: str) -> tuple[str, ...]:
-    """The names of the handwired models of a task."""
+    """Return the names of the handwired models of a task."""
     return tuple(record.name for record, _ in _loaders().values() if record.task == task)
 
 
@@ -101,16 +109,18 @@ def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
 
 
 def models() -> list[ModelRecord]:
-    """Every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path.
+    """Return every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path.
 
     >>> [record.name for record in models() if record.kind == "handwired"]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
-    known = [record for record, _ in _loaders().values()] + [
-        _learned(path.parent) for path in sorted(SHIPPED.glob("*/config.json"))
-    ]
-    known += _BUILT.values()
-    return [record for task in catalog.every() for record in known if record.task == task.key]
+    records = [record for record, _ in _loaders().values()]
+    for path in sorted(SHIPPED.glob("*/config.json")):
+        records.append(_read_record(path.parent))
+    records += _BUILT.values()
+    tasks = [task.key for task in catalog.every()]
+    registered = [record for record in records if record.task in tasks]
+    return sorted(registered, key=lambda record: tasks.index(record.task))
 
 
 @checked
@@ -131,60 +141,80 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         ('<w>', '<z>', 'e_1', 'p_1')
     """
     name = file_path(name, "the model")
-    _LOG.info(
-        "loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())])
-    )
+    settings = [f"{key}={value}" for key, value in arguments.items()]
+    _LOG.info("loading %s", " ".join([name, *settings]))
     if name in _loaders():
         return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
     from interp.model.checkpoints import built, load_checkpoint
 
     if name in _BUILT:
         return built(name, arguments, _BUILT[name].task)
-    folder = SHIPPED / name
-    if not (folder / "config.json").is_file():
-        folder = Path(name)
-        if not folder.is_dir():
-            if len(folder.parts) > 1:
-                raise InputError(
-                    f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors"
-                )
-            raise unknown_name("model", name, [record.name for record in models()])
+    folder = _find_checkpoint(name)
     if arguments:
-        given = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
-        record = _learned(folder)
-        text = (
-            f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
-        )
-        if set(arguments) <= set(record.serves) and not record.reads(arguments):
-            served = record.serves.items()
-            own = ", ".join(
-                f"{size} {low}" + (f" to {high}" if high > low else "")
-                for size, (low, high) in served
-            )
-            text += f"; it serves {own}. Models for {given}: {serving(record.task, **arguments)}"
-        raise InputError(text)
+        raise _no_arguments(name, _read_record(folder), arguments)
     return load_checkpoint(folder, max_gb=max_gb)
 
 
+def _find_checkpoint(name: str) -> Path:
+    """Return the folder of a model that ships, or of a checkpoint given by its path."""
+    shipped = SHIPPED / name
+    if (shipped / "config.json").is_file():
+        return shipped
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if len(folder.parts) > 1:
+        raise InputError(
+            f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors"
+        )
+    raise unknown_name("model", name, [record.name for record in models()])
+
+
+def _no_arguments(name: str, record: ModelRecord, arguments: Mapping[str, Any]) -> InputError:
+    """Return the error for arguments of a learned model; where they are sizes, it names the models that serve them.
+
+    Args:
+        name: what the user called the model.
+        record: of the model.
+        arguments: what the user gave.
+    """
+    values = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
+    text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {values}"
+    if set(arguments) <= set(record.serves) and not record.reads(arguments):
+        sizes = []
+        for size, (low, high) in record.serves.items():
+            sizes.append(f"{size} {low} to {high}" if high > low else f"{size} {low}")
+        others = serving(record.task, **arguments)
+        text += f"; it serves {', '.join(sizes)}. Models for {values}: {others}"
+    return InputError(text)
+
+
 def serving(task: str, **sizes: int) -> str:
-    """The names of the models of a task, wired or learned, that read episodes of these sizes, for sentences."""
-    known = [record for record in models() if record.task == task and record.kind != "built"]
-    return ", ".join(record.name for record in known if record.reads(sizes)) or "none"
+    """Return the names of a task's models, wired or learned, that read episodes of these sizes, for sentences."""
+    names = []
+    for record in models():
+        if record.task == task and record.kind != "built" and record.reads(sizes):
+            names.append(record.name)
+    return ", ".join(names) or "none"
 
 
-def _learned(folder: Path) -> ModelRecord:
+def _read_record(folder: Path) -> ModelRecord:
+    """Read the record of a learned model from its checkpoint."""
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with reading(path):
-        made = (
-            f"built by {config['builder']!r}"
-            if "builder" in config
-            else f"latent_update {config['latent_update']}"
-        )
-        description = config["origin"].get("description", f"trained, {made}")
+        way = f"latent_update {config.get('latent_update')}"
+        if "builder" in config:
+            way = f"built by {config['builder']!r}"
         layout = config["layout"]
-        sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
-        serves = {
-            name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()
-        }
-        return ModelRecord(folder.name, "learned", description, layout["task"], serves)
+        serves = {}
+        for name, value in layout.items():
+            if isinstance(value, int):
+                serves[name] = tuple(layout.get(f"{name}_range") or (value, value))
+        return ModelRecord(
+            folder.name,
+            "learned",
+            config["origin"].get("description", f"trained, {way}"),
+            layout["task"],
+            serves,
+        )

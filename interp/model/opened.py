@@ -10,10 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_GATES_OF_AN_RNN = ("new",)
+_GATES_OF_A_GRU = ("reset", "update", "new")
+_GATES_OF_AN_LSTM = ("input", "forget", "new", "output")
 _GATES: dict[type[nn.Module], tuple[str, ...]] = {
-    **dict.fromkeys((nn.RNNCell, nn.RNN), ("new",)),
-    **dict.fromkeys((nn.GRUCell, nn.GRU), ("reset", "update", "new")),
-    **dict.fromkeys((nn.LSTMCell, nn.LSTM), ("input", "forget", "new", "output")),
+    nn.RNNCell: _GATES_OF_AN_RNN,
+    nn.RNN: _GATES_OF_AN_RNN,
+    nn.GRUCell: _GATES_OF_A_GRU,
+    nn.GRU: _GATES_OF_A_GRU,
+    nn.LSTMCell: _GATES_OF_AN_LSTM,
+    nn.LSTM: _GATES_OF_AN_LSTM,
 }
 """The gates of fused cells and layers, by their class."""
 

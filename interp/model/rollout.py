@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -46,8 +45,10 @@ from interp.support.provenance import provenance
 from interp.support.session import once
 from interp.support.workers import threads_for
 
-_MANY = 10_000  # rounds of which one is cached by itself first, to see what all of them would take
-_CHUNK = 256  # episodes run at once on a CPU
+_MANY = 10_000
+"""Rounds from which on one is cached by itself first, to see what all of them would take."""
+_CHUNK = 256
+"""Episodes that run at once on a CPU."""
 REPLAY_BATCH = 1024
 """Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
 
@@ -68,6 +69,8 @@ def rollout(
     """Run ``model`` over recorded ``episodes``.
 
     Args:
+        model: the machine.
+        episodes: of its task.
         names_filter: hook points to cache (a name, a list, a predicate); nothing is cached when None.
         rounds: which rounds to cache.
         n_rounds: run only the first of them, where later ones are not read; what these give is equal bit for bit.
@@ -78,56 +81,88 @@ def rollout(
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
-    numbers = (
-        (4 * layout.n_positions + model.initial(1, layout).numel())
-        * len(episodes)
-        * episodes.n_rounds
-    )
-    what = f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds"
-    refuse_beyond_machine(what, model.dtype.itemsize * numbers)
-    encoded = model.prepare(layout.encoded(episodes))
-    available = encoded.tokens.shape[1]
-    n_rounds = available if n_rounds is None else n_rounds
-    require(
-        1 <= n_rounds <= available,
-        f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
-    )
-    encoded = encoded.each(lambda part: part[:, :n_rounds])
+    _refuse_large_run(model, episodes, layout)
+    encoded = _cut_rounds(model.prepare(layout.encoded(episodes)), n_rounds)
+    n_rounds = encoded.tokens.shape[1]
     chosen = select_rounds(rounds, n_rounds)
-    cached = chosen if names_filter is not None else []
-    names = model.hook_names(names_filter) if names_filter is not None else []
-    hooks: dict[int, Hooks] = dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}  # type: ignore[arg-type]
-    if isinstance(fwd_hooks, Mapping):
-        hooks = {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
-        require(
-            len(hooks) == sum(map(bool, fwd_hooks.values())),
-            f"fwd_hooks name a round twice: {list(fwd_hooks)}",
-        )
-    for pairs in hooks.values():
-        for name, _ in pairs:
-            model.hook_names(name)
+    names = [] if names_filter is None else model.hook_names(names_filter)
+    hooks = _hooks_by_round(model, fwd_hooks, n_rounds)
     if clean is not None:
         require_own(clean, model, episodes, encoded, commit)
-    if names and len(episodes) * len(cached) > _MANY:
-        one = rollout(
-            model, episodes.select(slice(0, 1)), names_filter=names, n_rounds=1, commit=commit
-        )
-        n_bytes = len(episodes) * len(cached) * sum(held.nbytes for held in one.cache.values())
-        refuse_beyond_machine(
-            f"a cache of {len(names)} points in {len(cached)} rounds of {len(episodes)}", n_bytes
-        )
+    if names and len(episodes) * len(chosen) > _MANY:
+        _refuse_large_cache(model, episodes, names, len(chosen), commit)
     if hooks and not propagate and clean is None:
-        clean = _unhooked(model, episodes, encoded, layout, commit)
+        clean = _run_unhooked(model, episodes, encoded, layout, commit)
     if hooks or clean is not None:
         run = sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
         run = replace(run, episodes=episodes, settings=_settings(model, commit, propagate, hooks))
     else:
-        run = _unhooked(model, episodes, encoded, layout, commit)
+        run = _run_unhooked(model, episodes, encoded, layout, commit)
     if names:
-        run = replace(
-            run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached)
-        )
+        cache = Cache(_cache_rounds(model, run, chosen, names, hooks))
+        run = replace(run, cache=cache, cached_rounds=tuple(chosen))
     return run
+
+
+def _refuse_large_run(model: Machine, episodes: Episodes, layout: RoundLayout) -> None:
+    """Refuse a run whose tokens, payloads and states fill this machine's memory."""
+    n_numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
+    n_numbers *= len(episodes) * episodes.n_rounds
+    refuse_beyond_machine(
+        f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds",
+        model.dtype.itemsize * n_numbers,
+    )
+
+
+def _refuse_large_cache(
+    model: Machine, episodes: Episodes, names: list[str], n_rounds: int, commit: str
+) -> None:
+    """Refuse a cache that fills this machine's memory, by what one round of one episode takes.
+
+    Args:
+        model: the machine.
+        episodes: the episodes that will run.
+        names: the hook points that will be cached.
+        n_rounds: how many rounds will be cached.
+        commit: whose choice rounds hold.
+    """
+    first = episodes.select(slice(0, 1))
+    round_run = rollout(model, first, names_filter=names, n_rounds=1, commit=commit)
+    n_bytes = sum(activation.nbytes for activation in round_run.cache.values())
+    refuse_beyond_machine(
+        f"a cache of {len(names)} points in {n_rounds} rounds of {len(episodes)}",
+        len(episodes) * n_rounds * n_bytes,
+    )
+
+
+def _cut_rounds(encoded: EncodedRounds, n_rounds: int | None) -> EncodedRounds:
+    """Return the first rounds; all when None."""
+    available = encoded.tokens.shape[1]
+    if n_rounds is None:
+        return encoded
+    require(
+        1 <= n_rounds <= available,
+        f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}",
+    )
+    return encoded.each(lambda part: part[:, :n_rounds])
+
+
+def _hooks_by_round(model: Machine, fwd_hooks: Any, n_rounds: int) -> dict[int, Hooks]:
+    """Return the hooks of each hooked round; names that do not exist are refused."""
+    hooks: dict[int, Hooks] = {}
+    if isinstance(fwd_hooks, Mapping):
+        for t, pairs in fwd_hooks.items():
+            if not pairs:
+                continue
+            index = select_rounds(t, n_rounds)[0]
+            require(index not in hooks, f"fwd_hooks name a round twice: {list(fwd_hooks)}")
+            hooks[index] = pairs
+    elif fwd_hooks:
+        hooks = dict.fromkeys(range(n_rounds), fwd_hooks)
+    for pairs in hooks.values():
+        for name, _ in pairs:
+            model.hook_names(name)
+    return hooks
 
 
 @checked
@@ -137,7 +172,10 @@ def play(
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
     Args:
+        model: the machine that acts.
         worlds: one per episode; for Q-learning the MDPs of ``interp.tasks.mdp.sample_mdps``.
+        n_rounds: how many rounds it acts.
+        seed: of the worlds' draws.
         epsilon: probability of a uniform random action instead, by an epsilon-greedy wrapper around the model; a model
             that reads the round's draw (``layout.draws``) is told it, and chooses that action by itself.
 
@@ -155,37 +193,51 @@ def play(
         f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}",
     )
     layout = model.layout.fit(worlds)
-    told = {"told": True} if layout.draws else {}
-    interaction = task.data.interaction(
-        worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told
-    )
-    latents, choice = model.initial(len(worlds), layout), None
-    record = _Record(latents, n_rounds)
+    options: dict[str, Any] = {"n_rounds": n_rounds, "seed": seed, "epsilon": epsilon}
+    if layout.draws:
+        options["told"] = True
+    interaction = task.data.interaction(worlds, **options)
+    carried = model.initial(len(worlds), layout)
+    choice = None
+    record = _Record(carried, n_rounds)
     with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         while not interaction.done:
-            encoded = model.prepare(layout.encode(interaction.step(choice)))
-            step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
-            latents, choice = step.latents, layout.choose(step.prediction).cpu().numpy()
+            encoded = model.prepare(layout.encode(interaction.step(choice))).at(0)
+            step = run_round(model, encoded, carried, layout, "own", step=stepper)
+            carried = step.latents
+            choice = layout.choose(step.prediction).cpu().numpy()
             record.add(step)
     settings = {
         **provenance(model, **model.precision(), commit="own"),
         "seed": seed,
         "epsilon": epsilon,
     }
+    run = record.make_rollout(layout, "own", settings)
+    _require_numbers(model, run)
     episodes = interaction.episodes()
-    return episodes, replace(
-        _of_numbers(model, record.rollout(layout, "own", settings)), model=model, episodes=episodes
-    )
+    return episodes, replace(run, model=model, episodes=episodes)
 
 
 def require_own(
-    run: Rollout, model: Machine, episodes: Any = None, encoded: Any = None, commit: str = ""
+    run: Rollout,
+    model: Machine,
+    episodes: Any = None,
+    encoded: EncodedRounds | None = None,
+    commit: str = "",
 ) -> Rollout:
-    """``run``, unless another model made it, hooks acted in it, or it is of other episodes than are given."""
-    own = run.settings.get("digest") == model.digest()
+    """Return a rollout, unless another model made it, hooks acted in it, or it is of other episodes.
+
+    Args:
+        run: the rollout.
+        model: the machine that must have made it.
+        episodes: those that it must be of; any when None.
+        encoded: these as rounds, where they are known.
+        commit: whose choices it must hold; those of the rollout when empty.
+    """
+    is_own = run.settings.get("digest") == model.digest()
     require(
-        own,
+        is_own,
         f"this is a rollout of another model, {run.settings.get('model')!r}; run {model.name!r} for it",
     )
     require(
@@ -195,22 +247,32 @@ def require_own(
     if episodes is None:
         return run
     layout = model.layout.fit(episodes)
-    encoded, commit = encoded or model.prepare(layout.encoded(episodes)), commit or run.commit
-    same = run.tokens.shape == encoded.tokens.shape and run.commit == commit
-    if same:
-        tokens = encoded.tokens
-        if layout.choice_position is not None and commit == "own":
-            tokens = tokens.clone()
-            tokens[..., layout.choice_position] = run.tokens[..., layout.choice_position]
-        ran, fed = run.fed.tensors(), replace(encoded, tokens=tokens).tensors()
-        same = ran.keys() == fed.keys() and all(torch.equal(ran[name], fed[name]) for name in fed)
-    require(same, "give a rollout of the same episodes with the same commit")
+    if encoded is None:
+        encoded = model.prepare(layout.encoded(episodes))
+    commit = commit or run.commit
+    is_same = commit == run.commit and _holds(run, encoded, layout)
+    require(is_same, "give a rollout of the same episodes with the same commit")
     return run
+
+
+def _holds(run: Rollout, encoded: EncodedRounds, layout: RoundLayout) -> bool:
+    """Return whether a rollout ran these rounds; choices of the model's own are not compared."""
+    if run.tokens.shape != encoded.tokens.shape:
+        return False
+    tokens = encoded.tokens
+    if layout.choice_position is not None and run.commit == "own":
+        tokens = tokens.clone()
+        tokens[..., layout.choice_position] = run.tokens[..., layout.choice_position]
+    ran = run.fed.tensors()
+    fed = replace(encoded, tokens=tokens).tensors()
+    if ran.keys() != fed.keys():
+        return False
+    return all(torch.equal(ran[name], fed[name]) for name in fed)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One round run: what it predicted, the latents that it leaves, and the round as it was fed."""
+    """One round that ran: what it predicted, the latents that it leaves, and the round as it was fed."""
 
     prediction: Tensor
     latents: Tensor
@@ -223,23 +285,30 @@ def run_round(
     latents: Tensor,
     layout: RoundLayout,
     commit: str,
-    hooks: Hooks,
+    hooks: Hooks = (),
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
 ) -> Step:
-    """One round: predict, commit the choice where the layout has one, and write the update.
+    """Run one round: predict, commit the choice where the layout has one, and write the update.
 
-    Callers that run many rounds without hooks give the model's ``stepper()`` as ``step``, which is then made once.
+    Args:
+        model: the machine.
+        encoded: the round of every episode.
+        latents: what it reads.
+        layout: the round's layout.
+        commit: whose choice it holds, the model's "own" or the recorded "target".
+        hooks: pairs of a hook point and a function.
+        step: the model's ``stepper()``, for callers that run many rounds without hooks.
     """
     forward = model.step if hooks or step is None else step
     with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
-        done = forward(latents, encoded)
+        result = forward(latents, encoded)
         if commit == "own":
-            committed = layout.commit(encoded.tokens, layout.choose(done.prediction))
-            if not torch.equal(committed, encoded.tokens):
-                encoded = replace(encoded, tokens=committed)
-                done = forward(latents, encoded)
-    prediction, left = encoded.settled(done.prediction, latents, done.carried)
-    return Step(prediction, left, encoded)
+            tokens = layout.commit(encoded.tokens, layout.choose(result.prediction))
+            if not torch.equal(tokens, encoded.tokens):
+                encoded = replace(encoded, tokens=tokens)
+                result = forward(latents, encoded)
+    prediction, carried = encoded.settled(result.prediction, latents, result.carried)
+    return Step(prediction, carried, encoded)
 
 
 def sequential(
@@ -251,87 +320,115 @@ def sequential(
     clean: Rollout | None = None,
     hold: bool = False,
 ) -> Rollout:
-    """All rounds in order, without the settings of a run; with ``clean``, only those that the hooks can change."""
+    """Run all rounds in order, without the settings of a run.
+
+    Args:
+        model: the machine.
+        encoded: the rounds.
+        layout: their layout.
+        commit: whose choices they hold.
+        hooks: those of each hooked round.
+        clean: a run without hooks, from which the rounds are taken that the hooks cannot change.
+        hold: let every round read what it reads in the clean run.
+    """
     n_episodes, n_rounds, _ = encoded.tokens.shape
-    first = min(hooks, default=0)
+    first_hooked = min(hooks, default=0)
     counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial(n_episodes, layout)
     record = _Record(latents, n_rounds)
     with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         for t in range(n_rounds):
-            if clean is not None and (t < first or (hold and t not in hooks)):
+            is_changed = t in hooks if hold else t >= first_hooked
+            if clean is not None and not is_changed:
                 step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
             else:
                 pairs = counters[t].hooks if t in counters else ()
                 step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
-            latents = clean.latents[:, t + 1] if hold and clean is not None else step.latents
-            record.add(replace(step, latents=latents))
+            if hold and clean is not None:
+                step = replace(step, latents=clean.latents[:, t + 1])
+            latents = step.latents
+            record.add(step)
     for counter in counters.values():
         counter.check()
-    run = record.rollout(layout, commit, {})
-    return (
-        run if hooks else _of_numbers(model, run)
-    )  # what an edit ends in is for its reader to see
+    run = record.make_rollout(layout, commit, {})
+    if not hooks:  # what an edit ends in is for its reader to see
+        _require_numbers(model, run)
+    return run
 
 
 def _settings(
     model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()
 ) -> dict[str, Any]:
-    about = provenance(model, **model.precision(), commit=commit)
-    return {**about, "propagate": propagate, "hooked_rounds": sorted(hooked)}
+    settings = provenance(model, **model.precision(), commit=commit)
+    return {**settings, "propagate": propagate, "hooked_rounds": sorted(hooked)}
 
 
-def _unhooked(
+def _run_unhooked(
     model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
 ) -> Rollout:
-    """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
+    """Run all rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
 
     On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
+
+    Args:
+        model: the machine.
+        episodes: the episodes.
+        encoded: their rounds.
+        layout: the layout of these.
+        commit: whose choices they hold.
     """
 
-    def run() -> Rollout:
+    def run_chunks() -> Rollout:
         n = len(encoded.tokens)
-        size = encoded.at_once(_CHUNK) if encoded.tokens.device.type == "cpu" else n
-        chunks = torch.arange(n).split(size) if n > size else ()
-        parts = [
-            encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks
-        ] or [encoded]
-        runs = [sequential(model, part, layout, commit) for part in parts]
-        whole = Rollout.joined(runs) if chunks else runs[0]
+        is_on_cpu = encoded.tokens.device.type == "cpu"
+        size = encoded.at_once(_CHUNK) if is_on_cpu else max(n, 1)
+        runs = []
+        for start in range(0, max(n, 1), size):
+            part = encoded
+            if n > size:
+                part = encoded.select(slice(start, start + size))
+            runs.append(sequential(model, part, layout, commit))
+        whole = runs[0] if len(runs) == 1 else Rollout.joined(runs)
         return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
     with torch.no_grad():
-        if not model.is_quiet():
-            return run()
-    settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
+        is_quiet = model.is_quiet()
+    if not is_quiet:
+        return run_chunks()
+    key = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
     return once(
-        settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes)
+        key, model, episodes, make=lambda: replace(run_chunks(), model=model, episodes=episodes)
     )
 
 
-def _of_numbers(model: Machine, run: Rollout) -> Rollout:
-    """The run, refused where a number in it is none or infinite; an untrained copy may overflow, and is no control."""
+def _require_numbers(model: Machine, run: Rollout) -> None:
+    """Refuse a run in which a number is none or infinite; an untrained copy may overflow, and is no control then."""
     if getattr(model, "may_overflow", False):
-        return run
-    rounds = range(run.n_rounds)
+        return
     predictions = run.predictions
     if run.fed.missing is not None:
         predictions = predictions.clone()
         predictions[run.fed.missing] = 0.0
-    for what, values, at in (
-        ("predicts", predictions, rounds),
-        ("carries", run.latents, [0, *rounds]),
-    ):
-        if not values.isfinite().all():
-            wrong = ~values.isfinite().flatten(2).all(2) if values.ndim > 2 else ~values.isfinite()
-            step = int(wrong.any(0).nonzero()[0])
-            raise InputError(
-                f"what {model.name!r} {what} is not a number from round {at[step]} on, in episode "
-                f"{int(wrong[:, step].nonzero()[0])} (in {int(wrong.any(1).sum())} of {len(values)} episodes in all): "
-                "look for a logarithm of 0, a division by 0 or a state that grows without end"
-            )
-    return run
+    _require_finite(model, "predicts", predictions)
+    _require_finite(model, "carries", run.latents[:, 1:])
+    _require_finite(model, "carries", run.latents[:, :1])
+
+
+def _require_finite(model: Machine, what: str, values: Tensor) -> None:
+    """Refuse numbers ``[episode, round, ...]`` that are not finite, by the first round that has one."""
+    is_finite = values.isfinite()
+    if is_finite.all():
+        return
+    is_wrong = ~is_finite.flatten(2).all(2) if values.ndim > 2 else ~is_finite
+    t = int(is_wrong.any(0).nonzero()[0])
+    episode = int(is_wrong[:, t].nonzero()[0])
+    n_wrong = int(is_wrong.any(1).sum())
+    raise InputError(
+        f"what {model.name!r} {what} is not a number from round {t} on, in episode {episode} "
+        f"(in {n_wrong} of {len(values)} episodes in all): "
+        "look for a logarithm of 0, a division by 0 or a state that grows without end"
+    )
 
 
 class _Record:
@@ -342,49 +439,67 @@ class _Record:
     """
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
-        self.n_rounds, self.n_done = n_rounds, 0
-        self.latents = initial.new_empty((len(initial), n_rounds + 1, *initial.shape[1:]))
+        self.n_rounds = n_rounds
+        self.n_done = 0
+        self.latents = self._make_room(initial, n_rounds + 1)
         self.latents[:, 0] = initial.detach()
+        self.tensors: dict[str, Tensor] = {}
+
+    @staticmethod
+    def _make_room(value: Tensor, n_rounds: int) -> Tensor:
+        return value.new_empty((len(value), n_rounds, *value.shape[1:]))
 
     def add(self, step: Step) -> None:
-        """The next round."""
-        given = {"predictions": step.prediction, **step.fed.tensors()}
-        if not self.n_done:
-            sizes = {
-                name: (len(value), self.n_rounds, *value.shape[1:]) for name, value in given.items()
-            }
-            self.fed, self.held = (
-                step.fed,
-                {name: value.new_empty(sizes[name]) for name, value in given.items()},
-            )
-        for name, value in given.items():
-            self.held[name][:, self.n_done] = value
+        """Write the next round."""
+        values = {"predictions": step.prediction, **step.fed.tensors()}
+        if not self.tensors:
+            self.fed = step.fed
+            for name, value in values.items():
+                self.tensors[name] = self._make_room(value, self.n_rounds)
+        for name, value in values.items():
+            self.tensors[name][:, self.n_done] = value
         self.n_done += 1
         self.latents[:, self.n_done] = step.latents
 
-    def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-        """All rounds."""
-        predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
+    def make_rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
+        """Return all rounds as a rollout.
+
+        Args:
+            layout: the rounds' layout.
+            commit: whose choices they hold.
+            settings: the settings of the run.
+        """
+        predictions = self.tensors.pop("predictions")
+        fed = replace(self.fed, **self.tensors)  # type: ignore[arg-type]
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
 
-def _cached(
+def _cache_rounds(
     model: Machine, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
 ) -> dict[str, Tensor]:
-    """Replay the cached rounds: those without hooks at once, each hooked one with its hooks."""
+    """Replay rounds to cache activations: those without hooks at once, each hooked one with its hooks.
+
+    Args:
+        model: the machine.
+        run: the rollout.
+        rounds: the rounds to cache, in order.
+        names: the hook points.
+        hooks: those of each hooked round.
+
+    Returns:
+        ``name -> [episode, round, ...]``.
+    """
     plain = [t for t in rounds if t not in hooks]
+    if plain == rounds:
+        return replay(model, run, rounds=rounds, names_filter=names)[2]
     parts: dict[int, dict[str, Tensor]] = {}
     if plain:
-        _, _, cache = replay(model, run, rounds=plain, names_filter=names)
-        if plain == rounds:
-            return cache
-        parts |= {
-            t: {name: value[:, i] for name, value in cache.items()} for i, t in enumerate(plain)
-        }
-    for t in rounds:
-        if t in hooks:
-            _, _, cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])
-            parts[t] = {name: value[:, 0] for name, value in cache.items()}
+        cache = replay(model, run, rounds=plain, names_filter=names)[2]
+        for index, t in enumerate(plain):
+            parts[t] = {name: activations[:, index] for name, activations in cache.items()}
+    for t in set(rounds) - set(plain):
+        cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])[2]
+        parts[t] = {name: activations[:, 0] for name, activations in cache.items()}
     return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
 
 
@@ -401,6 +516,10 @@ def replay(
     """Run chosen rounds of ``run`` again at once, from its latents and tokens.
 
     Args:
+        model: the machine.
+        run: its rollout.
+        rounds: the rounds that run.
+        names_filter: hook points to cache; nothing is cached when None.
         fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th chosen round.
         chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks then see one chunk
             after the other, which is right where they treat every row alike. All rows run at once where it is None and
@@ -413,28 +532,29 @@ def replay(
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)
-    names = model.hook_names(names_filter) if names_filter is not None else []
+    names = [] if names_filter is None else model.hook_names(names_filter)
     latents, fed = run.rows(chosen)
-    cache: dict[str, list[Tensor]] = {name: [] for name in names}
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
 
-    def keep(activation: Tensor, hook: Any) -> None:
-        cache[hook.name].append(
-            activation.detach().clone()
-        )  # what comes later may write over the tensor itself
+    def store(activation: Tensor, hook: Any) -> None:
+        # Cloned, since what comes later may write over the tensor itself.
+        parts[hook.name].append(activation.detach().clone())
 
-    counter = FiringCounter([*fwd_hooks, *((name, keep) for name in names)])
+    counter = FiringCounter([*fwd_hooks, *((name, store) for name in names)])
     size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
     steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
         for start in range(0, len(latents), size):
             rows = slice(start, start + size)
-            steps.append(model.step(latents[rows], fed.each(lambda part, rows=rows: part[rows])))  # type: ignore[misc]
+            steps.append(model.step(latents[rows], fed.select(rows)))
     counter.check()
-    shape = (run.n_episodes, len(chosen))
-    prediction, left = (torch.cat(parts) for parts in zip(*steps, strict=True))
-    predictions, carried = (x.unflatten(0, shape) for x in fed.settled(prediction, latents, left))
-    seen = {name: torch.cat(parts) for name, parts in cache.items()}
-    seen = {
-        k: fed.settled(x, latents, left)[0] if x.is_floating_point() else x for k, x in seen.items()
-    }
-    return predictions, carried, {name: x.unflatten(0, shape) for name, x in seen.items()}
+    by_round = (run.n_episodes, len(chosen))
+    predictions, carried = map(torch.cat, zip(*steps, strict=True))
+    cache = {}
+    for name, chunks in parts.items():
+        activations = torch.cat(chunks)
+        if activations.is_floating_point():
+            activations, _ = fed.settled(activations, latents, carried)
+        cache[name] = activations.unflatten(0, by_round)
+    predictions, carried = fed.settled(predictions, latents, carried)
+    return predictions.unflatten(0, by_round), carried.unflatten(0, by_round), cache

@@ -57,36 +57,35 @@ class Rollout:
     @classmethod
     @checked
     def joined(cls, runs: Sequence[Rollout]) -> Rollout:
-        """Rollouts of one model over different episodes, of equal sizes, as one."""
-        predictions, latents = (
-            torch.cat([getattr(run, of) for run in non_empty("runs", runs)])
-            for of in ("predictions", "latents")
-        )
-        cache = Cache(
-            {name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache}
-        )
+        """Join rollouts of one model over different episodes, of equal sizes."""
+        first = non_empty("runs", runs)[0]
+        cache = Cache()
+        for name in first.cache:
+            cache[name] = torch.cat([run.cache[name] for run in runs])
+        predictions = torch.cat([run.predictions for run in runs])
+        latents = torch.cat([run.latents for run in runs])
         fed = EncodedRounds.joined([run.fed for run in runs])
         return replace(
-            runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None
+            first, predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None
         )
 
     def __repr__(self) -> str:
-        cached = (
-            f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds"
-            if self.cache
-            else ""
-        )
-        model = self.settings.get("model", "a model")
-        count = "" if self.missing is None else f", {int((~self.missing).sum()):,} of which count"
-        sizes = f"{self.n_episodes} episodes of {self.n_rounds} rounds{count}"
-        return f"Rollout({one_line(model)}: {sizes}, commit {self.commit!r}{cached})"
+        model = one_line(self.settings.get("model", "a model"))
+        text = f"{self.n_episodes} episodes of {self.n_rounds} rounds"
+        if self.missing is not None:
+            n_counting = int((~self.missing).sum())
+            text += f", {n_counting:,} of which count"
+        text += f", commit {self.commit!r}"
+        if self.cache:
+            text += f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds"
+        return f"Rollout({model}: {text})"
 
     def _repr_html_(self) -> str:
         import pandas as pd  # the model's room does without it elsewhere
 
-        held = {"predictions": self.predictions, "latents": self.latents, **self.cache}
-        rows = [{"holds": name, "shape": " x ".join(map(str, x.shape))} for name, x in held.items()]
-        return table_html(repr(self), pd.DataFrame(rows))
+        tensors = {"predictions": self.predictions, "latents": self.latents, **self.cache}
+        shapes = [" x ".join(map(str, tensor.shape)) for tensor in tensors.values()]
+        return table_html(repr(self), pd.DataFrame({"holds": list(tensors), "shape": shapes}))
 
     @property
     def n_episodes(self) -> int:
@@ -101,7 +100,8 @@ class Rollout:
     @property
     def missing(self) -> NDArray[np.bool_] | None:
         """Bool[episode, round], True where a round did not take place; None where all did."""
-        return None if self.fed.missing is None else self.fed.missing.numpy(force=True)
+        missing = self.fed.missing
+        return None if missing is None else missing.numpy(force=True)
 
     # The tokens and payloads that were fed, and the latent slot that each round's update was written to.
     tokens = property(attrgetter("fed.tokens"))
@@ -109,24 +109,24 @@ class Rollout:
     slots = property(attrgetter("fed.slots"))
 
     def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
-        """The latents that some rounds read, and these rounds, as :meth:`EncodedRounds.rows` lays them in one batch."""
+        """Return the latents that some rounds read, and these rounds, in one batch (:meth:`EncodedRounds.rows`)."""
         chosen = select_rounds(rounds, self.n_rounds, twice=True)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
     def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
-        """Some of the episodes: a slice, a mask or indices. The cache is left out."""
-        known = self.episodes is not None and len(self.episodes) == self.n_episodes
-        held = self.episodes.select(episodes) if known else None
-        fed, none = self.fed.each(lambda part: part[episodes]), Cache()
-        predictions, latents = self.predictions[episodes], self.latents[episodes]
+        """Return some of the episodes: a slice, a mask or indices. The cache is left out."""
+        own_episodes = self.episodes
+        if own_episodes is not None:
+            is_known = len(own_episodes) == self.n_episodes
+            own_episodes = own_episodes.select(episodes) if is_known else None
         return replace(
             self,
-            predictions=predictions,
-            latents=latents,
-            fed=fed,
-            cache=none,
+            predictions=self.predictions[episodes],
+            latents=self.latents[episodes],
+            fed=self.fed.select(episodes),
+            cache=Cache(),
             cached_rounds=(),
-            episodes=held,
+            episodes=own_episodes,
         )
 
     def activation_cache(self, round: int, names_filter: Any = None) -> Any:
@@ -172,35 +172,45 @@ class Rollout:
 
 
 def select_rounds(rounds: Rounds, n_rounds: int, *, twice: bool = False) -> list[int]:
-    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all"."""
+    """Return the indices of rounds that a selector names.
+
+    Args:
+        rounds: an int (negative counts from the end), a slice, a list, or "all".
+        n_rounds: how many there are.
+        twice: whether a round may be named more than once.
+    """
     rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):
         return list(range(n_rounds))
     if isinstance(rounds, slice):
-        for end in (rounds.start, rounds.stop, rounds.step):
-            fit("the ends of a slice of rounds", end, int | None)
-        require(rounds.step != 0, "a slice of rounds needs a step other than 0")
-        selected = list(range(n_rounds))[rounds]
-        require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
-        return selected
+        return _cut_rounds(rounds, n_rounds)
     selected = [rounds] if isinstance(rounds, int) else list(rounds)
-    require(bool(selected), "no rounds were selected; give at least one, or 'all'")
+    require(len(selected) > 0, "no rounds were selected; give at least one, or 'all'")
     for t in selected:
         require(
             -n_rounds <= t < n_rounds,
             f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}",
         )
-    found = [t % n_rounds for t in selected]
-    once = twice or len(set(found)) == len(found)
-    require(once, f"rounds name one round twice, which would count twice: {shown(rounds)}")
-    return found
+    indices = [t % n_rounds for t in selected]
+    require(
+        twice or len(set(indices)) == len(indices),
+        f"rounds name one round twice, which would count twice: {shown(rounds)}",
+    )
+    return indices
+
+
+def _cut_rounds(rounds: slice, n_rounds: int) -> list[int]:
+    for end in (rounds.start, rounds.stop, rounds.step):
+        fit("the ends of a slice of rounds", end, int | None)
+    require(rounds.step != 0, "a slice of rounds needs a step other than 0")
+    selected = list(range(n_rounds))[rounds]
+    require(len(selected) > 0, f"{rounds} selects none of the {n_rounds} rounds")
+    return selected
 
 
 def room(machine: Machine, n_rounds: int) -> int:
-    """So many rounds, or as many as there is room for in the channels that grow, where these are fewer."""
-    return min(
-        [
-            n_rounds,
-            *(channel.shape[0] // channel.grows for channel in machine.channels if channel.grows),
-        ]
-    )
+    """Return so many rounds, or as many as the machine's channels that grow have room for."""
+    for channel in machine.channels:
+        if channel.grows:
+            n_rounds = min(n_rounds, channel.shape[0] // channel.grows)
+    return n_rounds

@@ -1,7 +1,7 @@
 """Rollouts on disk: one safetensors file, with what is no tensor as JSON in its header.
 
 The header holds a SHA-256 of every tensor and of itself: a file that was damaged or edited is refused, in what of it is
-read. :func:`load` reads only the activations that are asked for.
+read. :func:`load` reads only the activations that are named.
 
     >>> import tempfile, interp
     >>> from interp.tasks import experts
@@ -18,12 +18,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from interp.model.hooked import bytes_of
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 from interp.support.checks import checked, file_path
@@ -31,8 +32,7 @@ from interp.support.errors import InputError, require, require_known
 from interp.support.files import digest_of, json_values, reading, write_atomic
 from interp.support.foreign import loaded
 
-_FED = ("tokens", "values", "slots")
-_MISSING = "missing"
+_ROUNDS = ("tokens", "values", "slots", "missing")
 _CACHE = "cache."
 _FORMAT = 2
 _EDITED = "it was cut short or edited; save the rollout again"
@@ -41,112 +41,123 @@ _EDITED = "it was cut short or edited; save the rollout again"
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
     """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
-    extra = sorted(run.fed.tensors().keys() - {*_FED, _MISSING})
+    rounds = run.fed.tensors()
+    extra = sorted(rounds.keys() - set(_ROUNDS))
     require(
         not extra,
         f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead",
     )
-    tensors = {"predictions": run.predictions, "latents": run.latents, **run.fed.tensors()}
-    tensors |= {f"{_CACHE}{name}": value for name, value in run.cache.items()}
-    about = {
+    tensors = {"predictions": run.predictions, "latents": run.latents, **rounds}
+    for name, activation in run.cache.items():
+        tensors[f"{_CACHE}{name}"] = activation
+    for name, tensor in tensors.items():
+        # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    description = {
         "format_version": _FORMAT,
         "layout": run.layout.to_dict(),
         "commit": run.commit,
         "cached_rounds": list(run.cached_rounds),
         "settings": json_values(run.settings),
+        "sha256": {name: _digest(name, tensor) for name, tensor in tensors.items()},
     }
-    # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
-    stored = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    about["sha256"] = {
-        name: hashlib.sha256(content_of(name, tensor)).hexdigest()
-        for name, tensor in stored.items()
-    }
-    header = {"rollout": json.dumps({**about, "digest": digest_of(about)})}
-    return write_atomic(Path(path), lambda temporary: save_file(stored, temporary, metadata=header))
+    header = {"rollout": json.dumps({**description, "digest": digest_of(description)})}
+    return write_atomic(
+        Path(path), lambda temporary: save_file(tensors, temporary, metadata=header)
+    )
 
 
 @checked
 def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
-    """The rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
+    """Read the rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
     path = Path(file_path(path))
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
     with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
-        header = (stored.metadata() or {}).get("rollout")
-        if header is None:
-            raise InputError(
-                f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote"
-            )
-        about, held = loaded(header), list(stored.keys())
-        version = about["format_version"]
-        require(
-            version == _FORMAT,
-            f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}",
-        )
-        same = about.pop("digest", None) == digest_of(about) and set(about["sha256"]) == set(held)
-        require(same, f"{str(path)!r} was edited: {_EDITED}")
-        cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
+        description = _read_header(path, stored)
+        digests = description["sha256"]
+        cached = [name.removeprefix(_CACHE) for name in digests if name.startswith(_CACHE)]
         for name in names or ():
             require_known(f"cached activation in {str(path)!r}", name, cached)
 
         def read(name: str) -> Tensor:
-            tensor = stored.get_tensor(name)
-            known = hashlib.sha256(content_of(name, tensor)).hexdigest() == about["sha256"][name]
-            require(known, f"{str(path)!r} holds another {name!r} than was written: {_EDITED}")
+            tensor: Tensor = stored.get_tensor(name)
+            require(
+                _digest(name, tensor) == digests[name],
+                f"{str(path)!r} holds another {name!r} than was written: {_EDITED}",
+            )
             return tensor
 
+        rounds = {name: read(name) for name in _ROUNDS if name in digests}
+        selected = cached if names is None else names
+        cache = {name: read(f"{_CACHE}{name}") for name in selected}
+        layout = layout_from_dict(description["layout"])
         run = Rollout(
             read("predictions"),
             read("latents"),
-            EncodedRounds(*map(read, _FED), missing=read(_MISSING) if _MISSING in held else None),
-            layout=layout_from_dict(about["layout"]),
-            commit=about["commit"],
-            cache={name: read(f"{_CACHE}{name}") for name in (cached if names is None else names)},
-            cached_rounds=tuple(about["cached_rounds"]),
-            settings=about["settings"],
+            EncodedRounds(**rounds),
+            layout=layout,
+            commit=description["commit"],
+            cache=cache,
+            cached_rounds=tuple(description["cached_rounds"]),
+            settings=description["settings"],
         )
-        _fits_together(run, str(path))
-        return run
+    _require_fitting(run, str(path))
+    return run
 
 
-def _fits_together(run: Rollout, where: str) -> None:
+def _require_fitting(run: Rollout, where: str) -> None:
     """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
     require_known("commit", run.commit, ("own", "target"))
-    require(
-        run.tokens.ndim == 3,
-        f"{where!r}: tokens must be [episode, round, position], got {tuple(run.tokens.shape)}",
-    )
-    n_episodes, n_rounds, n_positions = run.tokens.shape
-    require(
-        n_positions == run.layout.n_positions,
-        f"{where!r}: tokens have {n_positions} positions a round, its layout {run.layout.n_positions}; {_EDITED}",
-    )
-    for name, (tensor, shape) in {
-        "values": (run.values, (n_episodes, n_rounds, n_positions)),
-        "slots": (run.slots, (n_episodes, n_rounds)),
-        "predictions": (run.predictions, (n_episodes, n_rounds)),
-        "latents": (run.latents, (n_episodes, n_rounds + 1)),
-        **{
-            name: (tensor, (n_episodes, len(run.cached_rounds)))
-            for name, tensor in run.cache.items()
-        },
-        **(
-            {} if run.fed.missing is None else {_MISSING: (run.fed.missing, (n_episodes, n_rounds))}
-        ),
-    }.items():
-        whole = name in ("values", "slots", _MISSING)
-        fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
+    n_episodes, n_rounds = by_round = run.predictions.shape[:2]
+    by_position = (*by_round, run.layout.n_positions)
+    shapes = {
+        "tokens": by_position,
+        "values": by_position,
+        "slots": by_round,
+        "missing": by_round,
+        "latents": (n_episodes, n_rounds + 1),
+    }
+    of_cache = (n_episodes, len(run.cached_rounds))
+    tensors = {**run.fed.tensors(), "latents": run.latents, **run.cache}
+    for name, tensor in tensors.items():
+        shape = tuple(shapes.get(name, of_cache))
+        fits = tensor.shape[: len(shape)] == shape
         require(
             fits,
             f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}",
         )
-    inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)
+    are_rounds = all(t in range(n_rounds) for t in run.cached_rounds)
     require(
-        inside,
+        are_rounds,
         f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}",
     )
 
 
+def _read_header(path: Path, stored: Any) -> dict[str, Any]:
+    """Return what a file says of its rollout; one of another format, or that was edited, is refused."""
+    header = (stored.metadata() or {}).get("rollout")
+    if header is None:
+        raise InputError(
+            f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote"
+        )
+    description: dict[str, Any] = loaded(header)
+    version = description["format_version"]
+    require(
+        version == _FORMAT,
+        f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}",
+    )
+    digest = description.pop("digest", None)
+    has_all_tensors = description["sha256"].keys() == set(stored.keys())
+    is_whole = has_all_tensors and digest == digest_of(description)
+    require(is_whole, f"{str(path)!r} was edited: {_EDITED}")
+    return description
+
+
+def _digest(name: str, tensor: Tensor) -> str:
+    return hashlib.sha256(content_of(name, tensor)).hexdigest()
+
+
 def content_of(name: str, tensor: Tensor) -> bytes:
-    """A tensor as bytes that no other tensor has: its name, type and sizes, then its numbers."""
+    """Return a tensor as bytes that no other tensor has: its name, type and sizes, then its numbers."""
     head = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
-    return head + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return head + bytes_of(tensor)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
+from interp.model.hooked import has_hooks
 from interp.support.checks import checked_fields, integer, shown
 from interp.support.errors import InputError, require, require_known
 
@@ -48,8 +49,9 @@ class Point:
         axes = self.axes.split()
         for axis in axes:
             require_known("axis of a Point", axis, ("pos", "latent", "head"))
+        has_places = "pos" in axes or "latent" in axes
         require(
-            not self.labels or "pos" in axes or "latent" in axes,
+            has_places or not self.labels,
             f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",
         )
 
@@ -99,6 +101,11 @@ class Tap(nn.Module):
         self.n_runs = 0
         self.runs = nn.ModuleList(HookPoint() for _ in range(point.times))
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a hook is on it; a submodule that nobody looks into runs as it is."""
+        return any(map(has_hooks, self.runs))
+
     @contextmanager
     def attached_to(self, module: nn.Module) -> Iterator[None]:
         """Pass what the submodule is given, or gives, through the hook points."""
@@ -112,10 +119,11 @@ class Tap(nn.Module):
         finally:
             handle.remove()
         name, times = self.point.module, self.point.times
+        n_runs = self.n_runs
         require(
-            self.n_runs <= times,
-            f"submodule {name!r} runs {self.n_runs} times in a round, more than {times}; say how often: "
-            f"Point({name!r}, times={self.n_runs})",
+            n_runs <= times,
+            f"submodule {name!r} runs {n_runs} times in a round, more than {times}; say how often: "
+            f"Point({name!r}, times={n_runs})",
         )
 
     def _pass_output(self, module: nn.Module, args: Any, output: Any) -> Any:

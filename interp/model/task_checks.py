@@ -104,8 +104,9 @@ def _check_layout(task: Task, layout: Any) -> None:
     )
     n_latents = _call("n_latents", getattr, layout, "n_latents")
     room = layout.predict_position - 1
+    fits = fitted(int, n_latents) in range(1, room + 1)
     _require(
-        fitted(int, n_latents) in range(1, room + 1),
+        fits,
         f"n_latents must be 1 to {room}, the positions between the first and {layout.predict_label!r}, got "
         f"{shown(n_latents)}",
     )
@@ -114,8 +115,9 @@ def _check_layout(task: Task, layout: Any) -> None:
 def _check_names(what: str, names: Any) -> None:
     """Refuse names that are no texts, or that occur twice."""
     are_texts = isinstance(names, tuple) and all(isinstance(name, str) for name in names)
+    are_texts = are_texts and all(names) and len(names) > 0
     _require(
-        are_texts and all(names) and len(names) > 0,
+        are_texts,
         f"{what} must be a tuple of texts, got {shown(names)}",
     )
     most_frequent = max(names, key=names.count)
@@ -176,8 +178,9 @@ def _check_tensor(name: str, tensor: Any, shape: tuple[int, ...], is_real: bool)
 def _check_ids(name: str, ids: torch.Tensor, n_ids: int) -> None:
     low = int(ids.min())
     high = int(ids.max())
+    are_ids = low >= 0 and high < n_ids
     _require(
-        low >= 0 and high < n_ids,
+        are_ids,
         f"encoded {name} are {low} to {high}, which must be 0 to {n_ids - 1}",
     )
 
@@ -188,8 +191,9 @@ def _check_latent_positions(layout: RoundLayout, rounds: EncodedRounds) -> None:
     are_inside = all(fitted(int, position) in range(last + 1) for position in positions)
     _require(are_inside, f"latent_positions must be 0 to {last}, got {shown(positions)}")
     labels = [layout.labels[position] for position in positions]
+    hides_tokens = bool(rounds.tokens[..., positions].any())
     _require(
-        not rounds.tokens[..., positions].any(),
+        not hides_tokens,
         f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0",
     )
 
@@ -221,9 +225,10 @@ def _check_loss(
         "losses", lambda: torch.as_tensor(task.data.losses(predictions, episodes, rounds))
     )
     axes = "[episode, round]" if len(shape) == 2 else "[batch, episode, round]"
+    got = tuple(losses.shape)
     _require(
-        losses.shape == shape,
-        f"losses of predictions of {episodes.n_rounds} rounds must be {axes} = {shape}, got {tuple(losses.shape)}",
+        got == shape,
+        f"losses of predictions of {episodes.n_rounds} rounds must be {axes} = {shape}, got {got}",
     )
     _require(not bool(losses.isnan().any()), "losses of even predictions hold NaN")
 
@@ -239,8 +244,9 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any) -> None:
     shape = (_N_DRAWN, episodes.n_rounds, layout.n_outputs if are_classes else 1)
     for name, compute in {"targets": goal.targets, **goal.other_targets}.items():
         targets = array_of(name, _call(name, compute, episodes))
+        are_finite = bool(np.isfinite(targets).all())
         _require(
-            targets.shape == shape and bool(np.isfinite(targets).all()),
+            are_finite and targets.shape == shape,
             f"{name} must be finite numbers {shape}, got {shown(targets)}",
         )
         if are_classes:
@@ -252,9 +258,11 @@ def _check_target_probabilities(name: str, targets: np.ndarray[Any, Any]) -> Non
     totals = targets.sum(-1)
     low = targets.min()
     add_up = np.isclose(totals, 1, atol=1e-4) | (targets == 0).all(-1)
+    are_probabilities = low >= 0 and bool(add_up.all())
+    high = targets.max()
     _require(
-        low >= 0 and bool(add_up.all()),
-        f"{name} must be probabilities of the outcomes, which add up to 1; they are {low:.4g} to {targets.max():.4g}, "
+        are_probabilities,
+        f"{name} must be probabilities of the outcomes, which add up to 1; they are {low:.4g} to {high:.4g}, "
         f"and add up to {totals.min():.4g} to {totals.max():.4g}",
     )
 

@@ -8,7 +8,7 @@ It has HookedTransformer's hook names, weight names and shapes, so that Transfor
 :class:`interp.model.bound.BoundRounds` where they expect token input). It has no LayerNorm parameters, an attention
 rule per head, and latents and scalar payloads as further inputs. A hook name that does not exist, or would not fire, is
 an error. Where no hook is attached and no gradient asked for, blocks run without their modules
-(:class:`~interp.model.components.PlainBlock`): the same numbers in half the time.
+(:class:`~interp.model.plain.PlainBlock`): the same numbers in half the time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,24 +28,16 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
 from interp.core.machine import Channel, Component, Machine, Stepped
-from interp.model.components import (
-    Block,
-    Embedding,
-    PlainBlock,
-    Projection,
-    RuntimeConfig,
-    normalization,
-    unobserved,
-)
+from interp.model.components import Block, Embedding, Projection, RuntimeConfig, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.drawing import draw_anew
 from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 from interp.model.locks import exclusive
+from interp.model.plain import PlainBlock, unobserved
 from interp.support.checks import MOST_GB, checked, fit, shown
 from interp.support.errors import InputError, require
-from interp.support.files import read_rows
 from interp.support.session import once
 
 
@@ -69,10 +60,23 @@ class _RoundOutput(NamedTuple):
     latents: Tensor
 
 
-COMPONENTS: dict[str, Component] = {
-    row["key"]: Component(**row)  # type: ignore[arg-type]
-    for row in read_rows(Path(__file__).with_name("components.csv"))
-}
+_KINDS = (
+    Component("latent", "hook_latents", "latent", "latent"),
+    Component("embed", "hook_embed", "pos", "embedding"),
+    Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
+    Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
+    Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
+    Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
+    Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
+    Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
+    Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
+    Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
+    Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
+    Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
+    Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
+    Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
+)
+COMPONENTS = {kind.key: kind for kind in _KINDS}
 """Every component of a transformer, in the order in which a round computes them."""
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
@@ -92,45 +96,35 @@ class HookedLatentTransformer(LensSurface):
         super().__init__()
         config.require_room(max_gb)
         self.config = config
+        shared = [field.name for field in fields(RuntimeConfig) if hasattr(config, field.name)]
         self.runtime = RuntimeConfig(
-            **{
-                of.name: getattr(config, of.name)
-                for of in fields(RuntimeConfig)
-                if hasattr(config, of.name)
-            },
+            **{name: getattr(config, name) for name in shared},
             attn_only=config.d_mlp == 0,
             device=torch.device("cpu"),
             dtype=torch.get_default_dtype(),
         )
+        largest = config.layout.max_layout
+        eps = self.runtime.eps
         self.embed = Embedding("W_E", config.d_vocab, config)
         self.value_embed = Embedding("W_val", config.d_vocab, config)
         self.pos_embed = Embedding("W_pos", config.n_ctx, config)
-        self.latents = Embedding("init", config.layout.max_layout.n_latents, config)
+        self.latents = Embedding("init", largest.n_latents, config)
         layers = range(config.n_layers)
-        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
-        self.ln_final = normalization(config, self.runtime.eps)
+        self.blocks: Any = nn.ModuleList(Block(config, self.runtime, layer) for layer in layers)
+        self.ln_final = normalization(config, eps)
         self.unembed = Projection("U", config.d_vocab_out, config)
-        self.write_map = (
-            Projection("write", config.d_model, config) if config.write_map else nn.Identity()
-        )
-        self.register_buffer(
-            "state_map", torch.zeros(0, config.d_model) if state_map is None else state_map
-        )
-        self.layout_of_length = {
-            layout.n_positions: layout for layout in (*config.layout.family, config.layout)
-        }
-        # Row n: the codes of the positions of a round of n positions.
-        ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
-        if config.position_codes == "label":
-            for layout in config.layout.family:
-                codes = config.layout.max_layout.positions(layout.labels)
-                ids[len(codes), : len(codes)] = torch.tensor(codes)
-        self.register_buffer("position_ids", ids, persistent=False)
-        self.hook_latents, self.hook_embed, self.hook_pos_embed = (
-            HookPoint(),
-            HookPoint(),
-            HookPoint(),
-        )
+        self.write_map: nn.Module = nn.Identity()
+        if config.write_map:
+            self.write_map = Projection("write", config.d_model, config)
+        if state_map is None:
+            state_map = torch.zeros(0, config.d_model)
+        self.register_buffer("state_map", state_map)
+        layouts = (*config.layout.family, config.layout)
+        self.layout_of_length = {layout.n_positions: layout for layout in layouts}
+        self.register_buffer("position_ids", _number_positions(config), persistent=False)
+        self.hook_latents = HookPoint()
+        self.hook_embed = HookPoint()
+        self.hook_pos_embed = HookPoint()
         self.hook_update = HookPoint()
         self.latent_kept = 1.0 if config.latent_update == "add" else 0.0
         """Share of the old latent that an update is added to: 1 adds, 0 replaces. Training may anneal it."""
@@ -143,10 +137,17 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> _RoundOutput:
-        """Run a batch of whole rounds: tokens (any id at latent slots), latents for positions 1, 2, ..., payloads."""
+        """Run a batch of whole rounds.
+
+        Args:
+            tokens: any id at latent positions.
+            latents: what stands at positions 1, 2, ...
+            values: payloads.
+        """
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
-        return self.read_out(self.run_from(self.embedded(tokens, latents, values)), latents)
+        resid = self.run_from(self.embedded(tokens, latents, values))
+        return self.read_out(resid, latents)
 
     @exclusive
     def predict(
@@ -155,14 +156,17 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
-        """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
+        """Return the prediction of :meth:`forward` for less work: the suffix of the rounds is not run.
+
+        Args:
+            tokens, latents, values: as of :meth:`forward`.
+        """
         _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
-        embedded = self.embedded(tokens, self.hook_latents(latents), values)
-        prefix = embedded[:, : self.layout_of_length[n_positions].predict_position + 1]
-        return self.read_prediction(
-            self.unembed(self.ln_final(self.run_from(prefix, n_read=1))[:, 0]), n_positions
-        )
+        n_prefix = self.layout_of_length[n_positions].predict_position + 1
+        prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, :n_prefix]
+        read = self.ln_final(self.run_from(prefix, n_read=1))[:, 0]
+        return self.read_prediction(self.unembed(read), n_positions)
 
     # The parts of a round, which callers that know some of it run by themselves.
 
@@ -173,20 +177,23 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream before the first block."""
+        """Return the residual stream before the first block.
+
+        Args:
+            tokens, latents, values: as of :meth:`forward`.
+        """
         n_positions = tokens.shape[1]
         embedded = nn.functional.embedding(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
-            embedded.add_(nn.functional.embedding(tokens, self.value_embed.table).mul_(payload))
+            directions = nn.functional.embedding(tokens, self.value_embed.table)
+            embedded.add_(directions.mul_(payload))
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
-        embedded = torch.cat(
-            [embedded[:, :first], latents, embedded[:, first + latents.shape[1] :]], dim=1
-        )
-        positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(
-            len(tokens), -1, -1
-        )
-        return self.hook_embed(embedded) + self.hook_pos_embed(positions)
+        after = first + latents.shape[1]
+        embedded = torch.cat([embedded[:, :first], latents, embedded[:, after:]], dim=1)
+        codes = self.W_pos[self.position_ids[n_positions, :n_positions]]
+        codes = self.hook_pos_embed(codes.expand(len(tokens), -1, -1))
+        return self.hook_embed(embedded) + codes
 
     @exclusive
     def run_from(
@@ -197,12 +204,14 @@ class HookedLatentTransformer(LensSurface):
         *,
         past: Iterable[KeyValues] | None = None,
         n_read: int | None = None,
-        blocks: Sequence[Block] | Sequence[PlainBlock] | None = None,
+        blocks: Sequence[PlainBlock] | None = None,
     ) -> Float[Tensor, "batch read d_model"]:
-        """The residual stream after running blocks ``layer`` to ``stop - 1`` (to the last when None).
+        """Return the residual stream after running blocks ``layer`` to ``stop - 1`` (to the last when None).
 
         Args:
             resid: the residual stream before block ``layer``, at consecutive positions.
+            layer: the first block that runs.
+            stop: the first that does not.
             past: for each block that runs, the keys and values of all positions before those of ``resid``, whose own
                 are appended. None where ``resid`` starts at the first position.
             n_read: how many of the last positions are read at the end, and so computed in the last block; all when
@@ -210,25 +219,20 @@ class HookedLatentTransformer(LensSurface):
             blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds and ask for it
                 once.
         """
-        all_blocks: Iterable[Block | PlainBlock] = (
-            blocks or _plain_blocks(self, past is None) or self.blocks
-        )
-        running = list(all_blocks)[layer:stop]
-        several = itertools.repeat(None, len(running)) if past is None else past
-        for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
-            if n_read is not None and not left:
-                known = known or self.nothing_past(len(resid), block)
+        if blocks is None:
+            blocks = _plain_blocks(self, past is None)
+        running: Sequence[Any] = (blocks or self.blocks)[layer:stop]
+        if past is None:
+            past = itertools.repeat(None, len(running))  # type: ignore[assignment]
+        for index, (block, known) in enumerate(zip(running, past, strict=True)):  # type: ignore[arg-type]
+            is_last = index == len(running) - 1
+            if is_last and n_read is not None:
+                if known is None:
+                    known = block.nothing_past(len(resid))
                 block.pass_by(resid[:, :-n_read], known)
                 resid = resid[:, -n_read:]
             resid = block(resid, known)
         return resid
-
-    def nothing_past(self, n_rows: int, block: Block | PlainBlock | None = None) -> KeyValues:
-        """What a block, one with hooks when None, knows before the first position: no keys and no values."""
-        n_heads, kept = self.config.n_heads, (self.config.d_head,) * 2
-        if isinstance(block, PlainBlock):
-            n_heads, kept = len(block.rules), block.kept
-        return KeyValues(*(self.W_E.new_empty(n_rows, 0, n_heads, width) for width in kept))
 
     @exclusive
     def read_out(
@@ -236,9 +240,15 @@ class HookedLatentTransformer(LensSurface):
         resid: Float[Tensor, "batch pos d_model"],
         latents: Float[Tensor, "batch latent d_model"],
     ) -> _RoundOutput:
-        """Prediction, update and logits from the residual stream after the last block."""
-        normalized, n_positions = self.ln_final(resid), resid.shape[1]
+        """Return prediction, update and logits, from the residual stream after the last block.
+
+        Args:
+            resid: that stream, at all positions.
+            latents: what the round read.
+        """
+        n_positions = resid.shape[1]
         layout = self.layout_of_length[n_positions]
+        normalized = self.ln_final(resid)
         update = self.update(normalized[:, layout.update_position], n_positions)
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
@@ -248,7 +258,12 @@ class HookedLatentTransformer(LensSurface):
     def update(
         self, read: Float[Tensor, "batch d_model"], n_positions: int
     ) -> Float[Tensor, "batch d_model"]:
-        """What is written to a latent, from the normalised residual stream where a round of ``n_positions`` says."""
+        """Return what is written to a latent.
+
+        Args:
+            read: the normalised residual stream at the round's update position.
+            n_positions: how many positions the round has.
+        """
         update = self.write_map(read)
         if self.config.strip_position:
             position = self.layout_of_length[n_positions].update_position
@@ -258,7 +273,12 @@ class HookedLatentTransformer(LensSurface):
     def read_prediction(
         self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int
     ) -> Tensor:
-        """Outcome logits (or probabilities) to the prediction of a round of ``n_positions``, as its layout has it."""
+        """Return the prediction of a round, as its layout has it.
+
+        Args:
+            outcome: logits (or probabilities) of outcomes.
+            n_positions: how many positions the round has.
+        """
         layout = self.layout_of_length[n_positions]
         outcome = outcome[..., : layout.n_outputs]
         if self.config.output == "logits":
@@ -273,100 +293,80 @@ class HookedLatentTransformer(LensSurface):
     def step(
         self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None
     ) -> Stepped:
-        """One round: the prediction, and the latents that the next round reads.
+        """Run one round.
 
-        ``before`` is a layer and the residual stream before it, from which the round is run.
+        Args:
+            carried: the latents that it reads.
+            fed: the round.
+            before: a layer and the residual stream before it, to run the round from there.
+
+        Returns:
+            The prediction, and the latents that the next round reads.
         """
         if before is None:
-            out = self(fed.tokens, carried, fed.values)
+            output = self(fed.tokens, carried, fed.values)
         else:
-            out = self.read_out(self.run_from(before[1], before[0]), carried)
-        return Stepped(out.prediction, self.write(out.latents, out.update, fed.slots))
+            layer, resid = before
+            output = self.read_out(self.run_from(resid, layer), carried)
+        return Stepped(output.prediction, self.write(output.latents, output.update, fed.slots))
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """:meth:`step` for many rounds without hooks: the blocks are laid out once.
+        """Return :meth:`step` for many rounds without hooks: the blocks are laid out once.
 
         Rounds are equal to rounding, but for those of a handwired machine without choices, which are equal bit for bit:
         only what is read is computed in the last block. A round that holds the model's choice runs twice: with another
         choice it goes on from there, as what stands before is known.
         """
         with self.lock:
-            blocks, is_quiet = _plain_blocks(self), self.is_quiet()
+            blocks = _plain_blocks(self)
+            is_quiet = self.is_quiet()
         if blocks is None:
             return self.step
-        last: tuple[Tensor, EncodedRounds, list[KeyValues], Tensor] | None = None
-
-        def step(carried: Tensor, fed: EncodedRounds) -> Stepped:
-            nonlocal last
-            n = fed.tokens.shape[1]
-            layout, start, past, prediction = self.layout_of_length[n], 0, None, None
-            n_read = layout.n_read if is_quiet and not self.is_handwired else None
-            if is_quiet and layout.choice_position is not None:
-                past, n_read = (
-                    [self.nothing_past(len(carried), block) for block in blocks],
-                    layout.n_read,
-                )
-                if last is not None and carried is last[0] and fed.values is last[1].values:
-                    start, n_read = (
-                        min(layout.choice_position, layout.update_position),
-                        layout.n_after,
-                    )
-                    past = [
-                        KeyValues(one.past_keys[:, :start], one.past_values[:, :start])
-                        for one in last[2]
-                    ]
-                    prediction = last[3]
-            resid = self.embedded(fed.tokens, carried, fed.values)[:, start:]
-            read = self.ln_final(self.run_from(resid, past=past, n_read=n_read, blocks=blocks))
-            if prediction is None:
-                prediction = self.read_prediction(
-                    self.unembed(read[:, layout.predict_position - n]), n
-                )
-            last = None if past is None else (carried, fed, past, prediction)
-            update = self.update(read[:, layout.update_position - n], n)
-            return Stepped(prediction, self.write(carried, update, fed.slots))
-
-        def step_alone(carried: Tensor, fed: EncodedRounds) -> Stepped:
-            with self.lock:
-                return step(carried, fed)
-
-        return step_alone
+        return _Stepper(self, blocks, is_quiet)
 
     @checked
     def initial(
         self, n_episodes: int, layout: RoundLayout | None = None
     ) -> Float[Tensor, "batch latent d_model"]:
-        """The latents before the first round of the layout, the model's own when None."""
-        n_latents, most = (layout or self.layout).n_latents, len(self.latents.table)
+        """Return the latents before the first round of the layout, the model's own when None."""
+        n_latents = (layout or self.layout).n_latents
+        capacity = len(self.latents.table)
         require(
             0 <= n_episodes < 2**53,
             f"n_episodes must be 0 or more, and countable, got {n_episodes}",
         )
-        require(n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
+        require(n_latents <= capacity, f"n_latents must be in [0, {capacity}], got {n_latents}")
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """The rounds on the model's device, payloads in its dtype, after their range is checked."""
+        """Return the rounds on the model's device, payloads in its dtype, after their range is checked."""
         if self.config.value_range is not None:
-            (low, high), layout = self.config.value_range, self.layout
-            lowest, highest = float(fed.values.min()), float(fed.values.max())
-            require(
-                min(low, 0.0) <= lowest and highest <= max(high, 0.0),
-                f"{layout.payload} in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is "
-                f"proven for; load it with {layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
-                f"{layout.payload_hint}",
-            )
-        dtypes = {name: weight.dtype for name, weight in self.named_parameters()}
-        if len(of := sorted(map(str, set(dtypes.values())))) > 1:
-            other = next(name for name, dtype in dtypes.items() if dtype != self.dtype)
-            raise InputError(
-                f"the weights of {self.name!r} are of {', '.join(of)} ({other}); {AS_REAL}"
-            )
+            self._require_payloads_in(*self.config.value_range, fed.values)
+        names: dict[torch.dtype, str] = {}
+        for name, weight in self.named_parameters():
+            names.setdefault(weight.dtype, name)
+        if len(names) > 1:
+            dtypes = ", ".join(sorted(map(str, names)))
+            example = next(name for dtype, name in names.items() if dtype != self.dtype)
+            raise InputError(f"the weights of {self.name!r} are of {dtypes} ({example}); {AS_REAL}")
         return super().prepare(fed)
+
+    def _require_payloads_in(self, low: float, high: float, values: Tensor) -> None:
+        """Refuse payloads that the model is not proven for; 0 stands where there are none."""
+        layout = self.layout
+        lowest = float(values.min())
+        highest = float(values.max())
+        are_inside = lowest >= min(low, 0.0) and highest <= max(high, 0.0)
+        remedy = f"{layout.payload}=({min(low, lowest):g}, {max(high, highest):g})"
+        require(
+            are_inside,
+            f"{layout.payload} in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is "
+            f"proven for; load it with {remedy} {layout.payload_hint}",
+        )
 
     @exclusive
     def is_quiet(self) -> bool:
-        """Whether nobody can tell how the blocks run, so that a run may be shared."""
+        """Return whether nobody can tell how the blocks run, so that a run may be shared."""
         return unobserved(self, self.cfg, served=())
 
     @property
@@ -377,17 +377,14 @@ class HookedLatentTransformer(LensSurface):
 
     @property
     def points(self) -> Mapping[str, Component]:  # type: ignore[override]
-        """Its components: those of every transformer (:data:`COMPONENTS`) with its numbers of layers and heads."""
-        config = self.config
-        return {
-            key: replace(
-                kind,
-                n_layers=config.n_layers * kind.has_layer,
-                n_heads=config.n_heads * kind.has_head,
-            )
-            for key, kind in COMPONENTS.items()
-            if config.d_mlp or key not in _OF_AN_MLP
-        }
+        """Its components: those of every transformer, with its numbers of layers and heads."""
+        points = {}
+        for kind in _KINDS:
+            if self.config.d_mlp or kind.key not in _OF_AN_MLP:
+                n_layers = self.config.n_layers if kind.has_layer else 0
+                n_heads = self.config.n_heads if kind.has_head else 0
+                points[kind.key] = replace(kind, n_layers=n_layers, n_heads=n_heads)
+        return points
 
     # Latents and the algorithm's state.
 
@@ -397,16 +394,22 @@ class HookedLatentTransformer(LensSurface):
         update: Float[Tensor, "batch d_model"],
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
-        """Return the next round's latents: in its slot, ``latent_kept`` times the old latent plus the update."""
-        in_slot = nn.functional.one_hot(slots, latents.shape[1]).unsqueeze(-1).bool()
+        """Return the next round's latents: in its slot, ``latent_kept`` times the old latent plus the update.
+
+        Args:
+            latents: what the round read.
+            update: what it writes.
+            slots: which latent it is written to.
+        """
+        in_slot = nn.functional.one_hot(slots, latents.shape[1])
         written = update.unsqueeze(1)
         if self.latent_kept:
             written = self.latent_kept * latents + written
-        return torch.where(in_slot, written, latents)
+        return torch.where(in_slot.unsqueeze(-1).bool(), written, latents)
 
     @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
-        """The algorithm's state that a handwired model's latents hold, exactly, as the layout arranges it.
+        """Return the algorithm's state that a handwired model's latents hold, exactly, as the layout arranges it.
 
         Expert advice: log-weights ``[..., n_experts]``; Q-learning: the Q-table ``[..., S, A]``.
         """
@@ -415,9 +418,11 @@ class HookedLatentTransformer(LensSurface):
                 f"{self.config.name!r} is a learned model: it has no exact state readout; decode with a probe"
             )
         d_model = self.config.d_model
-        fits = latents.shape[-1] == d_model and latents.shape[-2] <= len(self.latents.table)
+        n_latents = latents.shape[-2]
+        fits = latents.shape[-1] == d_model and n_latents <= len(self.latents.table)
         require(fits, f"latents must be [..., latent, {d_model}], got shape {tuple(latents.shape)}")
-        return self.layout.state(latents.to(self.state_map) @ self.state_map.T)
+        readout = latents.to(self.state_map) @ self.state_map.T
+        return self.layout.state(readout)
 
     # Identity.
 
@@ -432,16 +437,17 @@ class HookedLatentTransformer(LensSurface):
     origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
-        """The configuration as JSON: what its digest holds beside the weights."""
+        """Return the configuration as JSON: what its digest holds beside the weights."""
         return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
-        """The dtype of the weights and the largest relative error of rounding to it: in every rollout.
+        """Return the dtype of the weights and the largest relative error of rounding to it.
 
         A handwired model in a dtype coarser than float32 warns: no bound of its exactness holds there.
         """
         precision = super().precision()
-        if self.is_handwired and precision["rounding"] > torch.finfo(torch.float32).eps / 2:
+        verified = torch.finfo(torch.float32).eps / 2
+        if self.is_handwired and precision["rounding"] > verified:
             warnings.warn(
                 f"{self.config.name!r} is exact in float64 and verified in float32; {precision['dtype']} rounds every "
                 f"number by up to {precision['rounding']:.1g} of itself, so its state drifts from the algorithm's "
@@ -452,7 +458,7 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def untrained(self, seed: int = 0) -> HookedLatentTransformer:
-        """A copy with fresh random weights (:func:`untrained`), and so without an exact readout of a state.
+        """Return a copy with fresh random weights (:func:`untrained`), and so without an exact readout of a state.
 
         The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
         them), without that import, which takes three seconds.
@@ -463,10 +469,124 @@ class HookedLatentTransformer(LensSurface):
         return fresh
 
 
-def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
-    """The model's blocks without hooks, for its weights as they are now.
+def _number_positions(config: LatentTransformerConfig) -> Tensor:
+    """Return the codes of positions: row n holds those of a round of n positions."""
+    codes = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
+    if config.position_codes == "label":
+        for layout in config.layout.family:
+            n = layout.n_positions
+            codes[n, :n] = torch.tensor(config.layout.max_layout.positions(layout.labels))
+    return codes
 
-    None where only hooked blocks do: a hook is attached, a gradient asked for, a module changed, or the class derived.
+
+@dataclass
+class _RanRound:
+    """A round that may run again with another choice: what it read, and what stands before the choice."""
+
+    carried: Tensor
+    fed: EncodedRounds
+    past: list[KeyValues]
+    prediction: Tensor
+
+    def is_of(self, carried: Tensor, fed: EncodedRounds) -> bool:
+        """Return whether this round runs again, with another choice."""
+        return carried is self.carried and fed.values is self.fed.values
+
+
+class _Stepper:
+    """Runs rounds of a transformer without hooks, by blocks that are laid out once.
+
+    Args:
+        model: the transformer.
+        blocks: its plain blocks.
+        is_quiet: whether no hook is attached at all, so that only what is read need be computed.
+    """
+
+    def __init__(
+        self, model: HookedLatentTransformer, blocks: list[PlainBlock], is_quiet: bool
+    ) -> None:
+        self.model = model
+        self.blocks = blocks
+        self.is_quiet = is_quiet
+        self.last: _RanRound | None = None
+
+    def __call__(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
+        with self.model.lock:
+            layout = self.model.layout_of_length[fed.tokens.shape[1]]
+            choice_position = layout.choice_position
+            if self.is_quiet and choice_position is not None:
+                start = min(choice_position, layout.update_position)
+                return self._step_from(start, carried, fed, layout)
+            n_read = layout.n_read if self.is_quiet and not self.model.is_handwired else None
+            resid = self.model.embedded(fed.tokens, carried, fed.values)
+            read = self.model.run_from(resid, n_read=n_read, blocks=self.blocks)
+            normalized = self.model.ln_final(read)
+            prediction = self._predict(normalized, layout)
+            return self._write(normalized, prediction, carried, fed, layout)
+
+    def _step_from(
+        self, start: int, carried: Tensor, fed: EncodedRounds, layout: RoundLayout
+    ) -> Stepped:
+        """Run a round with a choice, or only what follows the choice where all that stands before is known.
+
+        Args:
+            start: the first position that another choice can change.
+            carried: the latents that the round reads.
+            fed: the round.
+            layout: its layout.
+        """
+        model = self.model
+        resid = model.embedded(fed.tokens, carried, fed.values)
+        if self.last is not None and self.last.is_of(carried, fed):
+            past = [_cut_past(known, start) for known in self.last.past]
+            resid = model.run_from(
+                resid[:, start:], past=past, n_read=layout.n_after, blocks=self.blocks
+            )
+            normalized = model.ln_final(resid)
+            prediction = self.last.prediction
+        else:
+            past = [block.nothing_past(len(carried)) for block in self.blocks]
+            resid = model.run_from(resid, past=past, n_read=layout.n_read, blocks=self.blocks)
+            normalized = model.ln_final(resid)
+            prediction = self._predict(normalized, layout)
+        self.last = _RanRound(carried, fed, past, prediction)
+        return self._write(normalized, prediction, carried, fed, layout)
+
+    def _predict(self, normalized: Tensor, layout: RoundLayout) -> Tensor:
+        """Return the prediction, from the last positions of the residual stream."""
+        read = normalized[:, -layout.n_read]
+        return self.model.read_prediction(self.model.unembed(read), layout.n_positions)
+
+    def _write(
+        self,
+        normalized: Tensor,
+        prediction: Tensor,
+        carried: Tensor,
+        fed: EncodedRounds,
+        layout: RoundLayout,
+    ) -> Stepped:
+        """Return the prediction and the latents that the update leaves.
+
+        Args:
+            normalized: the normalised residual stream after the last block, at the last positions.
+            prediction: the prediction.
+            carried: the latents that the round read.
+            fed: the round.
+            layout: its layout.
+        """
+        update = self.model.update(normalized[:, -layout.n_after], layout.n_positions)
+        return Stepped(prediction, self.model.write(carried, update, fed.slots))
+
+
+def _cut_past(past: KeyValues, n_positions: int) -> KeyValues:
+    """Return the keys and values of the first positions."""
+    return KeyValues(past.past_keys[:, :n_positions], past.past_values[:, :n_positions])
+
+
+def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
+    """Return the model's blocks without hooks, for its weights as they are now.
+
+    None where only hooked blocks do: a hook is attached, a gradient recorded, a module changed, or the class derived.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
@@ -478,7 +598,7 @@ _AnyMachine = TypeVar("_AnyMachine", bound=Machine)
 
 @checked
 def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
-    """The control of every claim about what training put into a machine: a copy with fresh random weights.
+    """Return the control of every claim about what training put into a machine: a copy with fresh random weights.
 
     It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
     not from what was learned. A seed gives the same weights on every device, and no global generator moves. A session
@@ -489,43 +609,38 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
     'wma-handwired-untrained'
     """
     fit("model", model, Machine)
-    return once(
-        ("untrained", seed, model.weights_version()), model, make=lambda: model.untrained(seed)
-    )
+    key = ("untrained", seed, model.weights_version())
+    return once(key, model, make=lambda: model.untrained(seed))
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
-    """Refuse what is no batch of rounds of ``model``; PyTorch would refuse it, too, but less clearly."""
-    lengths = model.layout_of_length
-    ok = (
-        isinstance(tokens, Tensor)
-        and tokens.ndim == 2
-        and tokens.dtype in (torch.int64, torch.int32)
-    )
+    """Refuse what is no batch of rounds of ``model``; PyTorch would refuse it, too, but less clearly.
+
+    Args:
+        model: the transformer.
+        tokens, latents, values: as of its ``forward``.
+    """
+    layouts = model.layout_of_length
+    is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int64, torch.int32)
+    are_rounds = is_whole and tokens.ndim == 2 and tokens.shape[1] in layouts
+    lengths = " or ".join(map(str, layouts))
     require(
-        ok and tokens.shape[1] in lengths,
-        f"tokens must be whole numbers [batch, pos] with {' or '.join(map(str, lengths))} positions, got "
+        are_rounds,
+        f"tokens must be whole numbers [batch, pos] with {lengths} positions, got "
         f"{shown(tokens)}; model.layout.encode(episodes) makes them",
     )
-    d_model, n_latents = model.config.d_model, lengths[tokens.shape[1]].n_latents
-    wanted = (len(tokens), n_latents, d_model)
-    ok = (
-        isinstance(latents, Tensor)
-        and latents.is_floating_point()
-        and tuple(latents.shape) == wanted
-    )
+    shape = (len(tokens), layouts[tokens.shape[1]].n_latents, model.config.d_model)
+    is_real = isinstance(latents, Tensor) and latents.is_floating_point()
     require(
-        ok,
-        f"latents must be a float tensor [batch, latent, d_model] = {list(wanted)}, got {shown(latents)}",
+        is_real and latents.shape == shape,
+        f"latents must be a float tensor [batch, latent, d_model] = {list(shape)}, got {shown(latents)}",
     )
-    ok = values is None or (isinstance(values, Tensor) and values.shape == tokens.shape)
+    are_payloads = isinstance(values, Tensor) and values.shape == tokens.shape
     require(
-        ok,
+        values is None or are_payloads,
         f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}",
     )
-    if (
-        tokens.device.type == "cpu" and tokens.numel()
-    ):  # elsewhere, looking would wait for the device
+    if tokens.device.type == "cpu" and tokens.numel():  # elsewhere, looking would wait for it
         low, high = (int(bound) for bound in tokens.aminmax())
         n_ids = model.config.d_vocab
         require(

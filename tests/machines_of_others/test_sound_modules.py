@@ -105,7 +105,9 @@ class Repeating(Cell):
 def test_a_point_that_runs_more_often_is_told_how_often():
     message = r"'network' runs 21 times in a round, more than 1.*Point\('network', times=21\)"
     machine = adapted(Repeating(), step_cell, {"network": "network"})
-    refuses(message, interp.rollout, machine, experts.sample(2, 2, N_EXPERTS, seed=0))
+    refuses(message, interp.check_machine, machine, only=["points_fire_once"])
+    episodes = experts.sample(2, 2, N_EXPERTS, seed=0)
+    refuses(message, interp.rollout, machine, episodes, names_filter="points.network")
 
 
 class Packs(Cell):
@@ -139,7 +141,9 @@ class Counts(nn.Module):
 )
 def test_a_point_that_is_no_tensor_names_one(point, message):
     machine = adapted(Packs(), step_cell, {"point": point})
-    refuses(message, interp.rollout, machine, experts.sample(2, 2, N_EXPERTS, seed=0))
+    refuses(message, interp.check_machine, machine, only=["points_fire_once"])
+    episodes = experts.sample(2, 2, N_EXPERTS, seed=0)
+    refuses(message, interp.rollout, machine, episodes, names_filter="points.point")
 
 
 class Bare(nn.Module):

@@ -1,0 +1,230 @@
+"""Blocks of a transformer without their modules, for rounds that nobody looks into."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
+from transformer_lens.hook_points import HookPoint
+
+from interp.model.components import (
+    MLP,
+    Attention,
+    Block,
+    Embedding,
+    LayerNormPre,
+    Projection,
+    RuntimeConfig,
+    attend_by_rules,
+)
+
+_LARGE = 2**14
+"""Numbers in a matrix from which on a sparse form saves time."""
+_KINDS = {
+    Block,
+    Attention,
+    MLP,
+    LayerNormPre,
+    Embedding,
+    Projection,
+    HookPoint,
+    nn.ModuleList,
+    nn.Identity,
+}
+"""Modules whose code is known; what others compute is not."""
+_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
+"""Hook points that run beside plain blocks."""
+_FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
+
+
+def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
+    """Return whether nobody can tell if the blocks of ``model`` run as :class:`PlainBlock`.
+
+    Args:
+        model: the transformer.
+        runtime: its flags, which switch hook points on.
+        served: endings of hook points whose hooks run all the same.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if torch.is_autocast_enabled(runtime.device.type):
+        return False
+    if nn.modules.module._has_any_global_hook():
+        return False
+    if any(getattr(runtime, flag) for flag in _FLAGS):
+        return False
+    waiting = [*model._modules.values(), model]
+    while waiting:
+        module = waiting.pop()
+        if module is not model:
+            if type(module) not in _KINDS:
+                return False
+            waiting.extend(module._modules.values())
+        if not _runs_as_written(module, served):
+            return False
+    return True
+
+
+def _runs_as_written(module: nn.Module, served: tuple[str, ...]) -> bool:
+    """Return whether a module calls no hooks, but those of hook points that are served."""
+    if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    if "forward" in module.__dict__:
+        return False
+    if not module._forward_hooks:
+        return True
+    return isinstance(module, HookPoint) and str(module.name).endswith(served)
+
+
+class PlainBlock:
+    """A block without its modules, for its weights as they are now: the same operations in the same order.
+
+    A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
+    more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
+    are equal bit for bit (a property test), but to rounding where weights are stored as sparse.
+
+    Args:
+        block: the block.
+        is_handwired: its matrices are almost all 0; large ones are stored as sparse.
+        narrow: of a handwired block, leave out heads that write nothing, and columns that no head uses.
+    """
+
+    def __init__(self, block: Block, is_handwired: bool = False, narrow: bool = False) -> None:
+        attn = block.attn
+        self.block = block
+        self.attn = attn
+        self.mlp = block.mlp
+        self.scale = attn.scale
+        # Added where scores are 0, which takes half of the time of filling them.
+        self.mask = attn.W_Q.new_zeros(attn.mask.shape).masked_fill_(attn.mask, float("-inf"))
+        self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
+        self.is_narrow = is_handwired and narrow and not attn.hook_attn_scores._forward_hooks
+        n_heads, d_model, d_head = attn.W_Q.shape
+        heads = list(range(n_heads))
+        if self.is_narrow:
+            writes = attn.W_O.flatten(1).any(1)
+            heads = writes.nonzero()[:, 0].tolist() or [0]
+        self.rules = tuple(attn.rules[head] for head in heads)
+        is_large = len(heads) * d_model * d_head > _LARGE
+        self.is_sparse = is_handwired and is_large and attn.W_Q.device.type == "cpu"
+        self.n_scored = self.n_moved = d_head
+        """Columns that heads use, of queries and of values."""
+        if self.is_sparse:
+            self.n_scored = _count_used_columns(attn.W_Q, attn.b_Q)
+            self.n_moved = _count_used_columns(attn.W_V, attn.b_V)
+        self.n_keys = self.n_scored if self.is_narrow else d_head
+        self.n_values = self.n_moved if self.is_narrow else d_head
+        index = slice(None) if len(heads) == n_heads else heads
+        self.q = self._join_heads(attn.W_Q[index, :, : self.n_scored], attn.b_Q[index])
+        self.k = self._join_heads(attn.W_K[index, :, : self.n_keys], attn.b_K[index])
+        self.v = self._join_heads(attn.W_V[index, :, : self.n_values], attn.b_V[index])
+        out = attn.W_O[index, : self.n_moved].flatten(0, 1)
+        self.bias = attn.b_O.detach()
+        self.written_columns: Tensor | None = None
+        if self.is_sparse:  # of the residual stream's columns only those that the heads write
+            self.written_columns = (out.any(0) | (attn.b_O != 0)).nonzero()[:, 0]
+            out = out[:, self.written_columns]
+            self.bias = self.bias[self.written_columns]
+        self.out = _store(out, self.is_sparse)
+
+    def _join_heads(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the matrices of heads, ``[head, d_model, n]``, side by side, and their biases."""
+        matrix = weight.transpose(0, 1).flatten(1)
+        return _store(matrix, self.is_sparse), bias[:, : weight.shape[-1]].flatten()
+
+    def __call__(
+        self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Run the block as :class:`~interp.model.components.Block` does."""
+        z = self._attend(self._normalize(resid), past)
+        out = _multiply(z, self.out).add_(self.bias)
+        columns = self.written_columns
+        resid = resid + out if columns is None else resid.index_add(2, columns, out)
+        mlp = self.mlp
+        if mlp is not None:
+            pre = (self._normalize(resid) @ mlp.W_in).add_(mlp.b_in)
+            resid = resid.add_((mlp.act(pre) @ mlp.W_out).add_(mlp.b_out))
+        return self.block.hook_resid_post(resid)
+
+    def _attend(
+        self, normalized: Tensor, past: KeyValues | None
+    ) -> Float[Tensor, "batch pos head_and_d_head"]:
+        """Return what the heads move, before their output matrices."""
+        keys = self._project(normalized, self.k)
+        values = self._project(normalized, self.v)
+        if past is not None:
+            keys, values = past.append(keys, values)
+        n_queries = normalized.shape[1]
+        n_keys = keys.shape[1]
+        first = n_keys - n_queries
+        queries = self._project(normalized, self.q).transpose(1, 2)
+        keys = keys[..., : self.n_scored].permute(0, 2, 3, 1)
+        values = values[..., : self.n_moved].transpose(1, 2)
+        # Many positions of a few columns: what one head computes stays in the processor's cache.
+        n_heads = len(self.rules)
+        n_at_once = 1 if self.is_narrow and self.is_sparse else n_heads
+        parts = []
+        for head in range(0, n_heads, n_at_once):
+            heads = slice(head, head + n_at_once)
+            scores = queries[:, heads] @ keys[:, heads]
+            if self.scale != 1.0:
+                scores.div_(self.scale)
+            scores.tril_(first).add_(self.mask[first:n_keys, :n_keys])
+            if not self.is_narrow:
+                scores = self.attn.hook_attn_scores(scores)
+            parts.append(attend_by_rules(scores, self.rules[heads]) @ values[:, heads])
+        z = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return z.transpose(1, 2).reshape(*normalized.shape[:2], -1)
+
+    def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
+        """Add these positions' keys and values to ``past``."""
+        normalized = self._normalize(resid)
+        past.append(self._project(normalized, self.k), self._project(normalized, self.v))
+
+    def nothing_past(self, n_rows: int) -> KeyValues:
+        """Return what the block knows before the first position: no keys and no values."""
+        keys = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_keys)
+        values = self.bias.new_empty(n_rows, 0, len(self.rules), self.n_values)
+        return KeyValues(keys, values)
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        """Apply LayerNorm without affine parameters, or nothing."""
+        if self.eps is None:
+            return x
+        x = x - x.mean(-1, keepdim=True)
+        variance = x.square().mean(-1, keepdim=True)
+        return x.div_(variance.add_(self.eps).sqrt_())
+
+    def _project(
+        self, x: Tensor, weights: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        """Compute queries, keys or values of every head."""
+        matrix, bias = weights
+        projected = _multiply(x, matrix).add_(bias)
+        return projected.unflatten(-1, (len(self.rules), -1))
+
+
+def _count_used_columns(weight: Tensor, bias: Tensor) -> int:
+    """Return how many columns hold all that any head ``[head, d_model, d_head]`` computes."""
+    if bias.any():
+        return weight.shape[-1]
+    is_used = weight.any(1).any(0)
+    return 1 + int(is_used.nonzero().amax())
+
+
+def _store(matrix: Tensor, is_sparse: bool) -> Tensor:
+    """Return a matrix; its transpose, sparse, where it may be and is almost all 0."""
+    if not is_sparse:
+        return matrix
+    n_used = int(matrix.count_nonzero())
+    is_almost_empty = 0 < 32 * n_used <= matrix.numel()
+    return matrix.T.to_sparse() if is_almost_empty else matrix
+
+
+def _multiply(x: Tensor, stored: Tensor) -> Tensor:
+    """Return the product with a matrix that :func:`_store` returned; with a sparse one in a tenth of the time."""
+    if not stored.is_sparse:
+        return x @ stored
+    product = torch.sparse.mm(stored, x.flatten(0, 1).T)
+    return product.T.unflatten(0, x.shape[:2])
