@@ -356,7 +356,7 @@ def setting_text(name: str, value: Any) -> str:
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     if name == "machine":
         return f"machine={describe_machine(value) if value else 'transformer'}"
-    return f"{name}={'none' if value == '' else value}"
+    return f"{name}={'none' if value in ('', ()) else value}"
 
 
 def describe_machine(machine: Mapping[str, Any]) -> str:

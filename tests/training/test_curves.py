@@ -52,6 +52,15 @@ def test_where_runs_differ_in_several_settings_a_label_says_what_is_unusual(runs
     }
 
 
+def test_runs_that_anneal_are_compared_with_those_that_do_not(runs, tmp_path):
+    """A run's record leaves out ``anneal_latents`` where it is empty: its first run has a field more."""
+    annealed = run(tmp_path / "annealed", latent_update="replace", anneal_latents=(1, 2))
+    assert set(learning_curves([annealed, runs[2]])["setting"]) == {
+        "anneal_latents=(1, 2)",
+        "anneal_latents=none",
+    }
+
+
 def test_a_mean_is_over_every_seed(runs):
     """A step that one seed did not reach has no mean: it would jump there."""
     curves = learning_curves(runs)
