@@ -125,6 +125,8 @@ class StatePart(Result):
             if any(worth.high < _WORTH for worth in little)
             else f"{FEW}: a memory may be"
         )
+        first, last = worst.band
+        rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
         return Measure(
             "state",
             "",
@@ -132,8 +134,7 @@ class StatePart(Result):
             _STITCHED,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
-            about=f"stitched {worst.source} -> {worst.target}, by {worst.seen}, rounds "
-            + "{} to {}".format(*worst.band),
+            about=f"{worst.target} on the latents of {worst.source}, by its {worst.seen}, {rounds}",
             condition="given the round number" if helped else "",
             unless={"yes": f"{doubt} worth less than {_WORTH} nats a round"} if little else {},
             note=f"the round is given to {' and '.join(helped)}" if helped else "",

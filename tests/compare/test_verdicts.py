@@ -333,7 +333,7 @@ def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
         "",
     ) and measure.about.startswith(decided_by)
     assert (
-        measure.number == (there if decided_by.endswith("b") else back)
+        measure.number == (there if decided_by.startswith("b") else back)
         and measure.threshold == 0.95
     )
 
