@@ -13,6 +13,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.llm.backend import AGENTS, PLAYERS, AgentBackend, Backend, Connection, Settings
+from interp.llm.transcripts import import_rounds
 from interp.support.errors import InputError, require, require_known, theirs
 from interp.support.files import folder_to_write, write_csv
 from interp.support.workers import display, working
@@ -337,6 +338,29 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
         for sentence in reading.sentences:
             say.aside(sentence)
     return reading
+
+
+@command(
+    example="interp llm import chats.jsonl --advice A B --outcome truth --choice answer",
+    group=llm_app,
+    of={"columns": import_rounds},
+    more="Chats are JSON lines with the messages of a conversation; name the keys of the JSON objects in them.",
+)
+def _import(
+    say: Say,
+    columns: Mapping[str, Any],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A table with a header and a row a round, or chats as JSON lines."),
+    ],
+    out: Path = Path("output/llm-imported"),
+) -> None:
+    """Read rounds that anybody recorded, and write what `interp llm score`, `notes` and `report` read."""
+    imported = import_rounds(file, folder_to_write(out), **columns)
+    options.say_what_was_read(say, imported)
+    say.line(imported.sentence)
+    say.facts(missing=imported.missing)
+    say.wrote(imported.files)
 
 
 @command(example="interp llm score output/llm", group=llm_app)
