@@ -52,7 +52,7 @@ class PositionCode:
 
     @classmethod
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
-        """``n_lines`` distinct random lines of the discrete Fourier transform of length 2 T + 1.
+        """Draw ``n_lines`` distinct lines of the discrete Fourier transform of length 2 T + 1.
 
         Draws of which two positions have nearly the same code are repeated, up to 100 times.
         """
@@ -64,8 +64,9 @@ class PositionCode:
         )
         rng, best = np.random.default_rng([seed, _LINES]), 0.0
         for _ in range(100):
-            drawn = rng.choice(np.arange(1, T + 1), size=n_lines, replace=False)
-            code = cls(labels, tuple(2 * math.pi * int(k) / (2 * T + 1) for k in np.sort(drawn)))
+            lines = np.sort(rng.choice(np.arange(1, T + 1), size=n_lines, replace=False))
+            frequencies = 2 * math.pi * lines / (2 * T + 1)
+            code = cls(labels, tuple(frequencies.tolist()))
             if code.margin >= MIN_MARGIN:
                 return code
             best = max(best, code.margin)
@@ -77,13 +78,15 @@ class PositionCode:
     @property
     def axes(self) -> tuple[str, ...]:
         """The names of the axes, the constant last."""
-        waves = tuple(
-            f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin")
-        )
-        return (*(waves or self.labels), _ONE)
+        if not self.lines:
+            return (*self.labels, _ONE)
+        waves = []
+        for k in range(1, len(self.lines) + 1):
+            waves += [f"cos_{k}", f"sin_{k}"]
+        return (*waves, _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
+        """Return the code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
         if not self.lines:
             integer("position", position, 0, len(self.labels) - 1)
             return {self.labels[position]: 1.0}
@@ -95,17 +98,19 @@ class PositionCode:
         return code
 
     def overlap(self, i: int, j: int) -> float:
-        """``<p_i, p_j>``."""
+        """Return ``<p_i, p_j>``."""
         if not self.lines:
             return float(i == j)
-        return sum(math.cos(omega * (i - j)) for omega in self.lines) / len(self.lines)
+        lag = i - j
+        return sum(math.cos(omega * lag) for omega in self.lines) / len(self.lines)
 
     @cached_property
     def margin(self) -> float:
         """``Delta = 1 - max over lags of <p_i, p_{i+lag}>``: what separates a target from its neighbours."""
         if not self.lines:
             return 1.0
-        return 1.0 - max((self.overlap(0, lag) for lag in range(1, len(self.labels))), default=0.0)
+        overlaps = [self.overlap(0, lag) for lag in range(1, len(self.labels))]
+        return 1.0 - max(overlaps, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,10 @@ class Basis:
         positions: PositionCode,
         rotation: int | None = None,
     ) -> Basis:
-        """Content ``blocks`` with one axis per token, then the position block."""
+        """Make a basis of content ``blocks`` with one axis per token, then the position block."""
         tokens = tuple(tokens)
-        return cls(
-            (*((block, tokens) for block in blocks), (POS, positions.axes)), positions, rotation
-        )
+        content = [(block, tokens) for block in blocks]
+        return cls((*content, (POS, positions.axes)), positions, rotation)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -153,12 +157,11 @@ class Basis:
     @cached_property
     def index(self) -> dict[_Axis, int]:
         """The number of every axis."""
-        return {
-            axis: i
-            for i, axis in enumerate(
-                (block, label) for block, labels in self.blocks for label in labels
-            )
-        }
+        numbers: dict[_Axis, int] = {}
+        for block, labels in self.blocks:
+            for label in labels:
+                numbers[block, label] = len(numbers)
+        return numbers
 
     @property
     def d_model(self) -> int:
@@ -170,10 +173,8 @@ class Basis:
         """Axis k as a vector of the residual stream; orthonormal rows."""
         if self.rotation is None:
             return np.eye(self.d_model)
-        gaussian = np.random.default_rng([self.rotation, _ROTATION]).standard_normal(
-            (self.d_model, self.d_model)
-        )
-        q, r = np.linalg.qr(gaussian)
+        rng = np.random.default_rng([self.rotation, _ROTATION])
+        q, r = np.linalg.qr(rng.standard_normal((self.d_model, self.d_model)))
         return q * np.sign(np.diag(r))
 
     def __getitem__(self, block: str) -> Axes:
@@ -192,11 +193,9 @@ class Basis:
 
     @checked
     def code(self, position: int) -> Direction:
-        """The position code p_i (0-based), without the constant."""
-        return sum(
-            (c * self[POS][label] for label, c in self.positions.coefficients(position).items()),
-            self.zero,
-        )
+        """Return the position code p_i (0-based), without the constant."""
+        axes, coefficients = self[POS], self.positions.coefficients(position)
+        return sum((c * axes[label] for label, c in coefficients.items()), self.zero)
 
 
 @dataclass(frozen=True)
@@ -226,20 +225,19 @@ class Coordinates:
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """The basis of these blocks (name -> labels of its axes) and of the positions of a round."""
+        """Make the basis of these blocks (name -> labels of its axes) and of the positions of a round."""
         labels = tuple(positions)
-        n_lines = min(self.n_lines, len(labels))
-        code = (
-            PositionCode(labels)
-            if self.one_hot
-            else PositionCode.sinusoidal(labels, n_lines, self.seed)
-        )
+        if self.one_hot:
+            code = PositionCode(labels)
+        else:
+            n_lines = min(self.n_lines, len(labels))
+            code = PositionCode.sinusoidal(labels, n_lines, self.seed)
         content = tuple((block, tuple(axes)) for block, axes in blocks.items())
         return Basis((*content, (POS, code.axes)), code, self.rotation)
 
     @classmethod
     def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
-        """A builder whose keyword-only argument ``coordinates`` users give by the names of its fields.
+        """Make a builder whose keyword-only argument ``coordinates`` users give by the names of its fields.
 
         >>> @Coordinates.taken_by
         ... def builder(size: int, *, coordinates: Coordinates) -> str:
@@ -247,24 +245,24 @@ class Coordinates:
         >>> builder(2, positions="sinusoidal"), list(inspect.signature(builder).parameters)
         ('2, sinusoidal', ['size', 'positions', 'n_lines', 'seed', 'rotation'])
         """
-        known, mine = inspect.signature(build), inspect.signature(cls).parameters
-        others = [one for one in known.parameters.values() if one.name != "coordinates"]
-        signature = known.replace(parameters=[*others, *mine.values()])
+        builders, names = inspect.signature(build), inspect.signature(cls).parameters
+        parameters = {**builders.parameters}
+        del parameters["coordinates"]
+        signature = builders.replace(parameters=[*parameters.values(), *names.values()])
 
         @wraps(build)
         def builder(*args: Any, **arguments: Any) -> _T:
             bound = signature.bind(*args, **arguments).arguments
-            chosen = {name: bound.pop(name) for name in mine if name in bound}
+            chosen = {name: bound.pop(name) for name in names if name in bound}
             return build(**bound, coordinates=cls(**chosen))
 
         builder.__signature__ = signature  # type: ignore[attr-defined]
         return checked(builder)
 
     def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a builder with these coordinates as users give them: what builds the circuit again."""
-        return {key: value for key, value in arguments.items() if key != "coordinates"} | asdict(
-            self
-        )
+        """Return the arguments of a builder with these coordinates as users give them."""
+        others = {key: value for key, value in arguments.items() if key != "coordinates"}
+        return others | asdict(self)
 
 
 @dataclass(frozen=True)
@@ -285,7 +283,7 @@ class Axes:
         return Direction(self.basis, {(self.name, label): 1.0})
 
     def sum(self, labels: Iterable[str]) -> Direction:
-        """The sum of several axes: ``b[T]`` of the paper."""
+        """Sum several axes: ``b[T]`` of the paper."""
         return sum((self[label] for label in labels), self.basis.zero)
 
 
@@ -305,13 +303,13 @@ class Direction:
         merged = dict(self.coefficients)
         for axis, c in other.coefficients.items():
             merged[axis] = merged.get(axis, 0.0) + c
-        return Direction(self.basis, {axis: c for axis, c in merged.items() if c != 0.0})
+        return self._keep_nonzero(merged)
 
     def __mul__(self, factor: float) -> Direction:
-        return Direction(
-            self.basis,
-            {axis: factor * c for axis, c in self.coefficients.items() if factor * c != 0.0},
-        )
+        return self._keep_nonzero({axis: factor * c for axis, c in self.coefficients.items()})
+
+    def _keep_nonzero(self, coefficients: Mapping[_Axis, float]) -> Direction:
+        return Direction(self.basis, {axis: c for axis, c in coefficients.items() if c != 0.0})
 
     __rmul__ = __mul__
 
@@ -322,30 +320,29 @@ class Direction:
         return self + -other
 
     def vector(self) -> Float[np.ndarray, " d_model"]:
-        """The direction in the coordinates of the residual stream."""
+        """Return the direction in the coordinates of the residual stream."""
+        index, axes = self.basis.index, self.basis.axes
         total = np.zeros(self.basis.d_model)
         for axis, c in self.coefficients.items():
-            if axis not in self.basis.index:
+            if axis not in index:
                 raise InputError(
                     f"{axis!r} is no axis of its basis; take directions from basis[block][label]"
                 )
-            total += c * self.basis.axes[self.basis.index[axis]]
+            total += c * axes[index[axis]]
         return total
 
     @checked
     def dot(self, other: Direction) -> float:
-        """The inner product; axes are orthonormal."""
+        """Compute the inner product; axes are orthonormal."""
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
     def __str__(self) -> str:
-        terms = [
-            f"{'' if abs(c) == 1 else f'{abs(c):g} '}{b}[{label}]"
-            for (b, label), c in self.coefficients.items()
-        ]
-        signs = ["-" if c < 0 else "+" for c in self.coefficients.values()]
-        text = " ".join(f"{sign} {term}" for sign, term in zip(signs, terms, strict=True))
-        return (
-            text.removeprefix("+ ").replace("- ", "-", 1)
-            if text.startswith("-")
-            else text.removeprefix("+ ") or "0"
-        )
+        text = ""
+        for (block, label), c in self.coefficients.items():
+            size = "" if abs(c) == 1 else f"{abs(c):g} "
+            if text:
+                text += " - " if c < 0 else " + "
+            elif c < 0:
+                text = "-"
+            text += f"{size}{block}[{label}]"
+        return text or "0"

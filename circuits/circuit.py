@@ -69,20 +69,23 @@ class Location:
 
     @checked
     def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
-        """A function that reads the variable in an activation of this hook.
+        """Return a function that reads the variable in an activation of this hook.
 
         It takes ``[..., pos, d_model]``, or ``[..., head, query, key]`` at attention scores, and can be called often.
         """
-        at = circuit.layout.position
-        queries = [at(label) for label in self.labels]
+        position = circuit.layout.position
+        queries = [position(label) for label in self.labels]
         if self.keys:
             assert self.head is not None
-            index, keys = circuit.head_index(self.head), [at(label) for label in self.keys]
+            index = circuit.head_index(self.head)
+            keys = [position(label) for label in self.keys]
             return lambda scores: scores[..., index, queries, keys] / self.scale
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
-        if int(np.count_nonzero(vectors, axis=1).max()) == 1:  # every element is one coordinate
-            places = np.array(queries) * vectors.shape[1] + np.abs(vectors).argmax(1)
-            axes, scales = as_tensor(places), as_tensor(vectors.sum(1))
+        n_coordinates = np.count_nonzero(vectors, axis=1)
+        if n_coordinates.max() == 1:
+            start_of_query = np.array(queries) * vectors.shape[1]
+            axes = as_tensor(start_of_query + np.abs(vectors).argmax(1))
+            scales = as_tensor(vectors.sum(1))
             return lambda resid: resid.flatten(-2).index_select(-1, axes) * scales.to(resid)
         maps = as_tensor(vectors)
         return lambda resid: einsum("...ed,ed->...e", resid[..., queries, :], maps.to(resid))
@@ -122,7 +125,7 @@ class Edge:
 def table(
     rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[Edge, ...]:
-    """The edges that the rows of a table state, one row for every group of like edges.
+    """Make the edges that the rows of a table state, one row for every group of like edges.
 
     Sources and targets are numbers or names of parts, or embeddings and exits; a number without its mark stands for
     both halves of a pair of heads.
@@ -140,29 +143,35 @@ def table(
     """
     edges: list[Edge] = []
     for row in rows:
-        named: set[str] = set()
-        for word in row["positions"].split():
+        words = row["positions"].split()
+        for word in words:
             require_known("position", word, (*groups, *groups["ALL"]), limit=40)
-            named.update(groups.get(word, (word,)))
-        where = tuple(label for label in groups["ALL"] if label in named)
-        ends = _parts(row["source"], [*parts, *EMBEDDINGS]), _parts(row["target"], [*parts, *EXITS])
-        what: dict[str, Any] = {name: row[name] for name in ("port", "carries", "kind")}
-        edges += [
-            Edge(source, target, **what, positions=where) for source, target in product(*ends)
-        ]
+        labels = _expand(words, groups)
+        positions = tuple(label for label in groups["ALL"] if label in labels)
+        sources = _find_parts(row["source"], [*parts, *EMBEDDINGS])
+        targets = _find_parts(row["target"], [*parts, *EXITS])
+        fields_of_row: dict[str, Any] = {name: row[name] for name in ("port", "carries", "kind")}
+        for source, target in product(sources, targets):
+            edges.append(Edge(source, target, **fields_of_row, positions=positions))
     return tuple(edges)
 
 
-def _parts(words: str, known: Sequence[str]) -> list[str]:
-    """Names of parts, given by name or number: "3.2" is "3.2 update", or "3.2+ update" and "3.2- update"."""
-    named: list[str] = []
+def _expand(words: Iterable[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """Put the members of a group in the place of the word that stands for it."""
+    return [label for word in words for label in groups.get(word, (word,))]
+
+
+def _find_parts(words: str, known: Sequence[str]) -> list[str]:
+    """Return names of parts, given by name or number: "3.2" is "3.2 update", or "3.2+ update" and "3.2- update"."""
+    names: list[str] = []
     for word in words.split(", "):
-        meant = [name for name in known if word == name]
-        meant = meant or [name for name in known if word == name.split(" ")[0].rstrip("+-")]
-        if not meant:
+        matching = [name for name in known if word == name]
+        if not matching:
+            matching = [name for name in known if word == name.split(" ")[0].rstrip("+-")]
+        if not matching:
             raise unknown_name("part of the circuit", word, known, limit=40)
-        named += meant
-    return named
+        names += matching
+    return names
 
 
 @dataclass(frozen=True)
@@ -191,7 +200,7 @@ def located(
     named: Mapping[str, Direction],
     scales: Mapping[str, float],
 ) -> dict[str, tuple[Location, ...]]:
-    """The locations that the rows of a table state, by variable.
+    """Make the locations that the rows of a table state, by variable.
 
     Args:
         rows: the columns are variable, name, hook, labels, read, scale, drives (:func:`circuits.heads.stated`), where
@@ -201,35 +210,37 @@ def located(
         groups: labels or axes by the word that stands for them.
         scales: by the word of the column "scale"; 1 where that is empty.
     """
-    found: dict[str, list[Location]] = {}
+    locations: dict[str, list[Location]] = {}
     for row in rows:
-        labels = [label for word in row["labels"].split() for label in groups.get(word, (word,))]
+        labels = _expand(row["labels"].split(), groups)
         kind, *words = row["read"].split()
-        axes = [axis for word in words for axis in groups.get(word, (word,))]
-        more: dict[str, Any] = {"scale": scales.get(row["scale"], 1.0), "drives": row["drives"]}
-        places: list[tuple[str, tuple[str, ...], tuple[Direction, ...]]]
+        axes = _expand(words, groups)
+        options: dict[str, Any] = {
+            "hook": row["hook"],
+            "scale": scales.get(row["scale"], 1.0),
+            "drives": row["drives"],
+        }
+        of_variable = locations.setdefault(row["variable"], [])
         if kind == "score":
-            keys, more = (
-                tuple(axes[1:]),
-                {**more, "head": axes[0], "keys": tuple(axes[1:]), "one_hot": False},
-            )
-            places = [(row["name"], tuple(labels) * len(keys), ())]
+            head, *keys = axes
+            options |= {"head": head, "keys": tuple(keys), "one_hot": False}
+            of_variable.append(Location(row["name"], labels=tuple(labels) * len(keys), **options))
         elif axes[-1:] in (["each"], ["own"]):
-            times = len(labels) if axes.pop() == "each" else 1
-            read = tuple(basis[kind][axis] for axis in axes for _ in range(times))
-            places = [(row["name"], tuple(labels) * (len(read) // len(labels)), read)]
+            n_times = len(labels) if axes.pop() == "each" else 1
+            directions = tuple(basis[kind][axis] for axis in axes for _ in range(n_times))
+            repeated = tuple(labels) * (len(directions) // len(labels))
+            location = Location(row["name"], labels=repeated, directions=directions, **options)
+            of_variable.append(location)
         else:
-            read = (named[kind],) if kind in named else tuple(basis[kind][axis] for axis in axes)
-            apart = [(label, [label]) for label in groups.get(row["name"], ())] or [
-                (row["name"], labels)
-            ]
-            places = [
-                (name, tuple(at for at in where for _ in read), read * len(where))
-                for name, where in apart
-            ]
-        several = [Location(name, row["hook"], where, read, **more) for name, where, read in places]
-        found.setdefault(row["variable"], []).extend(several)
-    return {variable: tuple(several) for variable, several in found.items()}
+            directions = tuple(basis[kind][axis] for axis in axes)
+            if kind in named:
+                directions = (named[kind],)
+            places = {label: [label] for label in groups.get(row["name"], ())}
+            for name, where in (places or {row["name"]: labels}).items():
+                repeated = tuple(label for label in where for _ in directions)
+                read = directions * len(where)
+                of_variable.append(Location(name, labels=repeated, directions=read, **options))
+    return {variable: tuple(of_variable) for variable, of_variable in locations.items()}
 
 
 def held(
@@ -237,23 +248,22 @@ def held(
     sites: Mapping[str, Iterable[Location]],
     groups: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """What the rows of a table state of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
+    """Return what a table states of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
 
     Of the rows that hold "all", those count whose locations are all among ``sites``, which this form of a circuit has.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
     for row in rows:
-        names = tuple(
-            name for word in row["locations"].split("; ") for name in groups.get(word, (word,))
-        )
+        names = tuple(_expand(row["locations"].split("; "), groups))
         if row["holds"] == "no":
             not_carried[names[0]] = row["variable"], row["outcome"]
         elif row["holds"] == "partly":
             partial[row["variable"], names[0]] = row["why"]
         else:
-            one = Carried(row["variable"], names, row["outcome"], row["held_as"])
-            carried += [one] if set(names) <= known.get(one.located, set()) else []
+            claim = Carried(row["variable"], names, row["outcome"], row["held_as"])
+            if set(names) <= known.get(claim.located, set()):
+                carried.append(claim)
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
 
 
@@ -304,61 +314,57 @@ class Circuit(Result):
         check_fields(self)
         for key, locations in self.sites.items():
             self.algorithm.variable(key)
-            called = [location.name for location in locations]
-            differ = len(set(called)) == len(called)
+            names = [location.name for location in locations]
             require(
-                differ, f"locations of {key!r} in {self.name!r} must differ in name, got {called}"
+                len(set(names)) == len(names),
+                f"locations of {key!r} in {self.name!r} must differ in name, got {names}",
             )
+            sizes = {len(location.labels) for location in locations}
             require(
-                len({len(location.labels) for location in locations}) == 1,
-                f"the locations {called} of {key!r} in {self.name!r} must hold equally many elements",
+                len(sizes) == 1,
+                f"the locations {names} of {key!r} in {self.name!r} must hold equally many elements",
             )
 
     @property
     def sentence(self) -> str:
         """What it computes, of how many heads, and what was edited."""
-        held = self.algorithm.variable(self.algorithm.memory).noun
-        size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {held}"
-        return ". ".join([f"{self.name} runs {self.algorithm.name}: {size}", *self.edits])
+        memory = self.algorithm.variable(self.algorithm.memory).noun
+        size = f"{len(self.heads)} heads in {self.n_layers} layers, whose latents hold {memory}"
+        finding = f"{self.name} runs {self.algorithm.name}: {size}"
+        return ". ".join([finding, *self.edits])
 
     @property
     def n_layers(self) -> int:
         """How many layers heads and neurons need."""
-        return 1 + max(
-            [head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons],
-            default=0,
-        )
+        return 1 + max((part.layer for part in (*self.heads, *self.neurons)), default=0)
 
     @property
     def leak(self) -> float:
         """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard."""
         eta = self.arguments.get("eta")
-        return (
-            0.0
-            if eta is None
-            else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
-        )
+        if eta is None:
+            return 0.0
+        lead = min(self.basis.positions.margin, 1.0) / 2
+        return math.exp(-float(eta) * lead)
 
     @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-        """What a pair (:func:`circuits.heads.softmax_pair`) misses of a sum x of ``size``.
+        """Compute what a pair (:func:`circuits.heads.softmax_pair`) misses of a sum x of ``size``.
 
         That is ``epsilon^2 x^3 / 6``, and rounding of its logits.
         """
         epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
-        return np.asarray(
-            epsilon**2 * np.abs(size) ** 3 / 6
-            + 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
-        )
+        rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
+        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
 
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
-        """The heads of one layer, in order."""
+        """Return the heads of one layer, in order."""
         return tuple(head for head in self.heads if head.layer == index)
 
     @checked
     def head(self, name: str) -> Head:
-        """A head by name, or by its number alone ("2.1")."""
+        """Return a head by name, or by its number alone ("2.1")."""
         for head in self.heads:
             if name in (head.name, head.name.split(" ")[0]):
                 return head
@@ -366,26 +372,26 @@ class Circuit(Result):
 
     @checked
     def head_index(self, name: str) -> int:
-        """The head's index in its layer."""
+        """Return the head's index in its layer."""
         head = self.head(name)
         return self.layer(head.layer).index(head)
 
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
-        """The locations of a variable, in the order of computation: those called ``names``, or all of them."""
+        """Return the locations of a variable, in the order of computation: those called ``names``, or all of them."""
         require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """The location of a variable that is called ``name``."""
+        """Return the location of a variable that is called ``name``."""
         known = {location.name: location for location in self.locations(key)}
         require_known(f"location of {key!r}", name, known, limit=20)
         return known[name]
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """What every location of a variable must hold, given ``circuit.algorithm.run(episodes)``.
+        """Return what every location of a variable must hold, given ``circuit.algorithm.run(episodes)``.
 
         A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
         """
@@ -395,91 +401,86 @@ class Circuit(Result):
             f"values must be those of a run of the circuit's algorithm; they lack {key!r}",
         )
         truth = values[key]
-        if variable.n_classes is not None and all(
-            location.one_hot for location in self.sites.get(key, ())
-        ):
+        is_one_hot = all(location.one_hot for location in self.sites.get(key, ()))
+        if variable.n_classes is not None and is_one_hot:
             truth = np.eye(variable.n_classes(values))[truth]
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
     @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
-        """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""
+        """Return a copy in which one head's fields are replaced: a wrong version is so written down and tested."""
         old = self.head(name)
         heads = tuple(replace(head, **changes) if head is old else head for head in self.heads)
-        return replace(
-            self, heads=heads, edits=(*self.edits, f"{old.name}: {', '.join(sorted(changes))}")
-        )
+        edit = f"{old.name}: {', '.join(sorted(changes))}"
+        return replace(self, heads=heads, edits=(*self.edits, edit))
 
     def without(self, *names: str) -> Circuit:
-        """A copy without some heads."""
-        gone = [self.head(name) for name in fit("names", names, tuple[str, ...])]
-        heads = tuple(head for head in self.heads if head not in gone)
-        return replace(
-            self, heads=heads, edits=(*self.edits, *(f"{head.name}: removed" for head in gone))
-        )
+        """Return a copy without some heads."""
+        removed = [self.head(name) for name in fit("names", names, tuple[str, ...])]
+        heads = tuple(head for head in self.heads if head not in removed)
+        edits = [f"{head.name}: removed" for head in removed]
+        return replace(self, heads=heads, edits=(*self.edits, *edits))
 
     def to_frame(self) -> pd.DataFrame:
-        """The head table, one row a head (and a row for each group of neurons), in the order of computation."""
-        columns = ("head", "layer", "rule", "reads", "writes", "score terms", "non-zero weights")
-        rows: list[tuple[Any, ...]] = [
-            (
-                head.name,
-                head.layer + 1,
-                head.rule,
-                head.reads,
-                head.writes,
-                len(head.scores),
-                head.n_nonzero,
-            )
-            for head in self.heads
-        ]
+        """Return the head table, one row a head (and a row for each group of neurons), in the order of computation."""
+        rows: list[dict[str, Any]] = []
+        for head in self.heads:
+            row = {
+                "head": head.name,
+                "layer": head.layer + 1,
+                "rule": head.rule,
+                "reads": head.reads,
+                "writes": head.writes,
+                "score terms": len(head.scores),
+                "non-zero weights": head.n_nonzero,
+            }
+            rows.append(row)
         for name in names(self.neurons):
             group = [neuron for neuron in self.neurons if neuron.name == name]
-            reads, writes = f"{len(group)} neurons, {group[0].read} ...", f"{group[0].write} ..."
-            rows.append(
-                (
-                    name,
-                    group[0].layer + 1,
-                    "relu",
-                    reads,
-                    writes,
-                    0,
-                    sum(neuron.n_nonzero for neuron in group),
-                )
-            )
-        return pd.DataFrame(rows, columns=columns).sort_values(
-            "layer", kind="stable", ignore_index=True
-        )
+            first = group[0]
+            row = {
+                "head": name,
+                "layer": first.layer + 1,
+                "rule": "relu",
+                "reads": f"{len(group)} neurons, {first.read} ...",
+                "writes": f"{first.write} ...",
+                "score terms": 0,
+                "non-zero weights": sum(neuron.n_nonzero for neuron in group),
+            }
+            rows.append(row)
+        return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
 
     def _draw(self, figures: Any) -> Any:
-        """Which head reads what another wrote."""
-        heads, edges = (
-            self.to_frame(),
-            pd.DataFrame(list(self.edges), columns=[one.name for one in fields(Edge)]),
-        )
+        """Draw which head reads what another wrote."""
+        heads = self.to_frame()
+        edges = pd.DataFrame(list(self.edges), columns=[field.name for field in fields(Edge)])
         layers = [list(of_layer["head"]) for _, of_layer in heads.groupby("layer")]
-        return figures.wiring(layers, edges[edges["source"].isin(heads["head"])])
+        is_between_heads = edges["source"].isin(heads["head"])
+        return figures.wiring(layers, edges[is_between_heads])
 
     def ground_truth(self) -> pd.DataFrame:
-        """Where the algorithm's variables live, one row a location."""
+        """Return where the algorithm's variables live, one row a location."""
         rows = []
-        for key, location in (
-            (key, location) for key, several in self.sites.items() for location in several
-        ):
-            read, variable = (
-                list(dict.fromkeys(map(str, location.directions))),
-                self.algorithm.variable(key),
-            )
-            ends = " ... ".join(dict.fromkeys(read[:1] + read[-1:]))
-            row = {
-                "variable": key,
-                "symbol": variable.symbol,
-                "meaning": variable.meaning,
-                "location": location.name,
-            }
-            row |= {"hook": location.hook, "positions": ", ".join(dict.fromkeys(location.labels))}
-            row |= {"reads": f"score of {location.head}" if location.keys else ends}
-            rows.append(row | {"scale": location.scale, "drives": location.drives})
+        for key, locations in self.sites.items():
+            variable = self.algorithm.variable(key)
+            for location in locations:
+                directions = list(dict.fromkeys(map(str, location.directions)))
+                first_and_last = dict.fromkeys(directions[:1] + directions[-1:])
+                reads = " ... ".join(first_and_last)
+                if location.keys:
+                    reads = f"score of {location.head}"
+                row = {
+                    "variable": key,
+                    "symbol": variable.symbol,
+                    "meaning": variable.meaning,
+                    "location": location.name,
+                    "hook": location.hook,
+                    "positions": ", ".join(dict.fromkeys(location.labels)),
+                    "reads": reads,
+                    "scale": location.scale,
+                    "drives": location.drives,
+                }
+                rows.append(row)
         return pd.DataFrame(rows)
 
 

@@ -6,10 +6,10 @@ Six checks are about no single variable of the algorithm (``docs/method/ground-t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from interp.core.machine import Machine
 from interp.model.rollout import REPLAY_BATCH, replay, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.results.measure import NOTHING, Measure
+from interp.results.measure import NOTHING, Measure, Verdict
 from interp.stats.intervals import Interval
 from interp.support.errors import require
 from interp.support.files import read_rows
@@ -87,10 +87,12 @@ class Check:
     def measure(self) -> Measure:
         """The check as a measure of its variable; too many rounds that hang on a tie leave it undecided."""
         name = self.variable.replace("_", " ")
-        yes, no = _CLAIMS.get(
-            self.variable, (f"computes the {name} exactly", f"does not compute the {name} exactly")
-        )
-        ties = f"{NOTHING} for {self.undecided:.2g} of the rounds, which hang on ties closer than rounding"
+        exact = f"computes the {name} exactly", f"does not compute the {name} exactly"
+        yes, no = _CLAIMS.get(self.variable, exact)
+        unless: dict[Verdict, str] = {}
+        if self.undecided > _MOST_UNDECIDED:
+            share = f"{self.undecided:.2g} of the rounds"
+            unless["yes"] = f"{NOTHING} for {share}, which hang on ties closer than rounding"
         return Measure(
             self.variable,
             f"It {yes}",
@@ -102,7 +104,7 @@ class Check:
             about=f"{self.where}, size {self.size}, {self.dtype}",
             yes=yes,
             no=no,
-            unless={"yes": ties} if self.undecided > _MOST_UNDECIDED else {},
+            unless=unless,
             needs_control=False,
             note=self.allowance,
         )
@@ -117,125 +119,166 @@ def check(
     model: HookedLatentTransformer | None = None,
     device: str | torch.device = "cpu",
 ) -> list[Check]:
-    """Everything that verification compares, for one circuit on given episodes.
+    """Compare everything that verification compares, for one circuit on given episodes.
 
-    ``model`` runs in place of the compiled circuit: a model that something was done to.
+    Args:
+        size: of the task, for the records.
+        plan: of the circuit's machine.
+        model: runs in place of the compiled circuit: a model that something was done to.
+        device: where the model runs.
     """
-    model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
+    if model is None:
+        model = compile_circuit(circuit, getattr(torch, dtype))
     values = circuit.algorithm.run(episodes)
-    truths = {
-        key: circuit.truth(values, key) for key in dict.fromkeys((*circuit.sites, plan.output))
-    }
+    keys = dict.fromkeys((*circuit.sites, plan.output))
+    truths = {key: circuit.truth(values, key) for key in keys}
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan
-    meters = []
-    for key, location in (
-        (key, location) for key, several in circuit.sites.items() for location in several
-    ):
-        labels = list(dict.fromkeys(location.labels))
-        where = f"{location.hook} at {labels[0]}" + (
-            f" ... {labels[-1]}" if len(labels) > 1 else ""
-        )
-        unit = plan.unit(circuit, values, key)
-        meters.append(
-            _Meter(
-                key,
-                location.hook,
-                where,
-                location.reader(circuit),
-                torch.from_numpy(truths[key]),
-                unit,
-            )
-        )
+
+    def get_unit(key: str) -> float:
+        return plan.unit(circuit, values, key)
+
+    meters = _place_meters(circuit, truths, get_unit)
     if circuit.layout.prediction_axes == 0:
-        # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
-        position, hook = (
-            circuit.layout.predict_position,
-            f"blocks.{circuit.n_layers - 1}.hook_resid_post",
-        )
-        final, unembed = model.ln_final, model.unembed
-
-        def outcomes(resid: Tensor) -> Tensor:
-            read: Tensor = unembed(final(resid[..., position, :].to(unembed.weight.device)))
-            return read[..., : circuit.layout.n_outputs].cpu()
-
-        truth, where = (
-            circuit.algorithm.distribution(values),
-            f"{hook} at {circuit.layout.predict_label}",
-        )
-        meters.append(_Meter("distribution", hook, where, outcomes, torch.from_numpy(truth), 1.0))
-    model, hooks = model.to(device), [(meter.at, meter.note) for meter in meters]
-    if circuit.layout.choice_position is None:
-        with model.hooks(fwd_hooks=hooks):
-            run = rollout(model, episodes)
-    else:  # a model that chooses runs some rounds twice, and is read in a replay, where every round is a row
-        run = rollout(model, episodes)
-        for meter in meters:
-            meter.truth, meter.values = (
-                x.flatten(0, 1).unsqueeze(1) for x in (meter.truth, meter.values)
-            )
-        replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
+        meters.append(_meter_distribution(circuit, model, circuit.algorithm.distribution(values)))
+    run = _run_with_meters(model.to(device), circuit, episodes, meters)
     model = model.cpu()
-    run = replace(
-        run,
-        predictions=run.predictions.cpu(),
-        latents=run.latents.cpu(),
-        fed=run.fed.each(Tensor.cpu),
-    )
-    measured = [(one.key, one.where, *_errors(one.values, one.truth, one.unit)) for one in meters]
-    for key, where, value, truth in (
+    errors = [
+        _Error(meter.key, meter.where, *_errors(meter.values, meter.truth, meter.unit))
+        for meter in meters
+    ]
+    state = model.read_state(run.latents)
+    exits = (
         (plan.output, "output", run.predictions, truths[plan.output]),
-        (CARRIED, "latents", model.read_state(run.latents), _carried_by(circuit.algorithm, values)),
-    ):
-        unit = plan.unit(circuit, values, key)
+        (CARRIED, "latents", state, _get_carried(circuit.algorithm, values)),
+    )
+    for key, where, value, truth in exits:
         require(
             value.numel() == truth.size,
             f"{circuit.name!r} gives {tuple(value.shape)} where its algorithm's {key!r} is {truth.shape}; name the "
             "variable of the algorithm that has the shape of a prediction as the plan's output",
         )
-        measured.append(
-            (key, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth), unit))
+        expected = torch.from_numpy(truth)
+        measured = _errors(value.reshape(truth.shape), expected, get_unit(key))
+        errors.append(_Error(key, where, *measured))
+    errors += _measure_rest(circuit, run.latents, get_unit(CARRIED))
+    checks = []
+    for error in errors:
+        tolerance, kind = plan.tolerance(error.key, dtype)
+        soft, why = plan.soft(circuit, values, error.key)
+        if soft > _MOST_SOFT:
+            why = f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
+            soft = 0.0
+        elif why:
+            why = f"{why} = {soft:.1g}"
+        share = float(undecided[error.key].mean()) if error.key in undecided else 0.0
+        variable_check = Check(
+            size=size,
+            dtype=dtype,
+            variable=error.key,
+            where=error.where,
+            error=error.absolute,
+            relative=error.relative,
+            tolerance=tolerance + soft,
+            by=kind,
+            undecided=share,
+            allowance=why,
         )
-    unit = plan.unit(circuit, values, CARRIED)
+        checks.append(variable_check)
+    leak = _measure_causal_leak(model, run)
+    later = "embeddings of later positions"
+    return [*checks, Check(size, dtype, "causality", later, leak, leak, tolerance=0.0)]
+
+
+class _Error(NamedTuple):
+    """The largest difference of a variable at a place, absolute and relative."""
+
+    key: str
+    where: str
+    absolute: float
+    relative: float
+
+
+def _place_meters(
+    circuit: Circuit, truths: Mapping[str, np.ndarray], get_unit: Callable[[str], float]
+) -> list[_Meter]:
+    """Return a meter for every location of the circuit's ground truth."""
+    meters = []
+    for key, locations in circuit.sites.items():
+        truth, unit = torch.from_numpy(truths[key]), get_unit(key)
+        for location in locations:
+            first, *others = dict.fromkeys(location.labels)
+            where = f"{location.hook} at {first}"
+            if others:
+                where += f" ... {others[-1]}"
+            read = location.reader(circuit)
+            meters.append(_Meter(key, location.hook, where, read, truth, unit))
+    return meters
+
+
+def _meter_distribution(
+    circuit: Circuit, model: HookedLatentTransformer, distribution: np.ndarray
+) -> _Meter:
+    """Return a meter of every outcome, by the model's own unembedding.
+
+    A prediction of one outcome does not show the others.
+    """
+    layout = circuit.layout
+    final, unembed = model.ln_final, model.unembed
+
+    def read_outcomes(resid: Tensor) -> Tensor:
+        at_prediction = resid[..., layout.predict_position, :].to(unembed.weight.device)
+        scores: Tensor = unembed(final(at_prediction))
+        return scores[..., : layout.n_outputs].cpu()
+
+    hook = f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+    where = f"{hook} at {layout.predict_label}"
+    truth = torch.from_numpy(distribution)
+    return _Meter("distribution", hook, where, read_outcomes, truth, 1.0)
+
+
+def _run_with_meters(
+    model: HookedLatentTransformer, circuit: Circuit, episodes: Episodes, meters: list[_Meter]
+) -> Rollout:
+    """Run a model with meters at its hooks.
+
+    A model that chooses runs some rounds twice, and is read in a replay, where every round is a row.
+    """
+    hooks = [(meter.at, meter.note) for meter in meters]
+    if circuit.layout.choice_position is None:
+        with model.hooks(fwd_hooks=hooks):
+            run = rollout(model, episodes)
+    else:
+        run = rollout(model, episodes)
+        for meter in meters:
+            meter.truth = meter.truth.flatten(0, 1).unsqueeze(1)
+            meter.values = meter.values.flatten(0, 1).unsqueeze(1)
+        replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
+    fed = run.fed.each(Tensor.cpu)
+    return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed)
+
+
+def _measure_rest(circuit: Circuit, latents: Tensor, unit: float) -> list[_Error]:
+    """Measure what latents hold beside the state, and along the axes of positions."""
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     block = circuit.basis[POS]
-    stream, always, axes = (
-        rows(directions, circuit).to(run.latents.dtype)
-        for directions in (circuit.state, circuit.latents, [block[label] for label in block.labels])
-    )
-    stream = stream / stream.norm(dim=-1, keepdim=True)
-    rest = run.latents - always[: run.latents.shape[-2]]
-    for key, part in (
-        ("residue", rest - rest @ stream.T @ stream),
-        ("position_code", run.latents @ axes.T),
-    ):
-        measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
-    shares = {key: float(mask.mean()) for key, mask in undecided.items()}
-    checks = []
-    for entry in measured:
-        tolerance, by = plan.tolerance(entry[0], dtype)
-        soft, why = plan.soft(circuit, values, entry[0])
-        if soft > _MOST_SOFT:
-            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
-        elif why:
-            why = f"{why} = {soft:.1g}"
-        checks.append(
-            Check(size, dtype, *entry, tolerance + soft, by, shares.get(entry[0], 0.0), why)
-        )
-    leak = _causal_leak(model, run)
-    return [
-        *checks,
-        Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0),
-    ]
+    position_axes = [block[label] for label in block.labels]
+    state_rows = rows(circuit.state, circuit).to(latents.dtype)
+    stream = state_rows / state_rows.norm(dim=-1, keepdim=True)
+    always = rows(circuit.latents, circuit).to(latents.dtype)
+    axes = rows(position_axes, circuit).to(latents.dtype)
+    rest = latents - always[: latents.shape[-2]]
+    parts = {"residue": rest - rest @ stream.T @ stream, "position_code": latents @ axes.T}
+    nothing = torch.zeros(()).double()
+    return [_Error(key, "latents", *_errors(part, nothing, unit)) for key, part in parts.items()]
 
 
-def _carried_by(algorithm: Algorithm, values: Values) -> np.ndarray:
-    """The state that an algorithm carries, before the first round and after each, ``[episode, round + 1, ...]``."""
-    return np.concatenate(
-        [values[algorithm.memory][:, :1], values[NEXT + algorithm.memory]], axis=1
-    )
+def _get_carried(algorithm: Algorithm, values: Values) -> np.ndarray:
+    """Return the carried state before the first round and after each, ``[episode, round + 1, ...]``."""
+    before, after = values[algorithm.memory], values[NEXT + algorithm.memory]
+    return np.concatenate([before[:, :1], after], axis=1)
 
 
 def check_horizon(
@@ -248,131 +291,146 @@ def check_horizon(
     device: str | torch.device = "cpu",
     model: HookedLatentTransformer | None = None,
 ) -> list[Check]:
-    """The error of the state after a short and a long horizon, by the same weights: two checks, or none.
+    """Measure the error of the state after a short and a long horizon, by the same weights.
 
-    Why it may grow by T roundings and no more: docs/method/ground-truth.md. There are none for softmax forms, rotated
-    bases and sinusoidal codes. ``model`` runs in place of the compiled circuit. The long horizon has twice ``n_rounds``
-    rounds, or as many as the plan runs; a weight that changed counts as an infinite error.
+    Why it may grow by T roundings and no more: docs/method/ground-truth.md.
+
+    Args:
+        size: of the task, for the records.
+        plan: of the circuit's machine.
+        n_rounds: the long horizon has twice as many, or as many as the plan runs.
+        model: runs in place of the compiled circuit.
+
+    Returns:
+        Two checks; none for softmax forms, rotated bases and sinusoidal codes. A weight that changed counts as an
+        infinite error.
     """
     arguments = circuit.arguments
-    soft = arguments.get("eta") is not None or arguments.get("positions", "one-hot") != "one-hot"
-    if soft or circuit.basis.rotation is not None:
+    is_soft = arguments.get("eta") is not None
+    is_one_hot = arguments.get("positions", "one-hot") == "one-hot"
+    if is_soft or not is_one_hot or circuit.basis.rotation is not None:
         return []
-    model = (compile_circuit(circuit, getattr(torch, dtype)) if model is None else model).to(device)
+    if model is None:
+        model = compile_circuit(circuit, getattr(torch, dtype))
+    model = model.to(device)
     built, checks = model.digest(), []
     for horizon in (min(_SHORT, n_rounds), 2 * n_rounds):
         episodes = plan.episodes(circuit, horizon, 2, seed)
         values = circuit.algorithm.run(episodes)
-        truth = _carried_by(circuit.algorithm, values)
+        truth = _get_carried(circuit.algorithm, values)
         run = rollout(model, episodes)
-        error, _ = _errors(
-            model.read_state(run.latents).cpu().reshape(truth.shape), torch.from_numpy(truth)
-        )
+        state = model.read_state(run.latents).cpu()
+        error, _ = _errors(state.reshape(truth.shape), torch.from_numpy(truth))
         largest = max(plan.unit(circuit, values, CARRIED), float(np.abs(truth).max()))
         if model.digest() != built:
             error = np.inf
         where = f"latents after {episodes.n_rounds:,} rounds, d_model {model.config.d_model}"
         rounding = episodes.n_rounds * float(np.finfo(dtype).eps)
-        checks.append(
-            Check(size, dtype, "horizon", where, error, error / largest, rounding, "relative")
+        horizon_check = Check(
+            size=size,
+            dtype=dtype,
+            variable="horizon",
+            where=where,
+            error=error,
+            relative=error / largest,
+            tolerance=rounding,
+            by="relative",
         )
+        checks.append(horizon_check)
     return checks
 
 
 def check_exits(
     machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float
 ) -> list[Check]:
-    """What a machine predicts and what it carries, against an algorithm: no circuit is needed.
+    """Compare what a machine predicts and what it carries with an algorithm: no circuit is needed.
 
-    Errors count relative to the larger of 1 and the algorithm's own value, up to ``tolerance``.
+    Args:
+        tolerance: of errors relative to the larger of 1 and the algorithm's own value.
     """
     values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
-    pairs = [
-        (
-            "distribution",
-            "output",
-            run.layout.distribution(run.predictions),
-            algorithm.distribution(values),
-        )
-    ]
+    predicted = run.layout.distribution(run.predictions)
+    exits = [("distribution", "output", predicted, algorithm.distribution(values))]
     if algorithm.memory:
         with torch.no_grad():
-            pairs.append(
-                (
-                    CARRIED,
-                    "latents",
-                    machine.read_state(run.latents),
-                    _carried_by(algorithm, values),
-                )
-            )
+            state = machine.read_state(run.latents)
+        exits.append((CARRIED, "latents", state, _get_carried(algorithm, values)))
     sizes = tuple(tasks.of(machine).sizes_of(run.layout).values())
-    size = sizes[0] if len(sizes) == 1 else sizes
+    dtype = str(machine.dtype).removeprefix("torch.")
     checks = []
-    for key, where, value, truth in pairs:
+    for key, where, value, truth in exits:
         require(
             value.numel() == truth.size,
             f"{machine.name!r} gives a {key} of shape {tuple(value.shape)}, {algorithm.name} one of {truth.shape}; "
             "give the algorithm that the machine was made to be, or adapt it with a read= that gives its memory",
         )
-        errors = _errors(
-            value.reshape(truth.shape).cpu(), torch.from_numpy(np.asarray(truth, np.float64))
+        expected = torch.from_numpy(np.asarray(truth, np.float64))
+        absolute, relative = _errors(value.reshape(truth.shape).cpu(), expected)
+        exit_check = Check(
+            size=sizes[0] if len(sizes) == 1 else sizes,
+            dtype=dtype,
+            variable=key,
+            where=where,
+            error=absolute,
+            relative=relative,
+            tolerance=tolerance,
+            by="relative",
         )
-        dtype = str(machine.dtype).removeprefix("torch.")
-        checks.append(Check(size, dtype, key, where, *errors, tolerance, "relative"))
+        checks.append(exit_check)
     return checks
 
 
-def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
-    """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
+def _measure_causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
+    """Measure the largest change at any position when the embeddings of all later ones are replaced by noise.
 
-    The last round of the first ``n_episodes`` runs once for every position. A change of any size counts, NaN included:
-    the result is infinite where it cannot be measured.
+    The last round of the first two episodes runs once for every position.
+
+    Returns:
+        0 where the model is causal. A change of any size counts, NaN included: infinite where it cannot be measured.
     """
-    tokens, latents, values = (
-        part[:2, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values)
-    )
-    noise = torch.randn(
-        *tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)
-    ).to(model.W_E)
+    first_rows, last = slice(2), run.n_rounds - 1
+    tokens, latents = run.tokens[first_rows, last], run.latents[first_rows, last]
+    values = run.values[first_rows, last].to(model.W_E.dtype)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(*tokens.shape, model.config.d_model, generator=generator).to(model.W_E)
 
-    def streams(first: int) -> tuple[list[Tensor], Tensor]:
-        seen: list[Tensor] = []
-        hooks: list[tuple[str, Any]] = [
-            (
-                "hook_embed",
-                lambda activation, hook: torch.cat(
-                    [activation[:, :first], 3.0 * noise[:, first:]], 1
-                ),
-            )
-        ]
+    def run_round(n_known: int) -> tuple[list[Tensor], Tensor]:
+        """Return the residual streams and logits, and the prediction, with noise from a position on."""
+        streams: list[Tensor] = []
+
+        def blind(activation: Tensor, hook: object) -> Tensor:
+            return torch.cat([activation[:, :n_known], 3.0 * noise[:, n_known:]], 1)
+
+        def see(activation: Tensor, hook: object) -> None:
+            streams.append(activation)
+
+        hooks: list[tuple[str, Any]] = [("hook_embed", blind)]
         for layer in range(model.config.n_layers):
-            hooks.append(
-                (
-                    f"blocks.{layer}.hook_resid_post",
-                    lambda activation, hook: seen.append(activation),
-                )
-            )
+            hooks.append((f"blocks.{layer}.hook_resid_post", see))
         with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-            out = model(tokens, latents, values.to(model.W_E.dtype))
-        return [*seen, out.logits], out.prediction
+            out = model(tokens, latents, values)
+        return [*streams, out.logits], out.prediction
 
     n_positions = tokens.shape[1]
-    before, prediction = streams(n_positions)
+    predict_position = model.layout_of_length[n_positions].predict_position
+    streams, prediction = run_round(n_positions)
     largest = 0.0
-    for first in range(1, n_positions):
-        after, changed = streams(first)
-        pairs = [(x[:, :first], y[:, :first]) for x, y in zip(before, after, strict=True)]
-        if first > model.layout_of_length[n_positions].predict_position:
-            pairs.append((prediction, changed))
-        for x, y in pairs:
+    for n_known in range(1, n_positions):
+        blind_streams, blind_prediction = run_round(n_known)
+        pairs = list(zip(streams, blind_streams, strict=True))
+        known = [(x[:, :n_known], y[:, :n_known]) for x, y in pairs]
+        if n_known > predict_position:
+            known.append((prediction, blind_prediction))
+        for x, y in known:
             if not torch.equal(x, y):
-                largest = max(largest, float((x - y).abs().nan_to_num(nan=float("inf")).max()))
+                change = (x - y).abs().nan_to_num(nan=float("inf"))
+                largest = max(largest, float(change.max()))
     return largest
 
 
 @dataclass
 class _Meter:
-    """What is read at a hook, beside its true value: the rounds of some episodes one by one, then those of the next."""
+    """A meter reads a hook beside its true value: the rounds of some episodes one by one, then those of the next."""
 
     key: str
     at: str
@@ -387,6 +445,7 @@ class _Meter:
         self.values = torch.full_like(self.truth, torch.nan)
 
     def note(self, activation: Tensor, hook: object) -> None:
+        """Store what is read of an activation."""
         last = self.first + len(activation)
         self.values[self.first : last, self.round] = self.read(activation.cpu())
         self.round = (self.round + 1) % self.truth.shape[1]
@@ -394,9 +453,11 @@ class _Meter:
 
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
-    """Largest absolute and relative difference; NaN is an infinite error, NaN in the truth is not compared."""
-    difference = (
-        (value.double() - truth).abs().nan_to_num(nan=float("inf")).masked_fill(truth.isnan(), 0.0)
-    )
-    truth = truth.nan_to_num()
-    return float(difference.max()), float((difference / truth.abs().clamp(min=unit)).max())
+    """Return the largest absolute and relative difference.
+
+    NaN is an infinite error; NaN in the truth is not compared.
+    """
+    difference = (value.double() - truth).abs().nan_to_num(nan=float("inf"))
+    difference = difference.masked_fill(truth.isnan(), 0.0)
+    size = truth.nan_to_num().abs().clamp(min=unit)
+    return float(difference.max()), float((difference / size).max())

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import softmax
 
 from circuits.basis import Basis, Direction, PositionCode
 from interp.model.config import AttentionRule
@@ -51,9 +51,8 @@ class Head:
     @property
     def n_nonzero(self) -> int:
         """Non-zero entries of its four matrices in an axis-aligned basis."""
-        return sum(
-            len(direction.coefficients) for term in self.scores + self.moves for direction in term
-        )
+        terms = self.scores + self.moves
+        return sum(len(first.coefficients) + len(second.coefficients) for first, second in terms)
 
 
 @dataclass(frozen=True)
@@ -70,31 +69,34 @@ class Neuron:
     @property
     def n_nonzero(self) -> int:
         """How many of its weights are not 0."""
-        return len(self.read.coefficients) + len(self.write.coefficients) + (self.bias != 0.0)
+        n_directions = len(self.read.coefficients) + len(self.write.coefficients)
+        return n_directions + (self.bias != 0.0)
 
 
 def numbered(letter: str, n: int) -> tuple[str, ...]:
-    """The labels ``e_1 ... e_n`` of like tokens or positions."""
+    """Return the labels ``e_1 ... e_n`` of like tokens or positions."""
     return tuple(f"{letter}_{i}" for i in range(1, n + 1))
 
 
 def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
-    """The different names of heads and neurons, in order; neurons of a group share one."""
+    """Return the different names of heads and neurons, in order; neurons of a group share one."""
     return tuple(dict.fromkeys(part.name for part in parts))
 
 
 def copy(
     basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
-    return tuple((basis[source][label], scale * basis[target][label]) for label in labels)
+    """Return moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
+    read, write = basis[source], basis[target]
+    return tuple((read[label], scale * write[label]) for label in labels)
 
 
 def match(
     basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0
 ) -> tuple[Term, ...]:
-    """Score terms ``scale * <block query at i, block key at j>`` over the axes ``labels``."""
-    return tuple((scale * basis[query][label], basis[key][label]) for label in labels)
+    """Return score terms ``scale * <block query at i, block key at j>`` over the axes ``labels``."""
+    queries, keys = basis[query], basis[key]
+    return tuple((scale * queries[label], keys[label]) for label in labels)
 
 
 def content_chooser(
@@ -105,48 +107,69 @@ def content_chooser(
     sink: Direction,
     theta: float = 0.5,
 ) -> Head:
-    """CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``."""
-    return Head(name, layer, "hard", (*wanted, (theta * sink.basis.one, sink)), moves)
+    """Make CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``.
+
+    Args:
+        wanted: score terms, 1 for a match.
+        moves: what is moved from there.
+        sink: the direction of the sink's token.
+    """
+    to_sink = (theta * sink.basis.one, sink)
+    return Head(name, layer, "hard", scores=(*wanted, to_sink), moves=moves)
 
 
 def fixed_offset(
     name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction
 ) -> Head:
-    """FO(g, -l): a hard head that attends ``offset`` positions back where ``gate`` <= 0, to the sink where >= 1."""
+    """Make FO(g, -l): a hard head that attends to a fixed position relative to its own.
+
+    Args:
+        offset: how many positions back.
+        moves: what is moved from there.
+        gate: the head fires where this functional is <= 0, and attends to the sink where it is >= 1.
+        sink: the direction of the sink's token.
+    """
     basis = sink.basis
     shift = shift_terms(basis, offset)
     p_1 = basis.code(0)
     sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
     for query, key in shift:
         sink_score = sink_score - key.dot(p_1) * query
-    return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves)
+    return Head(name, layer, "hard", scores=(*shift, (sink_score, sink)), moves=moves)
 
 
 def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
-    """The rows of a machine's table (a CSV file) that hold for one form of it, which the words ``form`` describe.
+    """Read the rows of a machine's table (a CSV file) that hold for one form of it.
 
-    The column "form" of a row names the words that must be among them, alternatives joined by "/".
+    Args:
+        form: the words that describe the form. The column "form" of a row names those that must be among them,
+            alternatives joined by "/".
     """
-    return [
-        row
-        for row in read_rows(path)
-        if all(set(term.split("/")) & set(form) for term in row["form"].split())
-    ]
+    words = set(form)
+    rows = []
+    for row in read_rows(path):
+        terms = row["form"].split()
+        if all(words.intersection(term.split("/")) for term in terms):
+            rows.append(row)
+    return rows
 
 
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
-    """Heads with what they read and write in words: rows of number, reads and writes, of which the last counts."""
-    words: dict[str, Any] = {
-        row["head"]: {"reads": row["reads"], "writes": row["writes"]} for row in rows
-    }
-    return tuple(replace(head, **words[head.name.split(" ")[0]]) for head in heads)
+    """Describe what heads read and write in words: rows of number, reads and writes, of which the last counts."""
+    row_of_number = {row["head"]: row for row in rows}
+    described = []
+    for head in heads:
+        row = row_of_number[head.name.split(" ")[0]]
+        described.append(replace(head, reads=row["reads"], writes=row["writes"]))
+    return tuple(described)
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
-    """``<p_i, R^l p_j>`` as score terms: 1 exactly at ``j = i - l``, at most 1 - Delta elsewhere."""
+    """Return ``<p_i, R^l p_j>`` as score terms: 1 exactly at ``j = i - l``, at most 1 - Delta elsewhere."""
     code, pos = basis.positions, basis["pos"]
     if not code.lines:
-        pairs = zip(code.labels[offset:], code.labels[: len(code.labels) - offset], strict=True)
+        n_pairs = len(code.labels) - offset
+        pairs = zip(code.labels[offset:], code.labels[:n_pairs], strict=True)
         return tuple((pos[later], pos[earlier]) for later, earlier in pairs)
     terms: list[Term] = []
     for k, omega in enumerate(code.lines, 1):
@@ -159,59 +182,77 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
-    """All heads as softmax heads, hard ones at inverse temperature ``eta`` and linear ones as ``linear`` replaces them.
+    """Turn all heads into softmax heads.
 
-    Where ``eta`` is None, they stay as they are.
+    Args:
+        eta: inverse temperature of hard heads; None leaves heads as they are.
+        linear: returns what stands in the place of a linear head.
     """
     if eta is None:
         return tuple(heads)
     require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
-
-    by_rule: dict[str, Callable[[Head], Iterable[Head]]] = {
-        "hard": lambda head: (
-            replace(head, rule="softmax", scores=tuple((eta * q, k) for q, k in head.scores)),
-        ),
-        "softmax": lambda head: (head,),
-        "linear": linear,
-    }
-    return tuple(made for head in heads for made in by_rule[head.rule](head))
+    softened: list[Head] = []
+    for head in heads:
+        if head.rule == "hard":
+            scores = tuple((eta * query, key) for query, key in head.scores)
+            softened.append(replace(head, rule="softmax", scores=scores))
+        elif head.rule == "linear":
+            softened += linear(head)
+        else:
+            softened.append(head)
+    return tuple(softened)
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """A linear head whose scores are 0 or ``scale`` as one softmax head that sums (docs/method/ground-truth.md)."""
+    """Turn a linear head whose scores are 0 or ``scale`` into one softmax head that sums.
+
+    Args:
+        sink: the direction of the sink's token.
+        match_logit: logit of a match.
+        heavy: how much more the sink has (docs/method/ground-truth.md).
+    """
     require(
         head.rule == "linear",
         f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}",
     )
-    scores = tuple((match_logit / scale * query, key) for query, key in head.scores)
-    scores = (*scores, ((match_logit + heavy) * sink.basis.one, sink))
+    matches = tuple((match_logit / scale * query, key) for query, key in head.scores)
+    to_sink = ((match_logit + heavy) * sink.basis.one, sink)
     moves = tuple((read, math.exp(heavy) * scale * write) for read, write in head.moves)
-    return replace(head, rule="softmax", scores=scores, moves=moves)
+    return replace(head, rule="softmax", scores=(*matches, to_sink), moves=moves)
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``."""
+    """Turn a linear head into two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
+
+    Args:
+        sink: the direction of the sink's token.
+        epsilon: scale of the scores.
+        heavy: logit of the sink.
+    """
     require(
         head.rule == "linear",
         f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}",
     )
 
-    def half(sign: float, mark: str) -> Head:
-        number, _, word = head.name.partition(" ")
-        scores = tuple((sign * epsilon * query, key) for query, key in head.scores)
-        moves = tuple(
-            (read, sign * math.exp(heavy) / (2 * epsilon) * write) for read, write in head.moves
-        )
-        scores = (*scores, (heavy * sink.basis.one, sink))
+    number, _, word = head.name.partition(" ")
+
+    def make_half(sign: float, mark: str) -> Head:
+        matches = tuple((sign * epsilon * query, key) for query, key in head.scores)
+        to_sink = (heavy * sink.basis.one, sink)
+        scale = sign * math.exp(heavy) / (2 * epsilon)
         return replace(
-            head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves
+            head,
+            name=f"{number}{mark} {word}",
+            rule="softmax",
+            scores=(*matches, to_sink),
+            moves=tuple((read, scale * write) for read, write in head.moves),
         )
 
-    return half(1.0, "+"), half(-1.0, "-")
+    return make_half(1.0, "+"), make_half(-1.0, "-")
 
 
 def needs_float64(model: str, instead: str) -> str:
-    """The sentence that refuses float32 for a circuit with pairs."""
+    """Return the sentence that refuses float32 for a circuit with pairs."""
     return (
         f"the pairs of softmax heads that {model} has at a finite eta subtract nearly equal numbers; load it with "
         f"dtype='float64', or take {instead}"
@@ -225,7 +266,7 @@ def needs_float64(model: str, instead: str) -> str:
 
 
 def _required_eta(margin: float, n_positions: int, eps: float) -> float:
-    """Inverse temperature at which the corrected chooser leaks at most ``eps``, as :func:`chooser_table` lists it.
+    """Compute the inverse temperature at which the corrected chooser leaks at most ``eps`` (:func:`chooser_table`).
 
     >>> round(_required_eta(1.0, 34, 1e-8), 1)
     43.8
@@ -236,31 +277,31 @@ def _required_eta(margin: float, n_positions: int, eps: float) -> float:
 
 
 def _lemma(code: PositionCode, eps: float) -> tuple[float, float]:
-    """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
+    """Compute eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
     n, d = len(code.labels), len(code.axes) - 1
     norm = d / 2 if code.lines else 1.0
-    separated = (
-        norm * code.margin
-    )  # as far as the first code is from its nearest, for all overlaps are of lags
-    return math.log(n / eps) / separated, 3 * d / separated
+    # As far as the first code is from its nearest, for all overlaps are of lags.
+    separation = norm * code.margin
+    return math.log(n / eps) / separation, 3 * d / separation
 
 
-def _measured_attention(code: PositionCode, offset: int, eta: float) -> float:
-    """Least softmax attention on the right key, over firing and silent queries at every position."""
+def _measure_attention(code: PositionCode, offset: int, eta: float) -> float:
+    """Measure the least softmax attention on the right key, over firing and silent queries at every position."""
     basis = Basis.of(("id",), ("sink", "fires"), code)
     ids = basis["id"]
-    head = fixed_offset("chooser", 0, offset, (), basis.one - ids["fires"], ids["sink"])
+    head = fixed_offset("chooser", 0, offset, (), gate=basis.one - ids["fires"], sink=ids["sink"])
     n = len(code.labels)
-    here = np.stack([(basis.code(i) + basis.one).vector() for i in range(n)])
-    keys = here.copy()
+    stream = np.stack([(basis.code(i) + basis.one).vector() for i in range(n)])
+    keys = stream.copy()
     keys[0] += ids["sink"].vector()
+    is_visible = np.tril(np.ones((n, n), bool))
     least = 1.0
     for fires in (True, False):
-        queries = here + ids["fires"].vector() if fires else here
-        scores = sum(np.outer(queries @ q.vector(), keys @ k.vector()) for q, k in head.scores)
-        scores = np.where(np.tril(np.ones((n, n), bool)), eta * scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        queries = stream + ids["fires"].vector() if fires else stream
+        scores = np.zeros((n, n))
+        for query, key in head.scores:
+            scores += np.outer(queries @ query.vector(), keys @ key.vector())
+        weights = softmax(np.where(is_visible, eta * scores, -np.inf), axis=-1)
         # A target at the first position is the sink itself, whose positional score is taken away.
         right = [i - offset if fires and i > offset else 0 for i in range(n)]
         least = min(least, float(weights[np.arange(n), right].min()))
@@ -274,29 +315,36 @@ def chooser_table(
     n_lines: tuple[int, ...] = (8, 16, 32),
     offset: int = 1,
 ) -> pd.DataFrame:
-    """The lemma's numbers and ours, one row per position code.
+    """Tabulate the lemma's numbers and ours, one row per position code.
 
-    Columns: the code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks
-    for; eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
+    Args:
+        n_positions: the round's length.
+        eps: the attention that may leak.
+        n_lines: of the sinusoidal codes.
+        offset: of the head.
+
+    Returns:
+        The code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks for;
+        eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
     """
     labels = numbered("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
-    codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed=0) for k in n_lines}
+    for k in n_lines:
+        codes[f"sinusoidal, {k} lines"] = PositionCode.sinusoidal(labels, k, seed=0)
     rows = []
     for name, code in codes.items():
+        eta_lemma, xi_lemma = _lemma(code, eps)
         eta = _required_eta(code.margin, n_positions, eps)
-        attention = _measured_attention(code, offset, eta)
-        rows.append(
-            (
-                name,
-                n_positions,
-                len(code.axes) - 1,
-                code.margin,
-                *_lemma(code, eps),
-                eta,
-                attention,
-                1 - eps,
-            )
-        )
-    columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
-    return pd.DataFrame(rows, columns=columns.split())
+        row = {
+            "code": name,
+            "n_positions": n_positions,
+            "d_code": len(code.axes) - 1,
+            "margin": code.margin,
+            "eta_lemma": eta_lemma,
+            "xi_lemma": xi_lemma,
+            "eta": eta,
+            "attention": _measure_attention(code, offset, eta),
+            "promised": 1 - eps,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -51,52 +51,67 @@ class _RefusedError(Exception):
     """Why a method has no scores: a sentence, and whether it would refuse again, and is not asked again."""
 
 
-def _untouched(model: Machine) -> Callable[[], list[str]]:
-    """What undoes all changes of a model since now (weights, hooks, modes and gradients), and says what they were."""
-    assert isinstance(model, torch.nn.Module)
-    held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    modes = [(module, module.training) for module in model.modules()]
-    hooks = [(module, name, dict(getattr(module, name))) for module, _ in modes for name in _HOOKS]
-    learned = [(one, one.requires_grad) for one in model.parameters()]
+class _Snapshot:
+    """A model's weights, hooks, modes and gradients at one time, which can be restored."""
 
-    def restore() -> list[str]:
-        now, said = model.state_dict(), list[str]()
-        changed = [
-            name
-            for name, tensor in held.items()
-            if name not in now
-            or content_of(name, now[name].cpu()) != content_of(name, tensor.cpu())
-        ]
-        if changed or now.keys() - held.keys():
-            said.append(f"weights ({', '.join(changed[:_N_NAMED])})")
+    def __init__(self, model: Machine) -> None:
+        assert isinstance(model, torch.nn.Module)
+        self.model = model
+        self.state = {name: x.detach().clone() for name, x in model.state_dict().items()}
+        self.modes = [(module, module.training) for module in model.modules()]
+        self.hooks: list[tuple[Any, str, dict[Any, Any]]] = []
+        for module in model.modules():
+            self.hooks += [(module, name, dict(getattr(module, name))) for name in _HOOKS]
+        self.learning = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+
+    def restore(self) -> list[str]:
+        """Undo all changes, and say what they were."""
+        changes = []
+        now = self.model.state_dict()
+        changed = [name for name in self.state if self._is_changed(name, now)]
+        if changed or now.keys() - self.state.keys():
+            changes.append(f"weights ({', '.join(changed[:_N_NAMED])})")
             require(
-                list(model.modules()) == [module for module, _ in modes],
+                list(self.model.modules()) == [module for module, _ in self.modes],
                 "a method put other modules into subject.model, which cannot be undone; give methods a copy to change",
             )
-            model.load_state_dict(held)
-        for module, name, before in hooks:
-            own = getattr(module, name)
-            if dict(own) != before:
-                own.clear()
-                own.update(before)
-                said.append("hooks")
-        for module, training in modes:
-            said += ["training mode"] * (module.training != training)
+            self.model.load_state_dict(self.state)
+        for module, name, hooks in self.hooks:
+            hooks_now = getattr(module, name)
+            if dict(hooks_now) != hooks:
+                hooks_now.clear()
+                hooks_now.update(hooks)
+                changes.append("hooks")
+        for module, training in self.modes:
+            if module.training != training:
+                changes.append("training mode")
             module.training = training
-        for parameter, learns in learned:
-            said += ["requires_grad"] * (parameter.requires_grad != learns)
+        for parameter, learns in self.learning:
+            if parameter.requires_grad != learns:
+                changes.append("requires_grad")
             parameter.grad = None
             parameter.requires_grad_(learns)
-        return list(dict.fromkeys(said))
+        return list(dict.fromkeys(changes))
 
-    return restore
+    def _is_changed(self, name: str, now: Mapping[str, torch.Tensor]) -> bool:
+        if name not in now:
+            return True
+        return content_of(name, now[name].cpu()) != content_of(name, self.state[name].cpu())
 
 
-def _asked(
+def _ask(
     ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine
 ) -> tuple[Answer, float]:
-    """What a method answers and the seconds that it took, or a refusal; the model is as it was afterwards."""
-    restore = _untouched(model)
+    """Ask a method, and leave the model as it was.
+
+    Args:
+        ask: gives the answer and the seconds that it took.
+        truth: of the question.
+
+    Raises:
+        _RefusedError: why there are no scores.
+    """
+    snapshot = _Snapshot(model)
     try:
         answer, seconds = ask()
     except InputError as error:
@@ -104,16 +119,18 @@ def _asked(
     except Exception as error:
         raise _RefusedError(f"raised {type(error).__name__}: {error}", False) from error
     finally:
-        changed = restore()
-    if changed:
-        text = f"changed subject.model in place ({', '.join(changed)}), which was undone; change a copy"
+        changes = snapshot.restore()
+    if changes:
+        text = f"changed subject.model in place ({', '.join(changes)}), which was undone; change a copy"
         raise _RefusedError(text, False)
-    if problem := _problem(answer, truth):
+    problem = _find_problem(answer, truth)
+    if problem:
         raise _RefusedError(problem, False)
     return answer, seconds
 
 
-def _problem(answer: Any, truth: Truth) -> str:
+def _find_problem(answer: Any, truth: Truth) -> str:
+    """Return why an answer cannot be scored; "" where it can."""
     if not isinstance(answer, Answer):
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
@@ -125,28 +142,26 @@ def _problem(answer: Any, truth: Truth) -> str:
     if surplus and not truth.keys() <= answer.scores.keys():
         named = ", ".join(surplus[:_N_NAMED])
         return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
-    unknown = [
-        str(item) for item in answer.chosen or () if item not in truth and item not in answer.scores
-    ]
+    known = truth.keys() | answer.scores.keys()
+    unknown = [str(item) for item in answer.chosen or () if item not in known]
     if unknown:
-        return f"chosen hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
+        named = ", ".join(unknown[:_N_NAMED])
+        return f"chosen hold {len(unknown)} items that were not asked about ({named})"
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
         if not isinstance(numbers, Mapping):
             return f"{name} must map names to numbers, got {type(numbers).__name__}"
-        # One real number, which may be infinite: NaN has no place in a ranking.
-        plain = {
-            k: n.item() if isinstance(n, torch.Tensor) and n.ndim == 0 else n
-            for k, n in numbers.items()
-        }
-        wrong = [
-            item
-            for item, number in plain.items()
-            if not isinstance(number, Real) or math.isnan(number)
-        ]
-        none = [f"{item}: {numbers[item]!r}"[:80] for item in wrong]
-        if none:
-            return f"{name} must be numbers; {len(none)} are not ({', '.join(none[:_N_NAMED])})"
+        wrong = [f"{item}: {x!r}"[:80] for item, x in numbers.items() if not _is_number(x)]
+        if wrong:
+            named = ", ".join(wrong[:_N_NAMED])
+            return f"{name} must be numbers; {len(wrong)} are not ({named})"
     return ""
+
+
+def _is_number(x: Any) -> bool:
+    """Return whether it is one real number, which may be infinite: NaN has no place in a ranking."""
+    if isinstance(x, torch.Tensor) and x.ndim == 0:
+        x = x.item()
+    return isinstance(x, Real) and not math.isnan(x)
 
 
 _FORMAT = 1
@@ -177,40 +192,43 @@ class BenchmarkResult(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """The tidy table."""
+        """Return the tidy table."""
         return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @cached_property
     def means(self) -> pd.DataFrame:
         """The mean headline score of every method, in its best reading, on every question; the best method first."""
-        found = {}
+        columns = {}
         for key in dict.fromkeys(row["question"] for row in self.rows):
-            by_method = self.summary(key).set_index("method")["mean"]
-            name = f"{QUESTIONS[key].name}, {QUESTIONS[key].headline}"
-            found[name] = by_method.groupby(lambda method: method.split(":")[0]).max()
-        table = pd.DataFrame(found)
-        return table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+            question = QUESTIONS[key]
+            by_reading = self.summary(key).set_index("method")["mean"]
+            best_reading = by_reading.groupby(lambda method: method.split(":")[0]).max()
+            columns[f"{question.name}, {question.headline}"] = best_reading
+        table = pd.DataFrame(columns)
+        means = table.mean(axis=1).sort_values(ascending=False, kind="stable")
+        return table.loc[means.index]
 
     @property
     def sentence(self) -> str:
         """The best method for each question."""
-        kept = self.means.drop(index=["oracle", "random"], errors="ignore").dropna(
-            how="all", axis="columns"
-        )
-        best = [f"{name}: {of.idxmax()} ({of.max():.2f})" for name, of in kept.items()]
-        return (
-            f"The best method for each question, with its mean score: {'; '.join(best) or 'none'}."
-        )
+        methods = self.means.drop(index=["oracle", "random"], errors="ignore")
+        answered = methods.dropna(how="all", axis="columns")
+        best = [f"{name}: {x.idxmax()} ({x.max():.2f})" for name, x in answered.items()]
+        shown = "; ".join(best) or "none"
+        return f"The best method for each question, with its mean score: {shown}."
 
     def _draw(self, figures: Any) -> Any:
-        """Every method on every question."""
+        """Draw every method on every question."""
         return figures.heatmaps({"": self.means}, label="mean score", limit=1.0, width=4.1)
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Mean of a score for each method, best first, with its 95 % interval over forms of machines, and CPU seconds.
+        """Average a score of each method, best first, with its 95 % interval over forms of machines, and CPU seconds.
 
-        ``by`` names further columns to tell apart, such as "variant".
+        Args:
+            question: its key.
+            score: the question's headline when empty.
+            by: further columns by which rows are divided, such as "variant".
         """
         for name in by:
             require_known("column", name, _COLUMNS)
@@ -222,86 +240,81 @@ class BenchmarkResult(Result):
             f"no method has a score {score!r} of question {question!r} in this result",
         )
         rows = []
-        for keys, group in frame.groupby([*by, "method"], sort=False):
-            mean, low, high = map(
-                float, bootstrap_mean(group.groupby(["machine", "form"])["value"].mean().to_numpy())
-            )
-            bounds = {
-                "mean": mean,
-                "low": low,
-                "high": high,
+        columns = [*by, "method"]
+        for keys, group in frame.groupby(columns, sort=False):
+            by_form = group.groupby(["machine", "form"])["value"].mean()
+            mean, low, high = bootstrap_mean(by_form.to_numpy())
+            row = {
+                **dict(zip(columns, keys, strict=True)),
+                "mean": float(mean),
+                "low": float(low),
+                "high": float(high),
                 "subjects": group["subject"].nunique(),
+                "cpu_s": group["cpu_s"].mean(),
             }
-            rows.append(
-                {
-                    **dict(zip([*by, "method"], keys, strict=True)),
-                    **bounds,
-                    "cpu_s": group["cpu_s"].mean(),
-                }
-            )
-        table = pd.DataFrame(rows)
-        return table.sort_values(
-            [*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True
+            rows.append(row)
+        ascending = [True] * len(by) + [False]
+        return pd.DataFrame(rows).sort_values(
+            [*by, "mean"], ascending=ascending, kind="stable", ignore_index=True
         )
 
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Methods in rows, scores in columns: over forms, of means over variants and seeds."""
+        """Return methods in rows, scores in columns: over forms, of means over variants and seeds."""
         require_known("question", question, QUESTIONS)
-        first, frame = QUESTIONS[question].headline, self.to_frame()
+        frame = self.to_frame()
         frame = frame[frame["question"] == question]
         for score in scores:
             require_known(f"score of {question!r}", score, list(frame["score"].unique()))
         require(len(frame) > 0, f"this result has no row of question {question!r}")
-        wide = (
-            frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
-            .groupby("method")
-            .mean()
-        )
-        wide = wide[list(scores)] if scores else wide
-        return wide.sort_values(
-            first if first in wide else wide.columns[0], ascending=False, kind="stable"
-        )
+        by_form = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
+        wide = by_form.groupby("method").mean()
+        if scores:
+            wide = wide[list(scores)]
+        headline = QUESTIONS[question].headline
+        sorted_by = headline if headline in wide else wide.columns[0]
+        return wide.sort_values(sorted_by, ascending=False, kind="stable")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that do not exist are None."""
+        """Return JSON values; numbers that do not exist are None."""
+        methods = {f"{question}/{key}": m.name for (question, key), m in METHODS.items()}
         return {
             "format": _FORMAT,
             "rows": json_values(list(self.rows)),
             "refusals": json_values(list(self.refusals)),
-            "methods": {f"{question}/{key}": m.name for (question, key), m in METHODS.items()},
+            "methods": methods,
             "settings": json_values(dict(self.settings)),
         }
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
-        folder, questions = Path(folder), dict.fromkeys(row["question"] for row in self.rows)
-        tables = {"scores": self.to_frame()} | {
-            key: self.table(key).reset_index() for key in questions
-        }
-        csv = (write_csv(folder / f"{name}.csv", frame) for name, frame in tables.items())
-        return [write_json(folder / "benchmark.json", self.to_dict()), *csv]
+        folder = Path(folder)
+        tables = {"scores": self.to_frame()}
+        for key in dict.fromkeys(row["question"] for row in self.rows):
+            tables[key] = self.table(key).reset_index()
+        paths = [write_json(folder / "benchmark.json", self.to_dict())]
+        for name, frame in tables.items():
+            paths.append(write_csv(folder / f"{name}.csv", frame))
+        return paths
 
 
 _Builder = Callable[[], KnownMachine]
 
 
 def builders() -> dict[str, _Builder]:
-    """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
+    """Return what builds every subject, by name: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
     (57, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
-    handmade: dict[str, _Builder] = {
-        f"{machine} {form}, {variant}": partial(build, machine, form, variant)
-        for form, (machine, _) in FORMS.items()
-        for variant in variants(machine, form)
-    }
-    folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
-    return handmade | {
-        read_json(folder / TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders
-    }
+    subjects: dict[str, _Builder] = {}
+    for form, (machine, _) in FORMS.items():
+        for variant in variants(machine, form):
+            subjects[f"{machine} {form}, {variant}"] = partial(build, machine, form, variant)
+    for folder in sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir()):
+        subjects[read_json(folder / TRUTH)["name"]] = partial(load_trained, folder.name)
+    return subjects
 
 
 _QUICK_SUBJECTS = tuple(
@@ -341,35 +354,16 @@ def run(
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)
-    started, quick = time.time(), effort == QUICK
-    if isinstance(subjects, Mapping):
-        chosen = subjects
-    else:
-        known = builders()
-        for name in subjects:
-            require_known("subject", name, known, limit=60)
-        chosen = {name: known[name] for name in subjects or (_QUICK_SUBJECTS if quick else known)}
-    keys = [method for method in methods if isinstance(method, str)]
-    custom = [method for method in methods if isinstance(method, Method)]
-    if keys or not custom:
-        chosen_methods = select(keys, questions, quick)
-    else:
-        bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
-        chosen_methods = [*bounds, *(method for method in custom if method not in bounds)]
-    require(bool(chosen_methods), "no method is left; give more methods or questions")
-    names = [(method.question, method.key) for method in chosen_methods]
-    twice = next((key for question, key in names if names.count((question, key)) > 1), None)
-    require(
-        twice is None,
-        f"two methods of one question are called {twice!r}; give each a key of its own",
-    )
+    started, is_quick = time.time(), effort == QUICK
+    chosen = subjects if isinstance(subjects, Mapping) else _choose_subjects(subjects, is_quick)
+    chosen_methods = _choose_methods(methods, questions, is_quick)
     parts = None if out is None else writable(Path(out) / "parts")
-    work = share([(name, build, seed) for seed in seeds for name, build in chosen.items()], shard)
+    tasks = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
+    work = share(tasks, shard)
     done: list[dict[str, Any]] = []
+    shared = (chosen_methods, effort, parts)
     with bar("grading", len(work)) as advance:
-        for part in each(
-            _part, (chosen_methods, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler
-        ):
+        for part in each(_grade_subject, shared, work, n_jobs=n_jobs, scheduler=scheduler):
             done.append(part)
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
@@ -382,19 +376,49 @@ def run(
         wall_seconds=round(time.time() - started, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
-    return BenchmarkResult(rows, tuple(row for part in done for row in part["refusals"]), settings)
+    refusals = tuple(row for part in done for row in part["refusals"])
+    return BenchmarkResult(rows, refusals, settings)
+
+
+def _choose_subjects(names: Sequence[str], is_quick: bool) -> dict[str, _Builder]:
+    """Return the builders of these subjects; of all, or those of a quick run, where none is named."""
+    known = builders()
+    for name in names:
+        require_known("subject", name, known, limit=60)
+    chosen = names or (_QUICK_SUBJECTS if is_quick else list(known))
+    return {name: known[name] for name in chosen}
+
+
+def _choose_methods(
+    methods: Sequence[Method] | Sequence[str], questions: Sequence[str], is_quick: bool
+) -> list[Method]:
+    """Return methods by their keys, or a user's own with the oracle and chance of their questions."""
+    keys = [method for method in methods if isinstance(method, str)]
+    custom = [method for method in methods if isinstance(method, Method)]
+    if keys or not custom:
+        chosen = list(select(keys, questions, is_quick))
+    else:
+        bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
+        chosen = [*bounds, *(method for method in custom if method not in bounds)]
+    require(bool(chosen), "no method is left; give more methods or questions")
+    names = [(method.question, method.key) for method in chosen]
+    repeated = [key for question, key in names if names.count((question, key)) > 1]
+    require(
+        not repeated,
+        f"two methods of one question are called {next(iter(repeated), '')!r}; give each a key of its own",
+    )
+    return chosen
 
 
 @one_thread()
-def _part(
-    shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str, _Builder, int]
+def _grade_subject(
+    shared: tuple[Sequence[Method], Workload, Path | None], work: tuple[str, _Builder, int]
 ) -> dict[str, Any]:
-    """All methods on one subject with one seed; what a file of the same effort already says is kept."""
-    (methods, effort, folder), (name, build, seed) = shared, one
-    finished, key = (
-        Finished(folder, {"subject": name, "seed": seed, "effort": effort}),
-        f"{name} {seed}",
-    )
+    """Grade all methods on one subject with one seed; what a file of the same effort already says is kept."""
+    methods, effort, folder = shared
+    name, build, seed = work
+    finished = Finished(folder, {"subject": name, "seed": seed, "effort": effort})
+    file = f"{name} {seed}"
     empty: dict[str, Any] = {
         "subject": name,
         "seed": seed,
@@ -402,8 +426,8 @@ def _part(
         "rows": [],
         "refusals": [],
     }
-    part = finished.load(key, dict[str, Any]) or empty
-    known = {(row["question"], row["method"]) for key in ("rows", "refusals") for row in part[key]}
+    part = finished.load(file, dict[str, Any]) or empty
+    known = {(row["question"], row["method"]) for row in (*part["rows"], *part["refusals"])}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
@@ -414,7 +438,7 @@ def _part(
         )
         failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
-        finished.save(key, dict[str, Any], part)
+        finished.save(file, dict[str, Any], part)
         part["refusals"] += failed  # not kept: a method that is mended is asked again
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):
@@ -429,38 +453,53 @@ def _grade(
     effort: Workload,
     part: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Add rows and refusals of some methods; gives the refusals of those that failed."""
+    """Add rows and refusals of some methods to a part.
+
+    Returns:
+        The refusals of methods that failed.
+    """
     failed: list[dict[str, Any]] = []
     material = Material(subject, effort, seed)
-    about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
     for method in methods:
-        question = QUESTIONS[method.question]
         row = {
             "subject": part["subject"],
             "seed": seed,
-            "question": question.key,
+            "question": method.question,
             "method": method.key,
         }
         truth = material.truth(method.question)
-        if not truth and (sentence := lacks(subject.model, "pattern")):
-            part["refusals"].append({**row, "sentence": sentence})
+        lacking = lacks(subject.model, "pattern")
+        if not truth and lacking:
+            part["refusals"].append({**row, "sentence": lacking})
         if len(set(truth.values())) < 2:
             continue  # The truth is not known, or no two items differ by it.
         try:
-            ask = partial(material.charged, partial(method.answer, subject, material))
-            answer, seconds = _asked(ask, truth, subject.model)
-            try:
-                scores = {**question.grade(subject, material, answer), **answer.measured}
-            except Exception as error:
-                raise _RefusedError(
-                    f"its answer cannot be scored ({type(error).__name__}: {error})", False
-                ) from error
+            scores, seconds = _score_method(method, subject, material, truth)
         except _RefusedError as refusal:
-            sentence, kept = refusal.args
-            (part["refusals"] if kept else failed).append({**row, "sentence": sentence})
+            sentence, is_final = refusal.args
+            refusals = part["refusals"] if is_final else failed
+            refusals.append({**row, "sentence": sentence})
             continue
-        part["rows"] += [
-            {**row, **about, "score": score, "value": float(value), "cpu_s": seconds}
-            for score, value in scores.items()
-        ]
+        row |= {"machine": subject.machine, "form": subject.form, "variant": subject.variant}
+        for score, value in scores.items():
+            scored = {"score": score, "value": float(value), "cpu_s": seconds}
+            part["rows"].append({**row, **scored})
     return failed
+
+
+def _score_method(
+    method: Method, subject: KnownMachine, material: Material, truth: Truth
+) -> tuple[dict[str, float], float]:
+    """Ask a method and score its answer.
+
+    Returns:
+        Scores by name, and CPU seconds.
+    """
+    ask = partial(material.charged, partial(method.answer, subject, material))
+    answer, seconds = _ask(ask, truth, subject.model)
+    try:
+        scores = QUESTIONS[method.question].grade(subject, material, answer)
+    except Exception as error:
+        text = f"its answer cannot be scored ({type(error).__name__}: {error})"
+        raise _RefusedError(text, False) from error
+    return {**scores, **answer.measured}, seconds

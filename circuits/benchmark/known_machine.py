@@ -44,7 +44,7 @@ _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
 _FORMS = read_tables(Path(__file__).with_name("forms.toml"))
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    form: (of.pop("machine"), of) for form, of in _FORMS["forms"].items()
+    form: (arguments.pop("machine"), arguments) for form, arguments in _FORMS["forms"].items()
 }
 """Every form of every machine: its name in the registry, and the arguments that choose the form."""
 SIZES: dict[bool, dict[str, dict[str, int]]] = {True: _FORMS["quick"], False: _FORMS["full"]}
@@ -94,24 +94,20 @@ class KnownMachine:
 
 
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
-    """The circuit's edges by the names of the graph: all embeddings are one node, and so are a layer's neurons."""
-    layers = {neuron.name: f"mlp {neuron.layer}" for neuron in circuit.neurons}
-    heads = {
-        head.name: head_address(head.layer, circuit.head_index(head.name)) for head in circuit.heads
-    }
-    nodes = {
-        **heads,
-        **layers,
-        **dict.fromkeys(EMBEDDINGS, "embed"),
-        **{name: name for name in EXITS},
-    }
+    """Return the circuit's edges by the graph's names: all embeddings are one node, and so are a layer's neurons."""
+    nodes = {name: name for name in EXITS} | dict.fromkeys(EMBEDDINGS, "embed")
+    for neuron in circuit.neurons:
+        nodes[neuron.name] = f"mlp {neuron.layer}"
+    heads = [head.name for head in circuit.heads]
+    for head in circuit.heads:
+        nodes[head.name] = head_address(head.layer, circuit.head_index(head.name))
     kinds: dict[_EdgeName, Kind] = {}
     for edge in circuit.edges:
-        key = (
-            nodes[edge.source],
-            nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else ""),
-        )
-        kinds[key] = max(kinds.get(key, edge.kind), edge.kind, key=_RANKED.index)
+        destination = nodes[edge.target]
+        if edge.target in heads:
+            destination += f".{edge.port[0]}"
+        name = nodes[edge.source], destination
+        kinds[name] = max(kinds.get(name, edge.kind), edge.kind, key=_RANKED.index)
     return kinds
 
 
@@ -119,50 +115,50 @@ def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 def build(
     machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0
 ) -> KnownMachine:
-    """A handwired machine as a subject, in float64; its small sizes where ``quick``.
+    """Build a handwired machine as a subject, in float64.
 
-    ``seed`` is of the rotation, the distractors or the position code.
+    Args:
+        machine: its name in the registry.
+        form: a key of :data:`FORMS`.
+        variant: one of :data:`VARIANTS`.
+        quick: small sizes.
+        seed: of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)
     handwired(machine)
-    require_known(
-        f"form of {machine!r}", form, [key for key, (name, _) in FORMS.items() if name == machine]
+    forms = [key for key, (name, _) in FORMS.items() if name == machine]
+    require_known(f"form of {machine!r}", form, forms)
+    possible = variants(machine, form)
+    require(
+        variant in possible,
+        f"{machine!r} {form!r} cannot be {variant}; take {', '.join(possible)}",
     )
-    has = variants(machine, form)
-    require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
-    arguments = {**SIZES[quick][machine], **FORMS[form][1]}
+    _, form_arguments = FORMS[form]
+    arguments = {**SIZES[quick][machine], **form_arguments}
     circuit = build_circuit(machine, **arguments)
     if variant == "superposed":
-        lines = (circuit.layout.n_positions - 1) // 2
+        n_lines = (circuit.layout.n_positions - 1) // 2
         circuit = build_circuit(
-            machine, **arguments, positions="sinusoidal", n_lines=lines, seed=seed
+            machine, **arguments, positions="sinusoidal", n_lines=n_lines, seed=seed
         )
     model = compile_circuit(circuit).eval()
-    change: Callable[[Tensor], Tensor] | None = None
-    if variant == "rotated":
-        turn, model = _rotation(model, seed), rotated(model, seed)
-        change = turn.T.double().matmul
-    elif variant == "distractors":
-        model = with_distractors(model, seed=seed)
-        change = partial(pad, pad=(0, 0, 0, model.config.d_model - circuit.basis.d_model))
-    elif variant == "simplex":
-        copies = [
-            where
-            for location in circuit.sites["log_weights"]
-            for where in places(circuit, location)
-        ]
-        lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(
-            model.W_E
-        )
-        change, model = _columns_without(lost).double().T.matmul, without(model, lost)
+    model, change = _vary(model, circuit, variant, seed)
 
     def move(place: Place) -> Place:
-        """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
+        """Change the basis of a place of the residual stream; heads and attention scores stay as they are."""
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
         basis = change(place.basis)
         return replace(place, basis=span(basis) if variant == "simplex" else basis)
 
+    moved_places = {}
+    for key, locations in circuit.sites.items():
+        at = [place for location in locations for place in places(circuit, location)]
+        moved_places[key] = tuple(move(place) for place in at)
+    claims = []
+    for claim in wired(circuit):
+        if not claim.control:
+            claims.append(replace(claim, places=tuple(map(move, claim.places))))
     return KnownMachine(
         name=f"{machine} {form}, {variant}",
         machine=machine,
@@ -171,37 +167,56 @@ def build(
         model=model,
         algorithm=circuit.algorithm,
         edges=_true_edges(circuit),
-        places={
-            key: tuple(move(place) for location in several for place in places(circuit, location))
-            for key, several in circuit.sites.items()
-        },
-        claims=tuple(
-            replace(one, places=tuple(map(move, one.places)))
-            for one in wired(circuit)
-            if not one.control
-        ),
+        places=moved_places,
+        claims=tuple(claims),
     )
 
 
+def _vary(
+    model: HookedLatentTransformer, circuit: Circuit, variant: str, seed: int
+) -> tuple[HookedLatentTransformer, Callable[[Tensor], Tensor] | None]:
+    """Return the variant of a model, and what its change makes of directions; None where they stay as they are."""
+    if variant == "rotated":
+        turn = _rotation(model, seed)
+        return rotated(model, seed), turn.T.double().matmul
+    if variant == "distractors":
+        larger = with_distractors(model, seed=seed)
+        n_added = larger.config.d_model - circuit.basis.d_model
+        return larger, partial(pad, pad=(0, 0, 0, n_added))
+    if variant == "simplex":
+        sums = []
+        for location in circuit.sites["log_weights"]:
+            for place in places(circuit, location):
+                if place.basis is not None:
+                    sums.append(place.basis.sum(1))
+        lost = torch.stack(sums).to(model.W_E)
+        return without(model, lost), _columns_without(lost).double().T.matmul
+    return model, None
+
+
 def variants(machine: str, form: str) -> tuple[str, ...]:
-    """The variants that a form of a machine has: position codes and states overlap where its construction allows it.
+    """Return the variants of a form of a machine: position codes and states overlap where its construction allows it.
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
     (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
-    compact = "n_lines" in inspect.signature(handwired(machine).build).parameters
-    lacking = {"superposed": not compact, "simplex": form not in _OVERLAPPING}
-    return tuple(variant for variant in VARIANTS if not lacking.get(variant))
+    parameters = inspect.signature(handwired(machine).build).parameters
+    impossible = set()
+    if "n_lines" not in parameters:
+        impossible.add("superposed")
+    if form not in _OVERLAPPING:
+        impossible.add("simplex")
+    return tuple(variant for variant in VARIANTS if variant not in impossible)
 
 
 def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
-    """An orthonormal basis of what some vectors span."""
+    """Return an orthonormal basis of what some vectors span."""
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
     return vectors[:, sizes > 1e-9 * sizes.max()]
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """The model in a random orthogonal basis of its residual stream: every weight that reads or writes it is turned.
+    """Return the model in a random orthogonal basis of its residual stream: what reads or writes it is turned.
 
     Predictions are the same but for rounding; hard attention that rests on exact ties could lose them.
     """
@@ -211,8 +226,7 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
 def without(
     model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]
 ) -> HookedLatentTransformer:
-    """The model in a smaller residual stream, without the directions ``lost`` (what that makes:
-    docs/method/benchmark.md).
+    """Return the model in a smaller residual stream, without the directions ``lost`` (docs/method/benchmark.md).
 
     A model with LayerNorm, whose scale the lost coordinates belong to, is refused.
 
@@ -226,15 +240,15 @@ def without(
         f"{model.name!r} has LayerNorm; give a model without it",
     )
     columns = _columns_without(lost)
-    return moved(
-        model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out"
-    )
+    n_lost = len(columns) - columns.shape[1]
+    return moved(model, columns, "without", f"{n_lost} directions taken out")
 
 
 def _columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
-    """An orthonormal basis of everything that is orthogonal to ``lost``."""
+    """Return an orthonormal basis of everything that is orthogonal to ``lost``."""
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
-    return rows[int((sizes > 1e-9 * sizes.max()).sum()) :].T
+    rank = int((sizes > 1e-9 * sizes.max()).sum())
+    return rows[rank:].T
 
 
 def moved(
@@ -244,20 +258,27 @@ def moved(
     edit: str,
     back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
-    """The model in the coordinates that ``columns`` give its residual stream, and ``back`` takes back to its own.
+    """Return the model in other coordinates of its residual stream.
 
-    ``back`` is the transpose where it is None, as for orthonormal columns.
+    Args:
+        columns: from its own coordinates to the new ones.
+        suffix, edit: of its name, and what was done.
+        back: from the new ones to its own; the transpose when None, as for orthonormal columns.
     """
     config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
-    other = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
-    own = dict(model.named_parameters())
+    changed = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
+    weights = dict(model.named_parameters())
     with torch.no_grad():
-        for name, parameter in other.named_parameters():
-            last, weight = name.rpartition(".")[2], own[name]
-            weight = back @ weight if last in _READS else weight
-            parameter.copy_(weight @ columns if last in _WRITES else weight)
-    return other.train(model.training)
+        for name, parameter in changed.named_parameters():
+            _, _, last = name.rpartition(".")
+            weight = weights[name]
+            if last in _READS:
+                weight = back @ weight
+            if last in _WRITES:
+                weight = weight @ columns
+            parameter.copy_(weight)
+    return changed.train(model.training)
 
 
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
@@ -268,37 +289,38 @@ _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_w
 def with_distractors(
     model: HookedLatentTransformer, n: int = 2, seed: int = 0
 ) -> HookedLatentTransformer:
-    """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights."""
+    """Return the model with ``n`` more heads of random weights in every layer, and more neurons where it has MLPs."""
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
     d_model = config.d_model + (0 if has_norm else n)
-    named = config.head_names and tuple(
-        (*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names
-    )
+    distractors = [f"distractor {i + 1}" for i in range(n)]
+    names = config.head_names and tuple((*row, *distractors) for row in config.head_names)
     larger = replace(
         renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=d_model,
         n_heads=config.n_heads + n,
         d_mlp=config.d_mlp and config.d_mlp + n,
         attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
-        head_names=named,
+        head_names=names,
     )
-    grown = HookedLatentTransformer(
-        larger, model.state_map.new_zeros(len(model.state_map), d_model)
-    ).to(model.W_E)
+    state_map = model.state_map.new_zeros(len(model.state_map), d_model)
+    grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
     generator = torch.Generator().manual_seed(seed)
 
     def fill(weight: Tensor, fan_in: int) -> None:
-        weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
+        normal = torch.randn(weight.shape, generator=generator)
+        weight.copy_(normal / fan_in**0.5)
 
-    own = dict(model.named_parameters())
+    weights = dict(model.named_parameters())
+    old, first = config.d_model, config.n_heads
     with torch.no_grad():
-        grown.state_map[:, : config.d_model] = model.state_map
+        grown.state_map[:, :old] = model.state_map
         for name, parameter in grown.named_parameters():
             parameter.zero_()
-            parameter[tuple(slice(0, size) for size in own[name].shape)] = own[name]
+            corner = tuple(slice(0, size) for size in weights[name].shape)
+            parameter[corner] = weights[name]
         for block in grown.blocks:
-            old, first, attn, mlp = config.d_model, config.n_heads, block.attn, block.mlp
+            attn, mlp = block.attn, block.mlp
             for read in (attn.W_Q, attn.W_K, attn.W_V):
                 fill(read[first:, :old], old)
             if not has_norm:
@@ -311,25 +333,22 @@ def with_distractors(
 
 
 def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
-    """The configuration of an edited model, which cannot be built again by name."""
-    origin = dict(config.origin)
-    return replace(
-        config,
-        name=f"{config.name}-{suffix}",
-        origin={**origin, "edits": [*origin.get("edits", []), edit]},
-    )
+    """Return the configuration of an edited model, which cannot be built again by name."""
+    edits = [*config.origin.get("edits", []), edit]
+    origin = {**config.origin, "edits": edits}
+    return replace(config, name=f"{config.name}-{suffix}", origin=origin)
 
 
 def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
-    """A random orthogonal matrix; with LayerNorm one that keeps the direction of equal coordinates."""
+    """Draw a random orthogonal matrix; with LayerNorm one that keeps the direction of equal coordinates."""
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
-    kept = int(model.config.normalization_type is not None)
-    start = torch.cat(
-        [torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1
-    ).double()
-    frame, _ = torch.linalg.qr(start)
-    turn, _ = torch.linalg.qr(torch.randn(d - kept, d - kept, generator=generator).double())
-    return (frame @ torch.block_diag(torch.eye(kept).double(), turn) @ frame.T).to(model.W_E)
+    n_fixed = int(model.config.normalization_type is not None)
+    n_free = d - n_fixed
+    start = torch.cat([torch.ones(d, n_fixed), torch.randn(d, n_free, generator=generator)], 1)
+    frame, _ = torch.linalg.qr(start.double())
+    turn, _ = torch.linalg.qr(torch.randn(n_free, n_free, generator=generator).double())
+    inner = torch.block_diag(torch.eye(n_fixed).double(), turn)
+    return (frame @ inner @ frame.T).to(model.W_E)
 
 
 # Trained subjects learned a task while interchanges tied subspaces of them to the algorithm's variables: from a random
@@ -341,35 +360,27 @@ WEIGHTS, TRUTH = Path(__file__).parent / "weights", "truth.json"
 
 
 def load_trained(name: str) -> KnownMachine:
-    """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
+    """Load a shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
     require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
-    truth, model = (
-        read_json(WEIGHTS / name / TRUTH),
-        load_checkpoint(WEIGHTS / name).to(torch.float64),
-    )
-    claims = [
-        Claim(
-            one["variable"],
-            tuple(
-                Place(Site.parse(site), torch.tensor(basis).double())
-                for site, basis in one["places"].items()
-            ),
-            one["outcome"],
-        )
-        for one in truth["claims"]
-    ]
+    truth = read_json(WEIGHTS / name / TRUTH)
+    model = load_checkpoint(WEIGHTS / name).to(torch.float64)
+    claims = []
     places: dict[str, tuple[Place, ...]] = {}
-    for claim in claims:
-        places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
+    for record in truth["claims"]:
+        tied = []
+        for site, basis in record["places"].items():
+            tied.append(Place(Site.parse(site), torch.tensor(basis).double()))
+        variable = record["variable"]
+        claims.append(Claim(variable, tuple(tied), record["outcome"]))
+        places[variable] = (*places.get(variable, ()), *tied)
+    algorithm = truth["algorithm"]
     return KnownMachine(
         name=truth["name"],
         machine=truth["machine"],
         form="trained",
         variant="trained",
         model=model.eval(),
-        algorithm=tasks.of(model).algorithm(
-            truth["algorithm"]["key"], **truth["algorithm"]["parameters"]
-        ),
+        algorithm=tasks.of(model).algorithm(algorithm["key"], **algorithm["parameters"]),
         edges=None,
         places=places,
         claims=tuple(claims),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -29,17 +30,17 @@ _T = TypeVar("_T")
 Exit = Literal["prediction", "state", "latents"]
 
 
+def _measure_latents(readout: Readout, pair: Pair) -> torch.Tensor:
+    """Return minus the distance of the raw latents from those of the clean run."""
+    distance = readout.latents - pair.clean_readout.latents
+    return -distance.flatten(-2).norm(dim=-1)
+
+
 _METRICS: dict[Exit, Metric] = {
     "prediction": find_metric("logit_diff"),
     "state": find_metric("state"),
     "latents": Metric(
-        "latents",
-        "distance of the raw latents",
-        "latent",
-        lambda readout, pair: (
-            -(readout.latents - pair.clean_readout.latents).flatten(-2).norm(dim=-1)
-        ),
-        needs_update=True,
+        "latents", "distance of the raw latents", "latent", _measure_latents, needs_update=True
     ),
 }
 """What a round gives, and the metric that reads it: the prediction, the state in directions that are known to hold it,
@@ -47,9 +48,8 @@ and the raw latents, in which whatever was not cleared away shows, read by anyon
 EXITS: tuple[Exit, ...] = ("prediction", "state")
 ANOTHER = "another-episode"
 """The corruption that takes another episode as it is, so that everything differs that can: history and round."""
-_SMALLEST = (
-    1e-9  # a pair whose two sides differ by less than this, in the metric's unit, says nothing
-)
+_SMALLEST = 1e-9
+"""A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,16 @@ class Material:
     """What methods share; ``seed`` is that of the episodes and of what methods draw."""
 
     def __init__(self, subject: KnownMachine, effort: Workload = FULL, seed: int = 0) -> None:
-        self.subject, self.effort, self.seed = subject, effort, seed
+        self.subject = subject
+        self.effort = effort
+        self.seed = seed
         self._made: dict[Hashable, Any] = {}
         self._cost: dict[Hashable, float] = {}
         self._below: dict[Hashable, set[Hashable]] = {}
         self._open: list[tuple[set[Hashable], list[float]]] = []
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What ``make`` gives, made only the first time that ``key`` is asked for."""
+        """Return what ``make`` gives, made only the first time that ``key`` is asked for."""
         if key not in self._made:
             self._made[key], self._cost[key], self._below[key] = self._timed(make)
         if self._open:
@@ -109,50 +111,58 @@ class Material:
         return self._made[key]
 
     def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
-        """What ``ask`` gives, and its CPU seconds: its own, and those of everything shared that it used."""
+        """Return what ``ask`` gives, and its CPU seconds: its own, and those of everything shared that it used."""
         answer, seconds, used = self._timed(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
 
     def _timed(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
-        """What ``make`` gives, its CPU seconds without those of what was made for it, and the keys of all it used."""
+        """Call ``make``.
+
+        Returns:
+            What it gives, its CPU seconds without those of what was made for it, and the keys of all it used.
+        """
         used: set[Hashable] = set()
         inside = [0.0]
         self._open.append((used, inside))
         start = time.process_time()
         try:
-            made = make()
+            result = make()
         finally:
             self._open.pop()
         spent = time.process_time() - start
         if self._open:
-            self._open[-1][1][0] += spent
-        return made, spent - inside[0], used
+            _, seconds_inside = self._open[-1]
+            seconds_inside[0] += spent
+        return result, spent - inside[0], used
 
     def truth(self, question: str) -> Truth:
-        """Every item of a question and its kind, "" where it is false."""
+        """Return every item of a question and its kind, "" where it is false."""
         key = ("truth", question)
         if key not in self._made:  # by no `once`: no method pays for what the truth took
-            self._made[key] = self._timed(lambda: QUESTIONS[question].truth(self.subject, self))[0]
+            challenge = QUESTIONS[question]
+            self._made[key], *_ = self._timed(lambda: challenge.truth(self.subject, self))
         return cast(Truth, self._made[key])
 
     def items(self, question: str) -> list[Any]:
-        """The items that a question asks about: all that a method may know of the truth."""
+        """Return the items that a question asks about: all that a method may know of the truth."""
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
-        """Episodes of the subject's task, the effort's number when ``n`` is None; batches are independent."""
-        n = self.effort.episodes if n is None else n
-        seed = int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]) % 2**31
-        make = partial(
-            self.subject.task.sample_for, self.subject.model, n, self.effort.rounds, seed
-        )
-        return self.once(("episodes", batch, n), make)
+        """Sample episodes of the subject's task, the effort's number when ``n`` is None; batches are independent."""
+        n_episodes = self.effort.episodes if n is None else n
+        state = np.random.SeedSequence([self.seed, batch]).generate_state(1)
+        seed = int(state[0]) % 2**31
+        subject, n_rounds = self.subject, self.effort.rounds
+        make = partial(subject.task.sample_for, subject.model, n_episodes, n_rounds, seed)
+        return self.once(("episodes", batch, n_episodes), make)
 
     def run(self, batch: int = 0, n: int | None = None) -> Rollout:
-        """The subject's rollout of a batch of episodes."""
-        return self.once(
-            ("run", batch, n), lambda: rollout(self.subject.model, self.episodes(batch, n))
-        )
+        """Run the subject on a batch of episodes."""
+
+        def make() -> Rollout:
+            return rollout(self.subject.model, self.episodes(batch, n))
+
+        return self.once(("run", batch, n), make)
 
     @property
     def graph(self) -> EdgeGraph:
@@ -162,9 +172,8 @@ class Material:
     @property
     def candidates(self) -> list[tuple[int, int]]:
         """Every edge that could be true, as the graph's indices: all but those of heads and MLPs that write nothing."""
-        return self.once(
-            "candidates", lambda: [edge for edge in self.graph.edges if self.graph.live[edge]]
-        )
+        graph = self.graph
+        return self.once("candidates", lambda: [edge for edge in graph.edges if graph.live[edge]])
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:
@@ -175,32 +184,31 @@ class Material:
     @property
     def variables(self) -> Values:
         """The algorithm's variables on the larger batch of episodes, ``[episode, round, ...]``."""
-        return self.once(
-            "variables", lambda: self.subject.algorithm.run(self.episodes(1, self.effort.fits))
-        )
+
+        def make() -> Values:
+            return self.subject.algorithm.run(self.episodes(1, self.effort.fits))
+
+        return self.once("variables", make)
 
     @property
     def corruptions(self) -> tuple[str, ...]:
         """Keys of the task's corruptions, the default first."""
-        first = self.subject.task.analysis.default_corruption
-        return tuple(
-            sorted(
-                (c.key for c in self.subject.task.analysis.corruptions()),
-                key=lambda key: key != first,
-            )
-        )
+        analysis = self.subject.task.analysis
+        keys = [corruption.key for corruption in analysis.corruptions()]
+        return tuple(sorted(keys, key=lambda key: key != analysis.default_corruption))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
-        """The clean and the corrupted run of a corruption, prepared at a round; at the effort's when None."""
-        model, t = self.subject.model, self.effort.round if round is None else round
+        """Prepare the clean and the corrupted run of a corruption at a round; at the effort's when None."""
+        model = self.subject.model
+        t = self.effort.round if round is None else round
 
         def make() -> Pair:
+            clean = self.episodes()
             if corruption == ANOTHER:
-                clean = self.episodes()
-                return prepare(model, clean, clean.select([*range(1, len(clean)), 0]), t)
-            return prepare(
-                model, *self.subject.task.corruption(corruption).build(self.episodes(), t), t
-            )
+                corrupted = clean.select([*range(1, len(clean)), 0])
+            else:
+                clean, corrupted = self.subject.task.corruption(corruption).build(clean, t)
+            return prepare(model, clean, corrupted, t)
 
         return self.once(("pair", corruption, t), make)
 
@@ -210,58 +218,75 @@ class Material:
         rounds: Sequence[int] | None = None,
         corruptions: Sequence[str] | None = None,
     ) -> list[Case]:
-        """Every corruption read through each exit at which its two sides differ; the default corruption first.
+        """List every corruption read through each exit at which its two sides differ; the default corruption first.
 
-        ``corruptions`` are keys of the task's (all of them when None), or :data:`ANOTHER`.
+        Args:
+            exits: what is read.
+            rounds: the effort's when None.
+            corruptions: keys of the task's (all of them when None), or :data:`ANOTHER`.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
-        asked = [
-            (corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits
-        ]
-        every = (self.once(("case", *one), partial(self._case, *one)) for one in asked)
-        return [case for case in every if case.scale > _SMALLEST]
+        cases = []
+        for t, corruption, exit in product(rounds, corruptions, exits):
+            make = partial(self._make_case, corruption, exit, t)
+            case = self.once(("case", corruption, exit, t), make)
+            if case.scale > _SMALLEST:
+                cases.append(case)
+        return cases
 
-    def _case(self, corruption: str, exit: Exit, t: int) -> Case:
+    def _make_case(self, corruption: str, exit: Exit, t: int) -> Case:
         pair, metric = self.pair(corruption, t), _METRICS[exit]
-        clean, corrupted = (
-            metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout)
-        )
-        return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
+        clean = metric.measure(pair.clean_readout, pair)
+        difference = clean - metric.measure(pair.corrupted_readout, pair)
+        scale = float(difference.abs().mean())
+        return Case(corruption, exit, t, pair=pair, metric=metric, scale=scale)
 
     def case(self, exit: Exit) -> Case | None:
-        """The first corruption that shows at an exit."""
-        return next(iter(self.cases((exit,))), None)
+        """Return the first corruption that shows at an exit."""
+        cases = self.cases((exit,))
+        return cases[0] if cases else None
 
     def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
-        """Measures circuits of a case; what it has run for another purpose is run, and charged, again."""
+        """Make what measures circuits of a case; what it has run for another purpose is run, and charged, again.
+
+        Args:
+            ablation: what cut edges carry.
+            purpose: names who asks.
+        """
         key = ("scorer", case.corruption, case.round, ablation, purpose)
         scorer = self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
         return self.once((*key, case.exit), lambda: scorer.through(case.metric))
 
     def cut(self, corruption: str, ablation: str, t: int) -> Readout:
-        """The clean run with every candidate edge cut on its own, ``[edge, episode]`` as :attr:`candidates`."""
+        """Run the clean side with every candidate edge cut on its own, ``[edge, episode]`` as :attr:`candidates`.
+
+        Args:
+            ablation: what a cut edge carries; "zero" does not depend on the corruption.
+            t: the round.
+        """
         corruption = self.corruptions[0] if ablation == "zero" else corruption
 
         def make() -> Readout:
             scorer = CircuitScorer(self.pair(corruption, t), _METRICS["prediction"], ablation)
-            circuits = {edge: scorer.graph.mask() for edge in self.candidates}
-            for edge, keep in circuits.items():
+            # Circuits run from the first layer that any cuts.
+            order = sorted(self.candidates, key=lambda edge: edge[1])
+            circuits = []
+            for edge in order:
+                keep = scorer.graph.mask()
                 keep[edge] = False
-            order = sorted(
-                circuits, key=lambda edge: edge[1]
-            )  # circuits run from the first layer that any cuts
-            ran = dict(zip(order, scorer.run([circuits[edge] for edge in order]), strict=True))
-            sides = ((ran[edge].predictions, ran[edge].latents) for edge in self.candidates)
-            return Readout(*map(torch.stack, zip(*sides, strict=True)))
+                circuits.append(keep)
+            readouts = dict(zip(order, scorer.run(circuits), strict=True))
+            predictions = [readouts[edge].predictions for edge in self.candidates]
+            latents = [readouts[edge].latents for edge in self.candidates]
+            return Readout(torch.stack(predictions), torch.stack(latents))
 
         return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
-        """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
+        """Measure by how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
         cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
-            full, left = (
-                case.metric.measure(side, case.pair) for side in (case.pair.clean_readout, cut)
-            )
-        return np.asarray((full - left).double().numpy(force=True) / case.scale)
+            whole = case.metric.measure(case.pair.clean_readout, case.pair)
+            drop = whole - case.metric.measure(cut, case.pair)
+        return np.asarray(drop.double().numpy(force=True) / case.scale)

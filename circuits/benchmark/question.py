@@ -111,58 +111,60 @@ def ranking(
     first: str = "content",
     others: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """How well an answer ranks the items of kind ``first``, of each of ``others``, and of all, above false ones.
+    """Grade how well an answer ranks items of some kinds above false ones.
 
-    The scores are those of docs/method/benchmark.md; they are NaN where no item, or every item, is true.
+    Args:
+        first, others: the kinds: scores are of each of them, and of all together.
+
+    Returns:
+        The scores of docs/method/benchmark.md; NaN where no item, or every item, is true.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))
+    is_false = kinds == ""
     chosen = None if answer.chosen is None else np.array([item in answer.chosen for item in truth])
-    scores = _graded(values, kinds == first, kinds == "", chosen)
+    scores = _grade_ranking(values, kinds == first, is_false, chosen)
     for kind in others:
-        scores |= {
-            f"{name} {kind}": value
-            for name, value in _graded(values, kinds == kind, kinds == "").items()
-        }
+        of_kind = _grade_ranking(values, kinds == kind, is_false)
+        scores |= {f"{name} {kind}": value for name, value in of_kind.items()}
     if others:
-        real = np.isin(kinds, (first, *others))
-        scores |= {
-            f"{name} all": value
-            for name, value in _graded(values, real, kinds == "", chosen).items()
-        }
+        of_all = _grade_ranking(values, np.isin(kinds, (first, *others)), is_false, chosen)
+        scores |= {f"{name} all": value for name, value in of_all.items()}
     return scores
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """The answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
-    least = min((score for score in answer.scores.values() if not np.isnan(score)), default=0.0)
-    return np.nan_to_num(
-        np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64), nan=least
-    )
+    """Return the answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
+    numbers = [score for score in answer.scores.values() if not np.isnan(score)]
+    least = min(numbers, default=0.0)
+    scores = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
+    return np.nan_to_num(scores, nan=least)
 
 
-def _graded(
+def _grade_ranking(
     values: Float[np.ndarray, " item"],
-    true: Bool[np.ndarray, " item"],
-    false: Bool[np.ndarray, " item"],
+    is_true: Bool[np.ndarray, " item"],
+    is_false: Bool[np.ndarray, " item"],
     chosen: Bool[np.ndarray, " item"] | None = None,
 ) -> dict[str, float]:
-    asked = true | false
+    """Grade scores of true items above those of false ones; and what was chosen, where it was."""
+    is_ranked = is_true | is_false
     scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))
-    if true.any() and false.any():
-        y, x = true[asked], values[asked]
+    n_true = int(is_true.sum())
+    if n_true and is_false.any():
+        y, x = is_true[is_ranked], values[is_ranked]
         # The share of true items among as many of the best; ties at the edge are broken at random, on average.
-        cut = np.sort(x)[::-1][y.sum() - 1]
-        above, level = x > cut, x == cut
-        hits = (y & above).sum() + (y.sum() - above.sum()) / level.sum() * (y & level).sum()
-        recall = float(hits) / float(y.sum())
+        edge = np.sort(x)[::-1][n_true - 1]
+        is_above, is_level = x > edge, x == edge
+        share_of_level = (n_true - is_above.sum()) / is_level.sum()
+        hits = (y & is_above).sum() + share_of_level * (y & is_level).sum()
         scores = {
             "auroc": float(roc_auc_score(y, x)),
             "ap": float(average_precision_score(y, x)),
-            "recall": recall,
+            "recall": float(hits) / n_true,
         }
     if chosen is not None:
-        hits, declared = float((chosen & true).sum()), float((chosen & asked).sum())
-        scores["chosen_precision"] = hits / declared if declared else float("nan")
-        scores["chosen_recall"] = hits / float(true.sum()) if true.any() else float("nan")
+        n_hits, n_declared = float((chosen & is_true).sum()), float((chosen & is_ranked).sum())
+        scores["chosen_precision"] = n_hits / n_declared if n_declared else float("nan")
+        scores["chosen_recall"] = n_hits / n_true if n_true else float("nan")
     return scores

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.question import Compared, Participant, Question
+from circuits.compare.question import Budget, Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.choices.fitting import (
@@ -72,11 +72,23 @@ _PLAIN = 0.1
 ``wma-learned-additive`` are never .01 apart."""
 _RARE, _OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
-_N_EDITS = 240  # single inputs that are changed
 _LEFT = 0.65  # of what a name misses, changes of its update leave more (why: docs/method/naming-an-algorithm.md)
 _SMALL = 1e-3  # how much of a change is made to see which way it moves predictions
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
+_RECORDED = (
+    "family",
+    "closest",
+    "parameters",
+    "explained",
+    "ratio",
+    "runner_up",
+    "baseline",
+    "not_rejected",
+    "change",
+    "settings",
+)
+"""Fields of the answer in JSON."""
 _Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
 _Sets = Mapping[str, tuple[Any, Any]]
 
@@ -147,15 +159,17 @@ class AlgorithmPart(Result):
     @property
     def sentence(self) -> str:
         """Which algorithm it is, and how much of the predictions it explains."""
-        name, rival = (self.scores[key].name for key in (self.closest, self.runner_up))
-        named = f"{name} ({in_words(self.parameters)})"
-        told = f"explains {self.explained} of the predictions and leaves {self.ratio} of the error of {rival}."
+        name, rival = self.scores[self.closest].name, self.scores[self.runner_up].name
+        family = f"{name} ({in_words(self.parameters)})"
+        explains = f"explains {self.explained} of the predictions"
+        finding = f"{explains} and leaves {self.ratio} of the error of {rival}."
         if self.family:
-            return f"{named} {told}"
-        found = f"No family fits; the closest, {named}, {told}"
+            return f"{family} {finding}"
+        sentence = f"No family fits; the closest, {family}, {finding}"
         if self.left is not None and self.change:
-            found += f" Small changes of its update leave {self.left.estimate:.2f} of that; {self.change}."
-        return found
+            share = f"{self.left.estimate:.2f}"
+            sentence += f" Small changes of its update leave {share} of that; {self.change}."
+        return sentence
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -163,24 +177,21 @@ class AlgorithmPart(Result):
         return self.scores[self.closest].algorithm
 
     def _draw(self, figures: Any) -> Any:
-        """What every family explains; all but the closest in grey."""
+        """Draw what every family explains; all but the closest in grey."""
         base, seed = self.scores[self.baseline].divergences, self.settings["seed"]
-        rows = {
-            one.name: _pooled_ratio(one.divergences, base, seed).complement
-            for one in self.scores.values()
-        }
-        drawn = named(rows).assign(control=[key != self.closest for key in self.scores])
-        return figures.intervals(
-            drawn, xlabel="share of the predictions that is explained", floor=-0.5
-        )
+        explained = {}
+        for score in self.scores.values():
+            explained[score.name] = _pooled_ratio(score.divergences, base, seed).complement
+        is_grey = [key != self.closest for key in self.scores]
+        rows = named(explained).assign(control=is_grey)
+        xlabel = "share of the predictions that is explained"
+        return figures.intervals(rows, xlabel=xlabel, floor=-0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a family, a set ("all" for all of them) and a quantity: "divergence", "explained" or "ratio"."""
+        """Return one row a family, a set ("all" for all) and a quantity: "divergence", "explained" or "ratio"."""
         seed, rows = self.settings["seed"], []
-        base, rival = (
-            self.scores[self.baseline].divergences,
-            self.scores[self.runner_up].divergences,
-        )
+        base = self.scores[self.baseline].divergences
+        rival = self.scores[self.runner_up].divergences
         for score in self.scores.values():
             nats = {name: np.ones_like(values) for name, values in score.divergences.items()}
             for name in (*score.divergences, "all"):
@@ -192,33 +203,14 @@ class AlgorithmPart(Result):
                 if score.key == self.closest:
                     quantities["ratio"] = _pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
-                    rows.append(
-                        {
-                            "name": quantity,
-                            "set": name,
-                            "family": score.key,
-                            **value.columns("number"),
-                        }
-                    )
+                    row = {"name": quantity, "set": name, "family": score.key}
+                    rows.append({**row, **value.columns("number")})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of the answer; the table holds the numbers of every family."""
-        keys = (
-            "family",
-            "closest",
-            "parameters",
-            "explained",
-            "ratio",
-            "runner_up",
-            "baseline",
-            "not_rejected",
-            "change",
-            "settings",
-        )
-        return json_values(
-            {key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name}
-        )
+        """Return JSON values of the answer; the table holds the numbers of every family."""
+        record = {key: getattr(self, key) for key in _RECORDED}
+        return json_values({**record, "name": self.scores[self.closest].name})
 
 
 @checked
@@ -231,7 +223,7 @@ def explain(
     families: Sequence[Family] | None = None,
     edits: Edits | None = None,
 ) -> AlgorithmPart:
-    """Which family of algorithms predicts what the subject predicts.
+    """Find the family of algorithms that predicts what the subject predicts.
 
     Args:
         subject: a model, an algorithm, or a function of episodes to distributions ``[episode, round, outcome]``.
@@ -257,25 +249,45 @@ def explain(
     refuse_missing(
         "the search for an algorithm", *(batch for pair in sets.values() for batch in pair)
     )
-    asked = task.rivals() if families is None else unique(families, "family")
-    require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
-    scores = _scores(subject, task, sets, asked.values())
+    candidates = task.rivals() if families is None else unique(families, "family")
+    require(
+        bool(candidates), "no family of algorithms to ask; give families=None for all of the task's"
+    )
+    scores = _score_families(subject, task, sets, candidates.values())
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
-    decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    if decided.family is None or (made := decided.algorithm) is None:
-        return decided
-    apart = _plainly(_differences(predictor(subject), predictor(made), sets)[0], sets, seed)
-    decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
-    edits = edits or Edits.of(task, next(iter(sets.values()))[1], _N_EDITS)
-    decided = _responding(decided, subject, edits)
-    if decided.family is None or decided.explained.low >= NEARLY_ALL or task.kind != "classes":
-        return decided
-    left, change = _left(predictor(subject), made, sets, seed)
-    family = None if left.low <= _LEFT else decided.family
-    return replace(decided, left=left, change=change, family=family)
+    part = _decide(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
+    algorithm = part.algorithm
+    if part.family is None or algorithm is None:
+        return part
+    predict = predictor(subject)
+    differences, _ = _measure_differences(predict, predictor(algorithm), sets)
+    share_apart = _share_plainly_apart(differences, sets, seed)
+    family = None if share_apart.high > _RARE else part.family
+    part = replace(part, apart=share_apart, family=family)
+    _, first_scored_on = next(iter(sets.values()))
+    edits = edits or Edits.of(task, first_scored_on, Budget.quick().edits)
+    part = _judge_responses(part, subject, edits)
+    is_complete = part.explained.low >= NEARLY_ALL or task.kind != "classes"
+    if part.family is None or is_complete:
+        return part
+    remainder, change = _measure_left(predict, algorithm, sets, seed)
+    family = None if remainder.low <= _LEFT else part.family
+    return replace(part, left=remainder, change=change, family=family)
 
 
-def _left(predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int) -> tuple[Interval, str]:
+def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
+    """Return the part with the family's worst response; it explains no longer where that may be another one."""
+    compared = cells(edits, responses(subject, edits), responses(part.algorithm, edits))
+    if not compared:
+        return part
+    worst = compared[0]
+    family = part.family if worst.alike.low >= _RESPONDS else None
+    return replace(part, response=worst, family=family)
+
+
+def _measure_left(
+    predict: Predict, algorithm: Algorithm, sets: _Sets, seed: int
+) -> tuple[Interval, str]:
     """Measure what small changes of the algorithm's update leave of what it misses.
 
     To first order, in standard deviations of an outcome; fitted on the episodes that families are fitted on.
@@ -312,10 +324,10 @@ def _standardised(
     missed, slopes, names = [], [], list[str]()
     for episodes in batches:
         p = checked_distributions(predict(episodes), episodes)
-        q, moved, names = _changed(algorithm, episodes)
+        q, slopes_of_batch, names = _changed(algorithm, episodes)
         deviation = np.sqrt(p + q + _RARE)
         missed.append((p - q) / deviation)
-        slopes.append(moved / deviation[..., None])
+        slopes.append(slopes_of_batch / deviation[..., None])
     return np.concatenate(missed, 1), np.concatenate(slopes, 1), names
 
 
@@ -324,36 +336,30 @@ def _changed(algorithm: Algorithm, episodes: Any) -> tuple[Array, Array, list[st
 
     The second has a last axis of changes.
     """
-    values, inputs, before = (
-        algorithm.run(episodes),
-        algorithm.read(episodes),
-        list[dict[str, Array]](),
-    )
-    free = [
-        key
-        for key in algorithm.state
-        if values[key].ndim > 2 and algorithm.variable(key).kind == "real"
-    ]
-    directions = {key: _changes(values[key], values[NEXT + key], inputs) for key in free}
-    moves = {key: _SMALL * np.stack(list(named.values())) for key, named in directions.items()}
-    own = asked_rounds(algorithm.distribution(values), episodes)
-    n = max(map(len, moves.values()), default=1)
-    state = {key: np.repeat(values[key][None, :, 0], n, 0) for key in algorithm.state}
-    inputs = {key: np.broadcast_to(value, (n, *value.shape)) for key, value in inputs.items()}
-    for t in range(episodes.n_rounds):
-        before.append(state)
-        state = algorithm.advance(state, {key: value[:, :, t] for key, value in inputs.items()})
-        state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
-    changed = {key: np.stack([one[key] for one in before], 2) for key in algorithm.state}
-    p = algorithm.distribution(
-        OnDemand(algorithm, {**changed, **inputs})
-    )  # what comes after it is not needed
-    slopes = np.stack([asked_rounds(changed_p, episodes) - own for changed_p in p], -1) / _SMALL
+    values, inputs = algorithm.run(episodes), algorithm.read(episodes)
+    directions = {}
+    for key in algorithm.state:
+        if values[key].ndim > 2 and algorithm.variable(key).kind == "real":
+            directions[key] = _list_directions(values[key], values[NEXT + key], inputs)
+    moves = {key: _SMALL * np.stack(list(of_key.values())) for key, of_key in directions.items()}
     names = max(directions.values(), key=len, default={})
-    return own, np.nan_to_num(slopes), list(names)
+    n_changes = max(len(names), 1)
+    state = {key: np.repeat(values[key][None, :, 0], n_changes, 0) for key in algorithm.state}
+    repeated = {key: np.broadcast_to(x, (n_changes, *x.shape)) for key, x in inputs.items()}
+    states = []
+    for t in range(episodes.n_rounds):
+        states.append(state)
+        state = algorithm.advance(state, {key: x[:, :, t] for key, x in repeated.items()})
+        state |= {key: state[key] + move[:, :, t] for key, move in moves.items()}
+    changed = {key: np.stack([state[key] for state in states], 2) for key in algorithm.state}
+    # What comes after the prediction is not needed.
+    changed_p = algorithm.distribution(OnDemand(algorithm, {**changed, **repeated}))
+    p = asked_rounds(algorithm.distribution(values), episodes)
+    slopes = [(asked_rounds(of_change, episodes) - p) / _SMALL for of_change in changed_p]
+    return p, np.nan_to_num(np.stack(slopes, -1)), list(names)
 
 
-def _changes(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _list_directions(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return what each round could leave beside its own step, by what it is in words, ``[episode, round, ...]`` each.
 
     Args:
@@ -381,10 +387,10 @@ def _changes(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[st
         "steps that follow the others'": step * step.mean(-1, keepdims=True),
         "steps that differ by element": step * np.arange(step.shape[-1]),
     }
-    for key, given in inputs.items():
-        values = given.reshape(*given.shape[:2], *per_round) if given.ndim == 2 else given
-        fits = values.shape[2:] in (step.shape[2:], tuple(per_round))
-        directions[f"steps that depend on {key}"] = step * values if fits else np.zeros_like(step)
+    for key, values in inputs.items():
+        shaped = values.reshape(*values.shape[:2], *per_round) if values.ndim == 2 else values
+        fits = shaped.shape[2:] in (step.shape[2:], tuple(per_round))
+        directions[f"steps that depend on {key}"] = step * shaped if fits else np.zeros_like(step)
     return directions | {
         "the last step once more": last_step,
         "a leak": state,
@@ -396,126 +402,135 @@ def _changes(state: Array, after: Array, inputs: Mapping[str, Array]) -> dict[st
     }
 
 
-def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
-    """The same, with the family's worst response; it explains no longer where that may be another one."""
-    made = part.algorithm
-    found = cells(edits, responses(subject, edits), responses(made, edits)) if made else ()
-    if not found:
-        return part
-    return replace(
-        part, response=found[0], family=part.family if found[0].alike.low >= _RESPONDS else None
-    )
-
-
-def _plainly(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
-    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
-    shares = np.concatenate([nats > _PLAIN for nats in apart.values()], 1).mean(1)
-    return mean_interval(
-        shares, seed=seed, participants=participants_of(next(iter(sets.values()))[1])
-    )
+def _share_plainly_apart(apart: Mapping[str, Array], sets: _Sets, seed: int) -> Interval:
+    """Return the share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
+    is_apart = np.concatenate([nats > _PLAIN for nats in apart.values()], 1)
+    _, scored_on = next(iter(sets.values()))
+    return mean_interval(is_apart.mean(1), seed=seed, participants=participants_of(scored_on))
 
 
 @remembered
-def _memoryless(compared: Compared, subject: Any) -> _Divergences:
-    """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
+def _measure_memoryless(compared: Compared, subject: Any) -> _Divergences:
+    """Measure how far predictions are from the best algorithm without a memory, which is chosen on other episodes."""
     task = tasks.get(task_of(compared.sets))
     families = [family for family in task.rivals().values() if family.memoryless]
-    return min(
-        _scores(subject, task, compared.sets, families), key=lambda score: score.fitted
-    ).divergences
+    scores = _score_families(subject, task, compared.sets, families)
+    return min(scores, key=lambda score: score.fitted).divergences
 
 
-def _scores(
+def _score_families(
     subject: Any, task: Task, sets: _Sets, families: Collection[Family]
 ) -> list[FamilyScore]:
-    """The guess that is even, then every family, fitted."""
+    """Score the guess that is even, then every family, fitted."""
     predict = predictor(subject)
-    fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
-    given = {name: checked_distributions(predict(pair[1]), pair[1]) for name, pair in sets.items()}
-    scores = [_even(fits, given, sets, task.kind)]
+    fitted_on = [pair[0] for pair in sets.values()]
+    to_fit = [checked_distributions(predict(episodes), episodes) for episodes in fitted_on]
+    to_score = {}
+    for name, (_, episodes) in sets.items():
+        to_score[name] = checked_distributions(predict(episodes), episodes)
+    scores = [_score_even_guess(to_fit, to_score, sets, task.kind)]
     with bar("families", len(families)) as done:
         for family in families:
-            fitted, searched = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
+            nats, searched = fit(family, fitted_on, to_fit)
             guess, divergences = predictor(family.make(**searched)), {}
             for name, (_, episodes) in sets.items():
-                nats = divergence(given[name], asked_rounds(guess(episodes), episodes), task.kind)
-                divergences[name] = of_each(nats, participants_of(episodes))
-            about = family.key, family.name, family.extends or family.key, family.memoryless, family
-            scores.append(FamilyScore(*about, searched, fitted, divergences))
+                guessed = asked_rounds(guess(episodes), episodes)
+                by_episode = divergence(to_score[name], guessed, task.kind)
+                divergences[name] = of_each(by_episode, participants_of(episodes))
+            score = FamilyScore(
+                key=family.key,
+                name=family.name,
+                group=family.extends or family.key,
+                memoryless=family.memoryless,
+                family=family,
+                searched=searched,
+                fitted=nats,
+                divergences=divergences,
+            )
+            scores.append(score)
             done(1)
     return scores
 
 
-def _even(
-    fits: Mapping[str, Array], given: Mapping[str, Array], sets: _Sets, kind: Predicted
+def _score_even_guess(
+    to_fit: Sequence[Array], to_score: Mapping[str, Array], sets: _Sets, kind: Predicted
 ) -> FamilyScore:
-    """The guess that is the same at every round: even over outcomes; of a real number the mean of what is predicted."""
-    if kind == "classes":
-        guess = np.full(
-            next(iter(fits.values())).shape[-1], 1 / next(iter(fits.values())).shape[-1]
-        )
-    else:
-        every = np.concatenate(
-            [predictions.reshape(-1, predictions.shape[-1]) for predictions in fits.values()]
-        )
-        guess = every.mean(0)
-        if (
-            kind == "normal"
-        ):  # the variance of what is predicted over all rounds, by the law of total variance
-            guess[1] = np.log(np.exp(every[:, 1]).mean() + every[:, 0].var())
+    """Score the guess that is the same at every round.
 
-    fitted, scored = (
-        {
-            name: divergence(given, np.zeros_like(given) + guess, kind)
-            for name, given in predictions.items()
-        }
-        for predictions in (fits, given)
+    It is even over outcomes; of a real number it is the mean of what is predicted.
+
+    Args:
+        to_fit, to_score: distributions of the episodes of each set that families are fitted on, and scored on.
+    """
+    flat = np.concatenate([p.reshape(-1, p.shape[-1]) for p in to_fit])
+    n_numbers = flat.shape[-1]
+    guess = np.full(n_numbers, 1 / n_numbers) if kind == "classes" else flat.mean(0)
+    if kind == "normal":  # the variance over all rounds, by the law of total variance
+        variances = np.exp(flat[:, 1])
+        guess[1] = np.log(variances.mean() + flat[:, 0].var())
+
+    def measure(predictions: Array) -> Array:
+        return divergence(predictions, np.broadcast_to(guess, predictions.shape), kind)
+
+    divergences = {}
+    for name, predictions in to_score.items():
+        divergences[name] = of_each(measure(predictions), participants_of(sets[name][1]))
+    return FamilyScore(
+        key=_EVENLY,
+        name="every outcome alike" if kind == "classes" else "the same at every round",
+        group=_EVENLY,
+        memoryless=True,
+        family=None,
+        searched={},
+        fitted=float(np.mean([measure(predictions).mean() for predictions in to_fit])),
+        divergences=divergences,
     )
-    fitted_nats = float(np.mean([nats.mean() for nats in fitted.values()]))
-    name = "every outcome alike" if kind == "classes" else "the same at every round"
-    by_whom = {key: of_each(nats, participants_of(sets[key][1])) for key, nats in scored.items()}
-    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted_nats, by_whom)
 
 
-def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
-    """The closest family and whether it explains: chosen by the fits, judged by the scores."""
+def _decide(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
+    """Choose the closest family by the fits, and judge by the scores whether it explains."""
     ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
     base = next(score for score in ranked if score.memoryless)
     group = [score for score in ranked if score.group == ranked[0].group]
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
-    def judged(score: FamilyScore) -> tuple[Interval, Interval]:
-        explained, ratio = (
-            _pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival)
-        )
-        return explained.complement, ratio
+    def measure_explained(score: FamilyScore) -> Interval:
+        return _pooled_ratio(score.divergences, base.divergences, seed).complement
 
-    def explains(score: FamilyScore) -> bool:
-        explained, ratio = judged(score)
-        return not score.memoryless and explained.low >= _EXPLAINED and ratio.high <= RATIO
+    def measure_ratio(score: FamilyScore) -> Interval:
+        return _pooled_ratio(score.divergences, rival.divergences, seed)
 
-    closest = next((score for score in group if score.key == score.group), group[0])
+    def is_explaining(score: FamilyScore) -> bool:
+        if score.memoryless or measure_explained(score).low < _EXPLAINED:
+            return False
+        return measure_ratio(score).high <= RATIO
+
     extended = group[0]
-    if extended.fitted < closest.fitted and judged(closest)[0].low < NEARLY_ALL:
-        left = _pooled_ratio(extended.divergences, closest.divergences, seed)
-        if left.high <= EXTENDED or (explains(extended) and not explains(closest)):
+    closest = next((score for score in group if score.key == score.group), extended)
+    is_open = measure_explained(closest).low < NEARLY_ALL
+    if extended.fitted < closest.fitted and is_open:
+        remainder = _pooled_ratio(extended.divergences, closest.divergences, seed)
+        explains_alone = is_explaining(extended) and not is_explaining(closest)
+        if remainder.high <= EXTENDED or explains_alone:
             closest = extended
-    explained, ratio = judged(closest)
+    algorithm = closest.algorithm
     return AlgorithmPart(
-        family=closest.key if explains(closest) else None,
+        family=closest.key if is_explaining(closest) else None,
         closest=closest.key,
-        parameters=dict(closest.algorithm.parameters) if closest.algorithm else {},
-        explained=explained,
-        ratio=ratio,
+        parameters=dict(algorithm.parameters) if algorithm else {},
+        explained=measure_explained(closest),
+        ratio=measure_ratio(closest),
         runner_up=rival.key,
         baseline=base.key,
         scores={score.key: score for score in (closest, *ranked)},
         settings=settings,
-        not_rejected=_not_rejected(ranked, base, seed),
+        not_rejected=_list_not_rejected(ranked, base, seed),
     )
 
 
-def _not_rejected(scores: Sequence[FamilyScore], base: FamilyScore, seed: int) -> tuple[str, ...]:
+def _list_not_rejected(
+    scores: Sequence[FamilyScore], base: FamilyScore, seed: int
+) -> tuple[str, ...]:
     """Return the keys of the families that are not rejected as the best one, by the model confidence set.
 
     Episodes are the units; the i-th ones of all sets count together. What a family leaves below a thousandth of what
@@ -527,35 +542,40 @@ def _not_rejected(scores: Sequence[FamilyScore], base: FamilyScore, seed: int) -
         seed: of the bootstrap.
     """
     n_units = min(len(nats) for nats in base.divergences.values())
-    losses = np.stack(
-        [np.mean([nats[:n_units] for nats in s.divergences.values()], 0) for s in scores], 1
-    )
-    finite = np.isfinite(losses).all(0)
-    least = (1 - NEARLY_ALL) * np.mean([nats.mean() for nats in base.divergences.values()])
-    if n_units < 2 or not finite.any():
+
+    def mean_over_sets(score: FamilyScore) -> Array:
+        return np.mean([nats[:n_units] for nats in score.divergences.values()], axis=0)
+
+    losses = np.stack([mean_over_sets(score) for score in scores], 1)
+    is_finite = np.isfinite(losses).all(0)
+    if n_units < 2 or not is_finite.any():
         return ()
-    result = model_confidence_set(np.maximum(losses[:, finite], least), seed=seed)
-    asked = [score.key for score, is_finite in zip(scores, finite, strict=True) if is_finite]
-    return tuple(key for key, included in zip(asked, result.included, strict=True) if included)
+    base_nats = np.mean([nats.mean() for nats in base.divergences.values()])
+    least_loss = (1 - NEARLY_ALL) * base_nats
+    result = model_confidence_set(np.maximum(losses[:, is_finite], least_loss), seed=seed)
+    keys = np.array([score.key for score in scores])[is_finite]
+    return tuple(keys[list(result.included)].tolist())
 
 
 def _pooled_ratio(
     over: _Divergences, under: _Divergences, seed: int, name: str | None = None
 ) -> Interval:
-    """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes.
+    """Return the ratio of two mean divergences, both from the same draws of episodes.
 
     Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
+
+    Args:
+        over, under: by set.
+        name: of one set; all alike when None.
     """
     chosen = list(over) if name is None else [name]
-    weights = np.concatenate(
-        [resample_weights(len(over[key]), seed=seed) for key in chosen], axis=1
-    )
-    return ratio_interval(
-        *(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights
-    )
+    weights = [resample_weights(len(over[key]), seed=seed) for key in chosen]
+    numerator = np.concatenate([over[key] for key in chosen])
+    denominator = np.concatenate([under[key] for key in chosen])
+    return ratio_interval(numerator, denominator, weights=np.concatenate(weights, axis=1))
 
 
-_ALIKE = 0.95  # average; handwired against itself 1, Weighted Majority against the Bayes predictor .3 to .7
+_SAME = 0.95  # average; handwired against itself 1, Weighted Majority against the Bayes predictor .3 to .7
 _RESPONSE = 0.9  # response, worst cell
 _N_FAILURES = 20  # how many rounds of largest difference are kept
 
@@ -588,33 +608,41 @@ class _Agreement:
     cells: tuple[Cell, ...] = field(repr=False)
 
     def measure(self, control: Control | None = None) -> Measure:
-        """That two predict the same: on average beside a control, in almost every round, and in every response."""
-        free = Measure(
-            "behaviour", "", threshold=_RESPONSE, unit="likeness of responses", needs_control=False
-        )
-        average = replace(
-            free,
-            about="predictions alike",
-            number=self.alike,
-            threshold=_ALIKE,
+        """Return that two predict the same: on average beside a control, in almost every round, in every response."""
+        average = Measure(
+            "behaviour",
+            "",
+            self.alike,
+            _SAME,
             unit="share of memory",
+            about="predictions alike",
+            controls={} if control is None else {UNTRAINED: control},
+            needs_control=control is not None,
         )
-        if control is not None:
-            average = replace(average, controls={UNTRAINED: control}, needs_control=True)
-        rounds = replace(
-            free,
-            about="rounds apart",
-            number=self.apart,
-            threshold=_RARE,
+        rounds = Measure(
+            "behaviour",
+            "",
+            self.apart,
+            _RARE,
             no_threshold=_OFTEN,
             side="below",
+            unit=f"share of rounds {_PLAIN} nats apart",
+            about="rounds apart",
+            needs_control=False,
         )
-        rounds = replace(rounds, unit=f"share of rounds {_PLAIN} nats apart")
-        responses = [
-            replace(free, about=f"response to {cell.where}", number=cell.alike)
-            for cell in self.cells
-        ]
-        return decisive([average, rounds, *responses])
+        measures = [average, rounds]
+        for cell in self.cells:
+            response = Measure(
+                "behaviour",
+                "",
+                cell.alike,
+                _RESPONSE,
+                unit="likeness of responses",
+                about=f"response to {cell.where}",
+                needs_control=False,
+            )
+            measures.append(response)
+        return decisive(measures)
 
 
 @dataclass(frozen=True, repr=False)
@@ -636,159 +664,185 @@ class Behaviour(Result):
     failures: tuple[Failure, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a number: average, rounds apart and every response, as the two are and with the read-out fitted."""
-        rows: list[dict[str, Any]] = []
-        for read, agreement in (("", self.plain), (in_words(self.read_out), self.fitted)):
-            if agreement is not None:
-                numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
-                rows += [
-                    {"name": name, "read-out": read, **of.columns("number")}
-                    for name, of in numbers.items()
-                ]
-                rows[-2] |= {
-                    "untrained": best_of(self.untrained).number if agreement is self.plain else nan
-                }
-                rows += [
-                    {"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells
-                ]
+        """Return one row a number, as the two are and with the read-out fitted: average, rounds apart, responses."""
+        rows = self._list_rows("", self.plain)
+        rows[0]["untrained"] = best_of(self.untrained).number
+        if self.fitted is not None:
+            rows += self._list_rows(in_words(self.read_out), self.fitted)
         return pd.DataFrame(rows)
+
+    def _list_rows(self, read_out: str, agreement: _Agreement) -> list[dict[str, Any]]:
+        """Return the rows of one read-out."""
+        rows: list[dict[str, Any]] = []
+        numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
+        for name, number in numbers.items():
+            row = {"name": name, "read-out": read_out, **number.columns("number")}
+            rows.append({**row, "untrained": nan})
+        for cell in agreement.cells:
+            rows.append({"name": "response", "read-out": read_out, **cell.row()})
+        return rows
 
     @property
     def measure(self) -> Measure:
-        """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
+        """The worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
         control = best_of(self.untrained)
-        if self.fitted is None or self.fitted.measure().verdict == "no":
+        fitted = self.fitted
+        if fitted is None or fitted.measure().verdict == "no":
             return self.plain.measure(control)
-        note = f"{in_words(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
-        return replace(
-            self.fitted.measure(control), condition="with its read-out fitted", note=note
-        )
+        likeness = f"alike {fitted.alike}, as it is {self.plain.alike}"
+        note = f"{in_words(self.read_out)}; {likeness}"
+        return replace(fitted.measure(control), condition="with its read-out fitted", note=note)
 
 
-def _behaves(compared: Compared) -> Behaviour:
-    """How alike the two predict; without a reference, what the closest algorithm explains."""
+def _compare_behaviour(compared: Compared) -> Behaviour:
+    """Compare what two predict; without a reference, say what the closest algorithm explains."""
     explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
     if reference is None:
         closest = explained.algorithm
         if closest is None:
             return Behaviour(_Agreement(explained.explained, NO_NUMBER, ()))
-        found, _ = _agreement(compared, model, closest)
-        plain = _Agreement(explained.explained, found.apart, found.cells)
-        return Behaviour(plain, untrained=_untrained(compared, closest))
-    plain, failures = _agreement(compared, model, reference.model)
+        agreement, _ = _compare_predictions(compared, model, closest)
+        plain = replace(agreement, alike=explained.explained)
+        return Behaviour(plain, untrained=_compare_untrained(compared, closest))
+    plain, failures = _compare_predictions(compared, model, reference.model)
+    read = None
+    if plain.measure().verdict != "yes":
+        read = _fit_read_out(compared)
     fitted, searched = None, dict[str, float]()
-    if plain.measure().verdict != "yes" and (read := _read_out(compared)) is not None:
+    if read is not None:
         subject, algorithm, searched = read
-        fitted, _ = _agreement(compared, subject, algorithm)
-    worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])
-    return Behaviour(plain, fitted, searched, _untrained(compared, reference.model), worst)
+        fitted, _ = _compare_predictions(compared, subject, algorithm)
+    worst = sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES]
+    return Behaviour(
+        plain=plain,
+        fitted=fitted,
+        read_out=searched,
+        untrained=_compare_untrained(compared, reference.model),
+        failures=tuple(worst),
+    )
 
 
-def _agreement(
+def _compare_predictions(
     compared: Compared, subject: Participant, other: Any
 ) -> tuple[_Agreement, list[Failure]]:
-    """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
+    """Measure how far a model predicts what another one, or an algorithm, predicts; list rounds that differ most."""
     sets, seed = compared.sets, compared.budget.seed
     edits = edits_of(compared, 1)
-    apart, failures = _differences(predictor(subject.model), predictor(other), sets)
-    own, base = (_memoryless(compared, one) for one in (subject.model, other))
-    found = cells(edits, responses(subject.model, edits), responses(other, edits))
-    return _Agreement(
-        _alike(apart, own, base, sets, seed), _plainly(apart, sets, seed), found
-    ), failures
+    differences, failures = _measure_differences(predictor(subject.model), predictor(other), sets)
+    worth = _measure_memoryless(compared, subject.model)
+    other_worth = _measure_memoryless(compared, other)
+    agreement = _Agreement(
+        alike=_measure_likeness(differences, worth, other_worth, sets, seed),
+        apart=_share_plainly_apart(differences, sets, seed),
+        cells=cells(edits, responses(subject.model, edits), responses(other, edits)),
+    )
+    return agreement, failures
 
 
-def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
-    """The algorithm of one of the two as the other would read it out: that other one, the algorithm, what was found.
+def _fit_read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
+    """Fit the read-out of one model's algorithm to the other model; the reference's algorithm is asked first.
 
-    Asked of the reference's algorithm first.
+    Returns:
+        The other model, the algorithm, and the parameters that were found; None where neither has a read-out to fit.
     """
     model, reference = compared.pair
-    for asked, subject in ((reference, model), (model, reference)):
-        if not asked.names_algorithm:
+    for owner, subject in ((reference, model), (model, reference)):
+        if not owner.names_algorithm:
             continue
-        algorithm = asked.task.explains(asked.model)
-        family = asked.task.rivals().get(algorithm.key)
+        algorithm = owner.task.explains(owner.model)
+        family = owner.task.rivals().get(algorithm.key)
         free = None if family is None else read_out(family, algorithm)
-        if free is not None:
-            predict, batches = (
-                predictor(subject.model),
-                [pair[0] for pair in compared.sets.values()],
-            )
-            _, found = fit(
-                free, batches, [checked_distributions(predict(batch), batch) for batch in batches]
-            )
-            return subject, free.make(**found), found
+        if free is None:
+            continue
+        predict = predictor(subject.model)
+        batches = [pair[0] for pair in compared.sets.values()]
+        predictions = [checked_distributions(predict(batch), batch) for batch in batches]
+        _, searched = fit(free, batches, predictions)
+        return subject, free.make(**searched), searched
     return None
 
 
-def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
-    """The average agreement of each untrained copy of the model."""
-    base, found = _memoryless(compared, other), []
+def _compare_untrained(compared: Compared, other: Any) -> tuple[float, ...]:
+    """Return the average agreement of each untrained copy of the model."""
+    other_worth, likenesses = _measure_memoryless(compared, other), []
     for copy in compared.untrained:
         predict, kind = predictor(copy.model), copy.task.kind
 
         def guess(episodes: Any, predict: Predict = predict, kind: Predicted = kind) -> Array:
             return probable(predict(episodes), kind)
 
-        apart, _ = _differences(guess, predictor(other), compared.sets)
-        found.append(_alike(apart, _memoryless(compared, guess), base, compared.sets, 0).estimate)
-    return tuple(found)
+        differences, _ = _measure_differences(guess, predictor(other), compared.sets)
+        worth = _measure_memoryless(compared, guess)
+        likeness = _measure_likeness(differences, worth, other_worth, compared.sets, 0)
+        likenesses.append(likeness.estimate)
+    return tuple(likenesses)
 
 
-def _alike(
+def _measure_likeness(
     apart: Mapping[str, Array],
-    own: Mapping[str, Array],
-    base: Mapping[str, Array],
+    worth: Mapping[str, Array],
+    other_worth: Mapping[str, Array],
     sets: _Sets,
     seed: int,
 ) -> Interval:
-    """1 less the divergence of the two over what their memories are worth, half of either's."""
-    worth = {name: (own[name] + base[name]) / 2 for name in apart}
-    nats = {name: of_each(of.mean(1), participants_of(sets[name][1])) for name, of in apart.items()}
-    return _pooled_ratio(nats, worth, seed).complement
+    """Return 1 less the divergence of two over what their memories are worth, half of either's.
+
+    Args:
+        apart: how far apart they are, ``[episode, round]`` by set.
+        worth, other_worth: how far each is from the best algorithm without a memory, by set.
+    """
+    mean_worth, nats = {}, {}
+    for name, differences in apart.items():
+        mean_worth[name] = (worth[name] + other_worth[name]) / 2
+        nats[name] = of_each(differences.mean(1), participants_of(sets[name][1]))
+    return _pooled_ratio(nats, mean_worth, seed).complement
 
 
-def _differences(
+def _measure_differences(
     model: Predict, reference: Predict, sets: _Sets
 ) -> tuple[dict[str, Array], list[Failure]]:
-    """How far apart two predict in every round that is asked for, by set ``[episode, round]``, and the worst rounds.
+    """Measure how far apart two predict in every round that is asked for, in nats; of a mean, in its own variance.
 
-    In nats; of a predicted mean, in its own variance.
+    Returns:
+        ``[episode, round]`` by set, and the rounds of each that are farthest apart.
     """
-    kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
+    kind = tasks.get(task_of(sets)).kind
+    nats_by_set, failures = {}, []
     for name, (_, episodes) in sets.items():
-        p, q = (
-            checked_distributions(predict(episodes), episodes) for predict in (model, reference)
-        )
-        apart[name], first = by_round(p, q, kind), episodes.n_rounds - p.shape[1]
-        order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
-        for at in zip(
-            *map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True
-        ):
-            mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
-            failures.append(
-                Failure(
-                    name, len(episodes), at[0], first + at[1], float(apart[name][at]), mine, theirs
-                )
+        p = checked_distributions(model(episodes), episodes)
+        q = checked_distributions(reference(episodes), episodes)
+        nats = by_round(p, q, kind)
+        nats_by_set[name] = nats
+        first_round = episodes.n_rounds - p.shape[1]
+        order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
+        for index in order.tolist():
+            episode, t = divmod(index, nats.shape[1])
+            failure = Failure(
+                set=name,
+                n_scored=len(episodes),
+                episode=episode,
+                round=first_round + t,
+                nats=float(nats[episode, t]),
+                model=tuple(p[episode, t].tolist()),
+                reference=tuple(q[episode, t].tolist()),
             )
-    return apart, failures
+            failures.append(failure)
+    return nats_by_set, failures
 
 
-ALGORITHM = Question(
-    "algorithm",
-    AlgorithmPart,
-    lambda compared: explain(
-        compared.model.model,
-        compared.model.task,
-        compared.sets,
-        seed=compared.budget.seed,
-        edits=edits_of(compared, 1),
-    ),
-)
+def _explain_model(compared: Compared) -> AlgorithmPart:
+    """Explain the model that is compared."""
+    model, edits = compared.model, edits_of(compared, 1)
+    seed = compared.budget.seed
+    return explain(model.model, model.task, compared.sets, seed=seed, edits=edits)
+
+
+ALGORITHM = Question("algorithm", AlgorithmPart, _explain_model)
 BEHAVIOUR = Question(
     "behaviour",
     Behaviour,
-    _behaves,
-    *("It predicts the same as {}", "predicts the same", "predicts differently"),
+    _compare_behaviour,
+    "It predicts the same as {}",
+    "predicts the same",
+    "predicts differently",
 )

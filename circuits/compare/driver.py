@@ -41,7 +41,7 @@ from interp.support.workers import bar, one_thread
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
 _GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
-_HALVINGS = 12  # how often the weights of an untrained copy are halved before it is given up
+_HALVINGS = 12  # of the weights of an untrained copy before it is given up: 1 / 4,096 bounds any that is shipped
 _FORMAT = 2
 
 
@@ -66,26 +66,24 @@ class Comparison(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
-        if any(name == question.key for question in QUESTIONS):
+        keys = [question.key for question in QUESTIONS]
+        if name in keys:
             return self.parts.get(name)
-        raise AttributeError(
-            f"a comparison has no {name!r}; its parts are {', '.join(q.key for q in QUESTIONS)}"
-        )
+        raise AttributeError(f"a comparison has no {name!r}; its parts are {', '.join(keys)}")
 
     @property
     def sentence(self) -> str:
         """What the measures say together; the first phrase names what the model is held against."""
-        against = self.reference or self.algorithm.scores[self.algorithm.closest].name
+        closest = self.algorithm.scores[self.algorithm.closest]
+        against = self.reference or closest.name
         measures = list(self.measures)
-        decided = [
-            i for word in ("yes", "no") for i, one in enumerate(measures) if one.verdict == word
-        ]
-        for i in decided[:1]:
-            yes, no = (
-                f"{measures[i].yes.removesuffix(' likewise')} as {against}",
-                f"{measures[i].no} than {against}",
-            )
-            measures[i] = replace(measures[i], yes=yes, no=no)
+        for word in ("yes", "no"):
+            decided = [i for i, measure in enumerate(measures) if measure.verdict == word]
+            if decided:
+                first = measures[decided[0]]
+                yes = f"{first.yes.removesuffix(' likewise')} as {against}"
+                measures[decided[0]] = replace(first, yes=yes, no=f"{first.no} than {against}")
+                break
         return sentence(self.model, measures)
 
     @property
@@ -99,29 +97,30 @@ class Comparison(Measured):
         return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that do not exist are None."""
-        told = {
+        """Return JSON values; numbers that do not exist are None."""
+        tables = {key: table.to_dict("records") for key, table in self.tables.items()}
+        record = {
             "format": _FORMAT,
             "model": self.model,
             "reference": self.reference,
             "sentence": self.sentence,
-            "measures": [one.to_dict() for one in self.measures],
+            "measures": [measure.to_dict() for measure in self.measures],
             "algorithm": self.algorithm.to_dict(),
-            "tables": {key: table.to_dict("records") for key, table in self.tables.items()},
+            "tables": tables,
             "failures": self.failures,
             "settings": self.settings,
         }
-        return dict(json_values(told))
+        return dict(json_values(record))
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``comparison.json``, ``measures.csv`` and a CSV for each part."""
-        tables, whole = (
-            {"measures": self.to_frame(), **self.tables},
-            Path(folder) / "comparison.json",
-        )
-        csv = (write_csv(whole.with_name(f"{name}.csv"), table) for name, table in tables.items())
-        return [write_json(whole, self.to_dict()), *csv]
+        whole = Path(folder) / "comparison.json"
+        paths = [write_json(whole, self.to_dict())]
+        tables = {"measures": self.to_frame(), **self.tables}
+        for name, table in tables.items():
+            paths.append(write_csv(whole.with_name(f"{name}.csv"), table))
+        return paths
 
 
 @checked
@@ -156,74 +155,74 @@ def machines(
         "name" not in (arguments or {}),
         "the reference is named by itself: leave name out of arguments=",
     )
-    other = _loaded(model, reference, dict(arguments or {}))
-    models = [m for m in (model, other) if m is not None]
-    placed = " and ".join(f"{one.name} on {one.device}" for one in models)
-    require(len({one.device for one in models}) == 1, f"{placed}: put both on one device")
+    peer = _load_reference(model, reference, dict(arguments or {}))
+    models = [model] if peer is None else [model, peer]
+    placed = " and ".join(f"{m.name} on {m.device}" for m in models)
+    require(len({m.device for m in models}) == 1, f"{placed}: put both on one device")
     sizes, task = shared_sizes(models), tasks.of(model)
     budget = budget.of_rounds(task.at_most(budget.rounds))
     with session():
-        compared = _compared(model, other, budget, sizes)
-        built = {"reference_arguments": dict(arguments)} if arguments else {}
-        digests = [one.digest() for one in models]
+        compared = _compared(model, peer, budget, sizes)
+        extra = {"reference_arguments": dict(arguments)} if arguments else {}
         settings = provenance(
-            **asdict(budget), task=task.name, sizes=sizes, digests=digests, **built
+            **asdict(budget),
+            task=task.name,
+            sizes=sizes,
+            digests=[m.digest() for m in models],
+            **extra,
         )
-        finished = Finished(
-            None if folder is None else Path(folder) / ".parts", settings, task.rivals()
-        )
-        asked = [question for question in QUESTIONS if other is not None or not question.of_two]
-        with bar(f"comparing {compared.model.name}", len(asked)) as done:
-            for question in asked:
+        parts_folder = None if folder is None else Path(folder) / ".parts"
+        finished = Finished(parts_folder, settings, task.rivals())
+        questions = [q for q in QUESTIONS if peer is not None or not q.of_two]
+        with bar(f"comparing {compared.model.name}", len(questions)) as done:
+            for question in questions:
                 if not question.lacking(compared):
                     compute = partial(question.compute, compared)
-                    compared.parts[question.key] = finished.part(
-                        question.key, question.kind, compute
-                    )
+                    part = finished.part(question.key, question.kind, compute)
+                    compared.parts[question.key] = part
                 done(1)
-        measures = tuple(question.measure(compared) for question in asked if question.claim)
+        measures = tuple(question.measure(compared) for question in questions if question.claim)
     finished.clear()
+    cpu_seconds = round(time.process_time() - started, 1)
     return Comparison(
         model=compared.model.name,
-        reference="" if other is None else other.name,
+        reference="" if peer is None else peer.name,
         parts=compared.parts,
         measures=measures,
-        settings={**settings, "cpu_seconds": round(time.process_time() - started, 1)},
+        settings={**settings, "cpu_seconds": cpu_seconds},
     )
 
 
 def _compared(
     model: Machine, other: Machine | None, budget: Budget, sizes: dict[str, int]
 ) -> Compared:
-    """The models, their untrained copies and the episodes on which they are compared."""
+    """Return the models, their untrained copies and the episodes on which they are compared."""
     samples = Samples.draw(model, budget, sizes)
-    subject, peer = Participant(model, samples), None
+    subject = Participant(model, samples)
+    peer = None
+    peer_copies: list[Participant] = []
     if other is not None:
-        peer = Participant(
-            other, samples, f"{subject.name} (reference)" if other.name == subject.name else ""
-        )
+        label = f"{subject.name} (reference)" if other.name == subject.name else ""
+        peer = Participant(other, samples, label)
+        peer_copies = list(_draw_copies(other, samples, budget))
+    task = tasks.of(model)
+    sets = task.sets_for(budget.battery, budget.rounds, budget.seed, budget.scored, **sizes)
     return Compared(
         model=subject,
         reference=peer,
-        untrained=list(_controls(model, samples, budget)),
-        reference_untrained=[] if other is None else list(_controls(other, samples, budget)),
+        untrained=list(_draw_copies(model, samples, budget)),
+        reference_untrained=peer_copies,
         budget=budget,
-        sets=tasks.of(model).sets_for(
-            budget.battery, budget.rounds, budget.seed, budget.scored, **sizes
-        ),
+        sets=sets,
     )
 
 
-def _controls(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
-    """Untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
+def _draw_copies(model: Machine, samples: Samples, budget: Budget) -> Iterator[Participant]:
+    """Draw untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
     for i in range(budget.untrained):
         subject = Participant(untrained(model, budget.seed + i), samples)
         for _ in range(_HALVINGS):
-            runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
-            if all(
-                run.latents.abs().max() < _GROWN and run.predictions.isfinite().all()
-                for run in runs
-            ):
+            if _is_bounded(subject):
                 yield subject
                 break
             bounded = copy.deepcopy(subject.model)
@@ -233,30 +232,46 @@ def _controls(model: Machine, samples: Samples, budget: Budget) -> Iterator[Part
             subject = Participant(bounded, samples)
 
 
-def _loaded(
+def _is_bounded(subject: Participant) -> bool:
+    """Return whether latents stay below :data:`_GROWN` and predictions are finite."""
+    for episodes in (subject.samples.known, subject.samples.test):
+        run = subject.run(episodes)
+        largest = run.latents.abs().max()
+        if not (largest < _GROWN and run.predictions.isfinite().all()):
+            return False
+    return True
+
+
+def _load_reference(
     model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]
 ) -> Machine | None:
-    """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
+    """Load the reference; a handwired one, given by name, in the task's default sizes where the model serves them.
 
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
     positions.
+
+    Args:
+        reference: a model, a name, or None.
+        arguments: of a handwired one.
     """
     if not isinstance(reference, str) or reference not in RECORDS:
-        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
         require(
             not arguments,
-            f"{given} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
+            f"{shown} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
         )
-        return load(reference).to(model.device) if isinstance(reference, str) else reference
-    record = handwired(reference)
-    require(
-        record.task == model.layout.task,
-        f"{reference!r} is a model of {record.task}, {model.name!r} of {model.layout.task}; give one of "
-        f"{', '.join(handwired_models(model.layout.task)) or 'no handwired models'}",
-    )
-    taken = inspect.signature(record.build).parameters
-    options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
-    alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(
-        model.device, torch.float64
-    )
+        if isinstance(reference, str):
+            return load(reference).to(model.device)
+        return reference
+    record, layout = handwired(reference), model.layout
+    possible = ", ".join(handwired_models(layout.task)) or "no handwired models"
+    mismatch = f"{reference!r} is a model of {record.task}, {model.name!r} of {layout.task}"
+    require(record.task == layout.task, f"{mismatch}; give one of {possible}")
+    names = inspect.signature(record.build).parameters
+    options = {f.name: getattr(layout, f.name) for f in fields(layout) if f.name in names}
+    options |= shared_sizes([model])
+    for name, value in tasks.of(model).data.sample_options(model).items():
+        if name in names:
+            options[name] = value
+    built = load(reference, **{**options, **arguments})
+    return built.to(model.device, torch.float64)

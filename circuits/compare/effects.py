@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,15 +33,13 @@ from interp.core.display import lacks
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
 from interp.interventions.mediation import EffectMap, effect_map
-from interp.interventions.moves import Writer, flat, move
+from interp.interventions.moves import flat, move
 from interp.interventions.sites import Place
 from interp.results.measure import Result, best_of
 from interp.stats.decoder import Affine
 from interp.stats.intervals import NO_NUMBER, Interval
 
-_SAME_STATE = (
-    0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved
-)
+_SAME_STATE = 0.99  # R2 of a linear map: counts are log-weights over a gain, a window's are not
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,21 @@ class EffectsPart(Result):
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a move and an algorithm."""
-        rows = [{"name": "graded effect", **columns(e, score="number")} for e in self.effects]
+        """Return one row a move and an algorithm."""
+        rows = []
+        for effect in self.effects:
+            rows.append({"name": "graded effect", **columns(effect, score="number")})
         if self.missing:
             rows.append({"name": "graded effect", "what": "input", "where": self.missing})
         return pd.DataFrame(rows)
+
+
+class _Change(NamedTuple):
+    """A change of one carried variable, ``[episode, start, ...]``, and what it is in words."""
+
+    variable: str
+    what: str
+    by: Array
 
 
 def effects(
@@ -89,162 +99,188 @@ def effects(
     untrained: Sequence[Participant],
     budget: Budget,
 ) -> EffectsPart:
-    """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
-    test, own, found, copies = (
-        subject.samples.test,
-        next(iter(algorithms.values())),
-        list[_Effect](),
-        untrained[:1],
-    )
-    if own.state:
-        writer = subject.writer(own)
-        for variable, what, change in _moves(own, writer, subject, budget):
-            results, by = {}, {variable: change}
-            for key, algorithm in algorithms.items():
-                wants = None if algorithm is own else _stated(own, algorithm, by, subject)
-                if algorithm is own or wants is not None:
-                    results[key] = move(
-                        subject.model, test, algorithm, writer, by, round=budget.at, wants=wants
-                    )
-            random, shapes = (
-                [] if writer.fills else [writer.placebo(budget.seed)],
-                tuple(writer.shapes),
+    """Grade the effects of moves under each of several algorithms.
+
+    Args:
+        algorithms: by key; the first is the one that is moved, and the second its rival.
+        untrained: copies of the model, of which the first is the control.
+        budget: says the rounds.
+    """
+    moved_algorithm = next(iter(algorithms.values()))
+    copies = untrained[:1]
+    graded: list[_Effect] = []
+    if moved_algorithm.state:
+        for change in _list_changes(moved_algorithm, subject, budget):
+            graded += _grade_move(subject, algorithms, copies, change, budget)
+    graded += _grade_inputs(subject, algorithms, copies, budget)
+    return EffectsPart(tuple(graded), lacks(subject.model, "embed"))
+
+
+def _grade_move(
+    subject: Participant,
+    algorithms: Mapping[str, Algorithm],
+    copies: Sequence[Participant],
+    change: _Change,
+    budget: Budget,
+) -> list[_Effect]:
+    """Grade one change of the state in the latents."""
+    test, rounds = subject.samples.test, budget.at
+    changes = {change.variable: change.by}
+    (first, algorithm), *rivals = algorithms.items()
+    writer = subject.writer(algorithm)
+    results = {first: move(subject.model, test, algorithm, writer, changes, round=rounds)}
+    for key, rival in rivals:
+        wants = _translate_change(algorithm, rival, changes, subject)
+        if wants is not None:
+            results[key] = move(
+                subject.model, test, rival, writer, changes, round=rounds, wants=wants
             )
-            placebo = [move(subject.model, test, own, each, by, round=budget.at) for each in random]
-            fresh = [
-                move(
-                    u.model,
-                    test,
-                    own,
-                    u.writer(own, shapes, subject.penalty(own)),
-                    by,
-                    round=budget.at,
-                )
-                for u in copies
-            ]
-            where = (variable, what, "latent", "prediction")
-            found += _graded(results, next(iter(results)), where, budget, placebo, fresh)
-    found += _at_inputs(subject, algorithms, copies, budget)
-    return EffectsPart(tuple(found), lacks(subject.model, "embed"))
+    placebo = []
+    if not writer.fills:
+        elsewhere = writer.placebo(budget.seed)
+        placebo.append(move(subject.model, test, algorithm, elsewhere, changes, round=rounds))
+    in_copies = []
+    for copy in copies:
+        copy_writer = copy.writer(algorithm, tuple(writer.shapes), subject.penalty(algorithm))
+        in_copies.append(move(copy.model, test, algorithm, copy_writer, changes, round=rounds))
+    description = (change.variable, change.what, "latent", "prediction")
+    return _grade(results, first, description, budget, placebo, in_copies)
 
 
-def _moves(
-    algorithm: Algorithm, writer: Writer, subject: Participant, budget: Budget
-) -> list[tuple[str, str, Array]]:
-    """Each variable, which change, and by how much: states that could occur (docs/method/comparing.md)."""
-    own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
-    found = []
-    for key in writer.shapes:
-        here, there = (np.asarray(v[key], dtype=np.float64)[:, budget.at] for v in (own, other))
+def _list_changes(algorithm: Algorithm, subject: Participant, budget: Budget) -> list[_Change]:
+    """List the changes of each variable: to states that could occur (docs/method/comparing.md)."""
+    values = algorithm.run(subject.samples.test)
+    other_values = algorithm.run(subject.samples.other)
+    changes = []
+    for key in subject.writer(algorithm).shapes:
+        here = np.asarray(values[key], dtype=np.float64)[:, budget.at]
+        there = np.asarray(other_values[key], dtype=np.float64)[:, budget.at]
         if np.array_equal(here, there):
-            by = max(1.0, float(np.ptp(own[key])) // 4)
-            found.append((key, f"+ {by:g}", np.full_like(here, by)))
+            amount = max(1.0, float(np.ptp(values[key])) // 4)
+            changes.append(_Change(key, f"+ {amount:g}", np.full_like(here, amount)))
             continue
-        found.append((key, "all", there - here))
+        changes.append(_Change(key, "all", there - here))
         if here[0, 0].size > 1:
             mask = np.zeros(here.shape[2:])
             mask.flat[0] = 1
-            found.append((key, "one", (there - here) * mask))
-    return found
+            changes.append(_Change(key, "one", (there - here) * mask))
+    return changes
 
 
-def _stated(
+def _translate_change(
     own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: Participant
 ) -> dict[str, Array] | None:
-    """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
+    """Return what the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
     if not rival.state:
         return {}
-    mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
-    shape = next(iter(by.values())).shape[:2]
-    zero = {key: np.zeros((*shape, *mine[key].shape[2:])) for key in own.state}
-    x, change = (
-        np.concatenate([flat(values[key]) for key in own.state], -1)
-        for values in (mine, {**zero, **by})
-    )
+    values = own.run(subject.samples.known)
+    rival_values = rival.run(subject.samples.known)
+    start_shape = next(iter(by.values())).shape[:2]
+    changes = []
+    for key in own.state:
+        shape = (*start_shape, *values[key].shape[2:])
+        changes.append(flat(by.get(key, np.zeros(shape))))
+    change = np.concatenate(changes, -1)
+    state = np.concatenate([flat(values[key]) for key in own.state], -1)
+    features = torch.from_numpy(state.reshape(-1, state.shape[-1]))
     wants = {}
     for key in rival.state:
-        y = flat(theirs[key])
-        given, held = (torch.from_numpy(v.reshape(-1, v.shape[-1])) for v in (x, y))
-        fitted = Affine.fit(given, held)
-        left = fitted(torch.from_numpy(x)).numpy() - y
-        varies = ((y - y.mean((0, 1))) ** 2).sum()
-        if varies and (left**2).sum() > (1 - _SAME_STATE) * varies:
+        goal = flat(rival_values[key])
+        fitted = Affine.fit(features, torch.from_numpy(goal.reshape(-1, goal.shape[-1])))
+        rest = fitted(torch.from_numpy(state)).numpy() - goal
+        varied = ((goal - goal.mean((0, 1))) ** 2).sum()
+        if varied and (rest**2).sum() > (1 - _SAME_STATE) * varied:
             return None
         slopes = fitted.slopes.numpy()
-        slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = (
-            0.0  # rounding
-        )
-        wants[key] = (change @ slopes).reshape(*shape, *theirs[key].shape[2:])
+        reach = np.abs(slopes) * state.std((0, 1))[:, None]
+        slopes[reach < 1e-9 * goal.std((0, 1)).max()] = 0.0  # rounding
+        wants[key] = (change @ slopes).reshape(*start_shape, *rival_values[key].shape[2:])
     return wants
 
 
-def _at_inputs(
+def _write_carried_state(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with its carried state as what a round writes.
+
+    Some name something that is computed from it.
+    """
+    if not algorithm.state or algorithm.memory in algorithm.state:
+        return algorithm
+    key = algorithm.state[0]
+    return replace(algorithm, memory=key, written=NEXT + key)
+
+
+def _grade_inputs(
     subject: Participant,
     algorithms: Mapping[str, Algorithm],
-    untrained: Sequence[Participant],
+    copies: Sequence[Participant],
     budget: Budget,
 ) -> list[_Effect]:
-    """Inputs of the round from other episodes, where the task's claims say that they stand."""
-    # What a round writes is the carried state, also where an algorithm names something that is computed from it.
-    algorithms = {
-        key: replace(a, memory=a.state[0], written=NEXT + a.state[0])
-        if a.state and a.memory not in a.state
-        else a
-        for key, a in algorithms.items()
-    }
-    first, found = next(iter(algorithms)), []
-    own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
-    for claim in subject.claims(own):
-        of_state = claim.outcome == "state"
-        usable = {
-            key: a
-            for key, a in algorithms.items()
-            if claim.variable in a.keys and (a.written or not of_state)
-        }
+    """Grade inputs of the round from other episodes, where the task's claims say that they stand."""
+    writing = {key: _write_carried_state(a) for key, a in algorithms.items()}
+    first, moved_algorithm = next(iter(writing.items()))
+    width = subject.run(subject.samples.test).latents.shape[-1]
+    graded = []
+    for claim in subject.claims(moved_algorithm):
+        is_of_state = claim.outcome == "state"
+        usable = {}
+        for key, algorithm in writing.items():
+            if claim.variable in algorithm.keys and (algorithm.written or not is_of_state):
+                usable[key] = algorithm
         if first not in usable:
             continue
-        results = {
-            key: _interchanged(subject, a, claim, claim.places, budget) for key, a in usable.items()
-        }
-        apart = [p for p in (place.placebo(width, budget.seed) for place in claim.places) if p]
-        placebo = [_interchanged(subject, own, claim, apart, budget)] if apart else []
-        fresh = [_interchanged(u, own, claim, claim.places, budget) for u in untrained]
-        where = (
-            claim.variable,
-            "input",
-            " + ".join(str(place.site) for place in claim.places),
-            claim.outcome,
-        )
-        for effect in _graded(results, first, where, budget, placebo, fresh):
-            key = effect.algorithm
-            score = (
-                _of_pool(subject, usable[key], claim, results[key], budget)
-                if of_state
-                else effect.score
+        results = {}
+        for key, algorithm in usable.items():
+            results[key] = _interchange_claim(subject, algorithm, claim, claim.places, budget)
+        elsewhere = [place.placebo(width, budget.seed) for place in claim.places]
+        placebo_places = [place for place in elsewhere if place]
+        placebo = []
+        if placebo_places:
+            placebo.append(
+                _interchange_claim(subject, moved_algorithm, claim, placebo_places, budget)
             )
-            found.append(replace(effect, score=score))
-    return found
+        in_copies = [
+            _interchange_claim(c, moved_algorithm, claim, claim.places, budget) for c in copies
+        ]
+        sites = " + ".join(str(place.site) for place in claim.places)
+        description = (claim.variable, "input", sites, claim.outcome)
+        for effect in _grade(results, first, description, budget, placebo, in_copies):
+            key = effect.algorithm
+            if is_of_state:
+                score = _score_pool(subject, usable[key], claim, results[key], budget)
+                effect = replace(effect, score=score)
+            graded.append(effect)
+    return graded
 
 
-def _of_pool(
-    s: Participant, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, budget: Budget
+def _score_pool(
+    subject: Participant,
+    algorithm: Algorithm,
+    claim: Claim,
+    of_test: InterchangeResult,
+    budget: Budget,
 ) -> Interval:
-    """The score with the known episodes, too, each with the one before it as its source."""
-    known, run = s.samples.known, s.run(s.samples.known)
-    before = np.roll(np.arange(len(known)), 1)
-    decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
-    of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
-    of_known = interchange(*of, outcome=Outcome("state", decode), round=budget.at)
-    effect, wanted = (
-        np.concatenate([getattr(r, key) for r in (of_known, of_test)])
-        for key in ("effect", "wanted")
+    """Score a claim on the known episodes, too, each with the one before it as its source."""
+    known, run = subject.samples.known, subject.run(subject.samples.known)
+    sources = run.select(np.roll(np.arange(len(known)), 1))
+    decode = crossed_decoder(subject, algorithm, algorithm.memory).cut(slice(len(known)))
+    of_known = interchange(
+        subject.model,
+        run,
+        sources,
+        algorithm,
+        claim.variable,
+        claim.places,
+        outcome=Outcome("state", decode),
+        round=budget.at,
     )
-    missed, asked = (np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted))
-    return scored(missed, asked, s.samples.whose)
+    effect = np.concatenate([of_known.effect, of_test.effect])
+    wanted = np.concatenate([of_known.wanted, of_test.wanted])
+    missed = np.square(effect - wanted).sum((1, 2))
+    return scored(missed, np.square(wanted).sum((1, 2)), subject.samples.whose)
 
 
-def _interchanged(
-    s: Participant,
+def _interchange_claim(
+    subject: Participant,
     algorithm: Algorithm,
     claim: Claim,
     places: Sequence[Place],
@@ -252,20 +288,30 @@ def _interchanged(
     *,
     exact: bool = False,
 ) -> InterchangeResult:
-    """A claim's variable set to that of other episodes at ``places``.
+    """Set a claim's variable to that of other episodes at some places.
 
-    The state is read by cross-fitted decoders; where ``exact``, by the weights of a handwired model themselves.
+    Args:
+        exact: read the state of a handwired model by its own weights; by cross-fitted decoders otherwise.
     """
     decode = None
-    if claim.outcome == "state" and not (exact and s.model.is_handwired):
-        decode = crossed_decoder(s, algorithm, algorithm.memory).cut(
-            slice(len(s.samples.known), None)
-        )
-    of = s.model, s.samples.test, s.samples.other, algorithm, claim.variable, places
-    return interchange(*of, outcome=Outcome(claim.outcome, decode), round=budget.at)
+    samples, model = subject.samples, subject.model
+    reads_exactly = exact and model.is_handwired
+    if claim.outcome == "state" and not reads_exactly:
+        pool_decoder = crossed_decoder(subject, algorithm, algorithm.memory)
+        decode = pool_decoder.cut(slice(len(samples.known), None))
+    return interchange(
+        model,
+        samples.test,
+        samples.other,
+        algorithm,
+        claim.variable,
+        places,
+        outcome=Outcome(claim.outcome, decode),
+        round=budget.at,
+    )
 
 
-def _graded(
+def _grade(
     results: Mapping[str, InterchangeResult],
     own: str,
     moved: tuple[str, str, str, str],
@@ -273,35 +319,51 @@ def _graded(
     placebo: Sequence[InterchangeResult],
     untrained: Sequence[InterchangeResult],
 ) -> list[_Effect]:
-    """An effect under each algorithm; that of ``own`` beside its difference from the best rival's, NaN if not paired.
+    """Grade an effect under each algorithm.
 
-    ``moved`` is the variable, what is done to it, where, and the outcome.
+    Args:
+        results: by key of the algorithm.
+        own: the key of the one that is moved, whose score stands beside its difference from the best rival's.
+        moved: the variable, what is done to it, where, and the outcome.
+        placebo, untrained: the same move elsewhere, and in an untrained copy.
     """
-    first, difference = results[own], NO_NUMBER
-    rivals = [
-        r for key, r in results.items() if key != own and r.effect.shape == first.effect.shape
-    ]
-    if rivals and first.wanted.any():
-        difference = min(
-            (score_difference(first, r, budget.seed) for r in rivals), key=lambda d: d.estimate
-        )
-    other, fresh = (
-        best_of(result.score().estimate for result in several).number
-        for several in (placebo, untrained)
-    )
-    found = []
+    difference = _best_rival_difference(results, own, budget)
+    placebo_score = best_of(result.score().estimate for result in placebo).number
+    untrained_score = best_of(result.score().estimate for result in untrained).number
+    variable, what, where, outcome = moved
+    graded = []
     for key, result in results.items():
-        score, slope = result.score(budget.seed), result.slope(budget.seed)
-        found.append(
-            _Effect(
-                *moved, key, score, slope, difference if key == own else NO_NUMBER, other, fresh
-            )
+        effect = _Effect(
+            variable=variable,
+            what=what,
+            where=where,
+            outcome=outcome,
+            algorithm=key,
+            score=result.score(budget.seed),
+            slope=result.slope(budget.seed),
+            difference=difference if key == own else NO_NUMBER,
+            placebo=placebo_score,
+            untrained=untrained_score,
         )
-    return found
+        graded.append(effect)
+    return graded
 
 
-_STATE = "carried state"  # what the variable that is carried from round to round is called in both models
-_MAP_ROUNDS = 3  # every so-many-th of the rounds is enough for a map
+def _best_rival_difference(
+    results: Mapping[str, InterchangeResult], own: str, budget: Budget
+) -> Interval:
+    """Return the score less the best rival's; NaN where none can be paired."""
+    first = results[own]
+    rivals = [rival for key, rival in results.items() if key != own and first.wanted.any()]
+    differences = []
+    for rival in rivals:
+        if rival.effect.shape == first.effect.shape:
+            differences.append(score_difference(first, rival, budget.seed))
+    return min(differences, key=lambda difference: difference.estimate, default=NO_NUMBER)
+
+
+_STATE = "carried state"
+"""What the variable that is carried from round to round is called in both models."""
 
 
 @dataclass(frozen=True)
@@ -338,100 +400,140 @@ class WherePart(Result):
     missing: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a variable and a model; then one a cell of every map."""
-        called = {
-            "n_sites": "sites tried",
-            "score": "number",
-            "untrained_best": "untrained, its best site",
-        }
-        rows = [{"name": "held", **columns(h, **called)} for h in self.held]
-        for model, m in self.maps:
-            what = {
-                "name": "effect carried",
-                "variable": " + ".join(m.cause),
-                "outcome": m.outcome,
-                "model": model,
-            }
-            rows += [
-                {**what, "where": f"{point}@{label}" if label else point, "number": share}
-                for point, shares in zip(m.points, m.shares, strict=True)
-                for label, share in zip(m.positions, shares, strict=True)
-                if np.isfinite(share)
-            ]
+        """Return one row a variable and a model; then one a cell of every map."""
+        rows = []
+        for site in self.held:
+            row = columns(
+                site,
+                n_sites="sites tried",
+                score="number",
+                untrained_best="untrained, its best site",
+            )
+            rows.append({"name": "held", **row})
+        for model, effects_map in self.maps:
+            rows += _tabulate_map(model, effects_map)
         rows += [{"name": "effect carried", "where": reason} for reason in self.missing]
         return pd.DataFrame(rows)
 
 
-def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
-    """Sites and maps of two models, by the algorithm of each; of the fresh models of each shape the first is taken."""
-    held: list[_Held] = []
+def _tabulate_map(model: str, effects_map: EffectMap) -> list[dict[str, object]]:
+    """Return a row for every cell of a map that has a number."""
+    rows: list[dict[str, object]] = []
+    for point, shares in zip(effects_map.points, effects_map.shares, strict=True):
+        for label, share in zip(effects_map.positions, shares, strict=True):
+            if not np.isfinite(share):
+                continue
+            row = {
+                "name": "effect carried",
+                "variable": " + ".join(effects_map.cause),
+                "outcome": effects_map.outcome,
+                "model": model,
+                "where": f"{point}@{label}" if label else point,
+                "number": share,
+            }
+            rows.append(row)
+    return rows
+
+
+def _locate(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
+    """Find sites and maps of two models, by the algorithm of each.
+
+    Of the untrained models of each shape the first is taken.
+    """
+    sites: list[_Held] = []
     maps: list[tuple[str, EffectMap]] = []
+    missing: list[str] = []
+    pair = list(zip(compared.pair, algorithms, strict=True))
     # The latents, which act on the prediction, and the inputs of both models that act on the state.
-    mine, theirs = (set(s.causes(a)) for s, a in zip(compared.pair, algorithms, strict=True))
-    causes = {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
-    budget, untrained = compared.budget, (compared.untrained, compared.reference_untrained)
-    for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
-        held += _held(s, algorithm, fresh[:1], budget)
-        if len(s.model.points) > 1:
-            samples, rounds = (s.samples.test, s.samples.other), budget.at[::_MAP_ROUNDS]
-            for cause, key in causes.items():
-                fitted = key == "state" and not s.model.is_handwired
-                outcome = Outcome(key, s.decoder(algorithm, algorithm.memory) if fitted else None)
-                maps.append(
-                    (
-                        s.name,
-                        effect_map(s.model, *samples, list(cause), outcome=outcome, round=rounds),
-                    )
-                )
-    bare = [
-        s.model.name for s in compared.pair if len(s.model.points) == 1
-    ]  # effects cannot be mapped on anything
-    missing = tuple(f"not applicable: {name} has no points but what it carries" for name in bare)
-    return WherePart(tuple(held), tuple(maps), missing)
+    first_causes, second_causes = (set(s.causes(algorithm)) for s, algorithm in pair)
+    outcomes = {("latent",): "prediction"}
+    outcomes |= dict.fromkeys(sorted(first_causes & second_causes), "state")
+    untrained = (compared.untrained, compared.reference_untrained)
+    for (subject, algorithm), copies in zip(pair, untrained, strict=True):
+        sites += _find_sites(subject, algorithm, copies[:1], compared.budget)
+        if len(subject.model.points) == 1:  # effects cannot be mapped on anything
+            name = subject.model.name
+            missing.append(f"not applicable: {name} has no points but what it carries")
+            continue
+        samples = subject.samples
+        for cause, key in outcomes.items():
+            decode = None
+            if key == "state" and not subject.model.is_handwired:
+                decode = subject.decoder(algorithm, algorithm.memory)
+            effects_map = effect_map(
+                subject.model,
+                samples.test,
+                samples.other,
+                list(cause),
+                outcome=Outcome(key, decode),
+                round=compared.budget.at[::3],
+            )
+            maps.append((subject.name, effects_map))
+    return WherePart(tuple(sites), tuple(maps), tuple(missing))
 
 
-def _held(
-    s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], budget: Budget
+def _find_sites(
+    subject: Participant, algorithm: Algorithm, copies: Sequence[Participant], budget: Budget
 ) -> list[_Held]:
-    """The best site of every variable that this model is claimed to hold."""
-    claims: dict[tuple[str, str], list[Claim]] = {}
-    # The ground truth of a circuit that can be built by name; else what the task says.
-    is_built = "circuit" in s.model.origin and not s.model.origin.get("edits")
-    for claim in wired(from_origin(s.model.origin)) if is_built else s.claims():
+    """Find the best site of every variable that this model is claimed to hold."""
+    sites = []
+    for (variable, outcome), claims in _group_claims(subject, algorithm).items():
+        scores = _score_claims(subject, algorithm, claims, budget)
+        estimates = [score.estimate for score in scores]
+        best = max(range(len(claims)), key=estimates.__getitem__)
+        copy_scores: list[list[float]] = []
+        for copy in () if subject.model.is_handwired else copies:
+            in_copy = _score_claims(copy, algorithm, claims, budget)
+            copy_scores.append([score.estimate for score in in_copy])
+        name = _STATE if variable == algorithm.memory else variable
+        same_site = [in_copy[best] for in_copy in copy_scores]
+        site = _Held(
+            variable=name,
+            outcome=outcome,
+            model=subject.name,
+            where=" + ".join(map(str, claims[best].places)),
+            n_sites=len(claims),
+            score=scores[best],
+            untrained=max(same_site, default=nan),
+            untrained_best=max(map(max, copy_scores), default=nan),
+        )
+        sites.append(site)
+    return sites
+
+
+def _group_claims(subject: Participant, algorithm: Algorithm) -> dict[tuple[str, str], list[Claim]]:
+    """Group what a model is claimed to hold by variable and outcome.
+
+    Claims are the ground truth of a circuit that can be built by name; else what the task says.
+    """
+    origin = subject.model.origin
+    is_built = "circuit" in origin and not origin.get("edits")
+    claims = wired(from_origin(origin)) if is_built else subject.claims()
+    grouped: dict[tuple[str, str], list[Claim]] = {}
+    for claim in claims:
         if not claim.control and claim.variable in algorithm.keys:
-            claims.setdefault((claim.variable, claim.outcome), []).append(claim)
-    found = []
-    for (variable, outcome), several in claims.items():
-        scores, *controls = [
-            [
-                _interchanged(u, algorithm, c, c.places, budget, exact=True).score(budget.seed)
-                for c in several
-            ]
-            for u in (s, *(() if s.model.is_handwired else fresh))
-        ]
-        best = max(range(len(several)), key=lambda i: scores[i].estimate)
-        called, where = (
-            _STATE if variable == algorithm.memory else variable,
-            " + ".join(map(str, several[best].places)),
-        )
-        same = max((c[best].estimate for c in controls), default=float("nan"))
-        any_site = max((score.estimate for c in controls for score in c), default=float("nan"))
-        found.append(
-            _Held(called, outcome, s.name, where, len(several), scores[best], same, any_site)
-        )
-    return found
+            grouped.setdefault((claim.variable, claim.outcome), []).append(claim)
+    return grouped
 
 
-EFFECTS = Question(
-    "effects",
-    EffectsPart,
-    lambda compared: effects(
-        compared.model, compared.candidates, compared.untrained, compared.budget
-    ),
-)
-WHERE = Question(
-    "where",
-    WherePart,
-    lambda compared: _located(compared, [s.task.explains(s.model) for s in compared.pair]),
-    of_two=True,
-)
+def _score_claims(
+    subject: Participant, algorithm: Algorithm, claims: Sequence[Claim], budget: Budget
+) -> list[Interval]:
+    """Score each claim by graded interchange at its places."""
+    scores = []
+    for claim in claims:
+        result = _interchange_claim(subject, algorithm, claim, claim.places, budget, exact=True)
+        scores.append(result.score(budget.seed))
+    return scores
+
+
+def _compute_effects(compared: Compared) -> EffectsPart:
+    return effects(compared.model, compared.candidates, compared.untrained, compared.budget)
+
+
+def _compute_where(compared: Compared) -> WherePart:
+    return _locate(compared, [s.task.explains(s.model) for s in compared.pair])
+
+
+EFFECTS = Question("effects", EffectsPart, _compute_effects)
+WHERE = Question("where", WherePart, _compute_where, of_two=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
@@ -39,8 +39,10 @@ _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(
     2
 )  # widens intervals as though the luck of the fit were as large as that of the episodes scored
-_GAIN = 0.01  # of a score, from which on maps go without a penalty: less is within most intervals
-_SHIFT = 1.0  # what a state is moved by to see whether anything reads its sum; no choice of counts turns on it
+GAIN = 0.01
+"""Of a score, from which on maps go without a penalty, or with the round: less is within most intervals."""
+N_BANDS = 3
+"""Rounds are judged in at most so many bands: one late in an episode is seen, and each still has several rounds."""
 _ONE = "the two are one machine: their digests are the same"
 
 
@@ -69,16 +71,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        least = {
-            "known": 8,
-            "test": 8,
-            "scored": 2,
-            "seed": None,
-        }  # intervals over episodes need several of them
+        # Intervals over episodes need several of them.
+        smallest = {"known": 8, "test": 8, "scored": 2, "seed": None}
         for name, value in vars(self).items():
-            integer(name, value, least.get(name, 1))
+            integer(name, value, smallest.get(name, 1))
+        n_usable = self.rounds - self.rounds // 6
         require(
-            self.horizon + self.starts <= self.rounds - self.rounds // 6,
+            self.horizon + self.starts <= n_usable,
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
 
@@ -119,9 +118,8 @@ class Budget:
         [5, 8, 10, 13, 16, 19, 21, 24]
         """
         first, last = self.rounds // 6, self.rounds - 1 - self.horizon
-        return [
-            first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)
-        ]
+        step = (last - first) / max(self.starts - 1, 1)
+        return [first + round(step * i) for i in range(self.starts)]
 
 
 @dataclass(frozen=True)
@@ -134,17 +132,20 @@ class Samples:
 
     @classmethod
     def draw(cls, model: Machine, budget: Budget, sizes: dict[str, int]) -> Samples:
-        """Episodes of a model's task and rates, of ``sizes``."""
-        task, sizes = tasks.of(model), {**tasks.of(model).data.sample_options(model), **sizes}
-        asked = {1000: (0, budget.known), 1001: (1, budget.test), 1002: (0, budget.test)}
-        draws = {
-            i: partial(task.half(half).sample, n, budget.rounds) for i, (half, n) in asked.items()
-        }
-        known, *others = (draw(seed=3 * budget.seed + i, **sizes) for i, draw in draws.items())
-        n = min(
-            map(len, others)
-        )  # they pair up; halves of what was recorded need not be of one size
-        return cls(known, *(episodes.select(slice(n)) for episodes in others))
+        """Draw episodes of a model's task and rates, of ``sizes``."""
+        task = tasks.of(model)
+        options = {**task.data.sample_options(model), **sizes}
+
+        def sample(half: int, n_episodes: int, seed: int) -> Any:
+            seed += 3 * budget.seed
+            return task.half(half).sample(n_episodes, budget.rounds, seed=seed, **options)
+
+        known = sample(0, budget.known, 1000)
+        test = sample(1, budget.test, 1001)
+        other = sample(0, budget.test, 1002)
+        # The last two pair up; halves of what was recorded need not be of one size.
+        paired = slice(min(len(test), len(other)))
+        return cls(known, test.select(paired), other.select(paired))
 
     @property
     def whose(self) -> NDArray[np.int64]:
@@ -176,22 +177,20 @@ class Participant:
     @property
     def names_algorithm(self) -> bool:
         """Whether the machine says which algorithm it computes, as handwired ones do."""
-        return self.model.is_handwired or isinstance(
-            getattr(self.model, "algorithm", None), Algorithm
-        )
+        algorithm = getattr(self.model, "algorithm", None)
+        return self.model.is_handwired or isinstance(algorithm, Algorithm)
 
     @remembered
     def run(self, episodes: Any) -> Rollout:
-        """The model's rollout of one of the three batches."""
+        """Run the model on one of the three batches."""
         return rollout(self.model.eval(), episodes)
 
     @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Latents to a variable of the algorithm's state, fitted on the known episodes."""
+        """Fit a decoder from latents to a variable of the algorithm's state on the known episodes."""
         known = self.samples.known
-        return Decoder.fit(
-            self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE
-        )
+        latents, values = self.run(known).latents[:, :-1], algorithm.run(known)
+        return Decoder.fit(latents, values[variable], ridge=RIDGE)
 
     @remembered
     def penalty(self, algorithm: Algorithm) -> float:
@@ -227,64 +226,63 @@ class Participant:
         return Writer.of_state(self.model, run, algorithm, known, ridge=ridge)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
-        """What the task claims of any model of its kind, at the places that these rounds have.
+        """Return what the task claims of any model of its kind, at the places that these rounds have.
 
         Of an algorithm: what it claims of its inputs, at the tokens that say them.
         """
-        at = {
-            *self.run(self.samples.test).layout.labels,
-            *(channel.name for channel in self.model.channels),
-        }
-        found = []
+        labels = self.run(self.samples.test).layout.labels
+        channels = [channel.name for channel in self.model.channels]
+        positions = {None, *labels, *channels}
+        claims = []
         for claim in Claim.of(self.model):
-            places = tuple(place for place in claim.places if place.site.position in {None, *at})
+            places = [place for place in claim.places if place.site.position in positions]
             if algorithm is not None:
-                places = tuple(
-                    p for p in places if p.site.component == "embed" and p.site.position is not None
-                )
                 if claim.control or claim.variable not in algorithm.of_the_inputs:
                     continue
+                embedded = [place for place in places if place.site.component == "embed"]
+                places = [place for place in embedded if place.site.position is not None]
             if places:
-                found.append(replace(claim, places=places))
-        return found
+                claims.append(replace(claim, places=tuple(places)))
+        return claims
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
-        """The tokens at which the task says that an input acts on the state, each once."""
-        sites = [
-            tuple(str(p.site) for p in c.places)
-            for c in self.claims(algorithm)
-            if c.outcome == "state"
-        ]
-        return list(dict.fromkeys(sites))
+        """Return the tokens at which the task says that an input acts on the state, each once."""
+        causes = {}
+        for claim in self.claims(algorithm):
+            if claim.outcome == "state":
+                causes[tuple(str(place.site) for place in claim.places)] = None
+        return list(causes)
 
 
-def scored(missed: ArrayLike, asked: ArrayLike, whose: Any = None) -> Interval:
-    """``1 - sum missed / sum asked`` of cross-fitted maps, from ``[episode]`` each, with its 95 % interval.
+def scored(missed: ArrayLike, whole: ArrayLike, participants: Any = None) -> Interval:
+    """Return ``1 - sum missed / sum whole`` of cross-fitted maps with its 95 % interval.
 
-    With ``whose``, the participant of each episode, the means of participants are what is summed. Where nothing is
-    missed the score is 1 exactly; where nothing is asked, or a sum is not finite, all three are NaN.
+    Args:
+        missed, whole: ``[episode]`` each.
+        participants: of each episode; the means of participants are what is summed.
+
+    Returns:
+        Exactly 1 where nothing is missed; NaN where the whole is nothing, or a sum is not finite.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
-    missed, asked = of_each(missed, whose), of_each(asked, whose)
-    if not np.isfinite([np.sum(missed), np.sum(asked)]).all():
+    missed, whole = of_each(missed, participants), of_each(whole, participants)
+    if not np.isfinite(np.sum(missed) + np.sum(whole)):
         return NO_NUMBER
-    return refit.interval(
-        missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(missed) - 1, 0.975))
-    )
+    quantile = float(stdtrit(len(missed) - 1, 0.975))
+    return refit.interval(missed, whole, N_FOLDS, width=_ALLOWANCE * quantile)
 
 
 @remembered
 def pooled(subject: Participant) -> Rollout:
-    """The subject's rollouts of the known episodes and of the test episodes as one."""
-    return Rollout.joined(
-        [subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)]
-    )
+    """Join the subject's rollouts of the known and of the test episodes."""
+    samples = subject.samples
+    return Rollout.joined([subject.run(samples.known), subject.run(samples.test)])
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
-    """The algorithm's variables on the known and then the test episodes, ``[episode, round, ...]``."""
+    """Return the algorithm's variables on the known and then the test episodes, ``[episode, round, ...]``."""
     known, test = algorithm.run(samples.known), algorithm.run(samples.test)
     return {key: np.concatenate([known[key], test[key]]) for key in known}
 
@@ -301,43 +299,45 @@ class CrossFitted(Decoder):
 
     @classmethod
     def of(cls, fits: list[Decoder], fold: NDArray[np.int64]) -> CrossFitted:
-        """For the whole pool."""
-        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(fold.tolist()))
+        """Make the decoder of a whole pool."""
+        first = fits[0]
+        return cls(first.maps, first.shape, fits=tuple(fits), fold=tuple(fold.tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
-        """For some episodes of the pool."""
+        """Return the decoder of some episodes of the pool."""
         return replace(self, fold=self.fold[episodes])
 
     def __call__(self, latents: Tensor) -> Tensor:
-        """The state that ``latents [episode, ..., latent, d_model]`` hold."""
-        return self._each(lambda fit, rows: fit(latents[rows]))
+        """Read the state from ``latents [episode, ..., latent, d_model]``."""
+        return self._apply(lambda fit, rows: fit(latents[rows]))
 
     def move(self, latents: Tensor, change: Tensor) -> Tensor:
-        """:meth:`Decoder.move` of every episode by its own fit."""
-        return self._each(lambda fit, rows: fit.move(latents[rows], change[rows]))
+        """Move every episode by its own fit (:meth:`Decoder.move`)."""
+        return self._apply(lambda fit, rows: fit.move(latents[rows], change[rows]))
 
-    def _each(self, apply: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
-        """What each fit makes of the episodes of its fold, in the order of the episodes."""
-        rows = [
-            torch.from_numpy(np.flatnonzero(np.array(self.fold) == k))
-            for k in range(len(self.fits))
-        ]
-        parts = torch.cat([apply(fit, own) for fit, own in zip(self.fits, rows, strict=True)])
-        return parts[torch.cat(rows).argsort().to(parts.device)]
+    def _apply(self, function: Callable[[Decoder, Tensor], Tensor]) -> Tensor:
+        """Apply a function of each fit and the episodes of its fold; return results in the order of episodes."""
+        fold = torch.tensor(self.fold)
+        rows_by_fold, parts = [], []
+        for k, fit in enumerate(self.fits):
+            rows = torch.nonzero(fold == k)[:, 0]
+            rows_by_fold.append(rows)
+            parts.append(function(fit, rows))
+        joined = torch.cat(parts)
+        order = torch.cat(rows_by_fold).argsort()
+        return joined[order.to(joined.device)]
 
 
 @remembered
 def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
-    """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
-    latents, values = (
-        pooled(subject).latents[:, :-1],
-        pooled_values(algorithm, subject.samples)[variable],
-    )
+    """Fit a decoder from latents to a variable of the algorithm's state for the pool, cross-fitted."""
+    latents = pooled(subject).latents[:, :-1]
+    values = pooled_values(algorithm, subject.samples)[variable]
     fold = subject.samples.whose % N_FOLDS
-    others = [fold != k for k in range(N_FOLDS)]
-    fits = [
-        Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others
-    ]
+    fits = []
+    for k in range(N_FOLDS):
+        others = fold != k
+        fits.append(Decoder.fit(latents[torch.from_numpy(others)], values[others], ridge=RIDGE))
     return CrossFitted.of(fits, fold)
 
 
@@ -352,9 +352,9 @@ def choose_penalty(missed: Callable[[float], float], varied: float) -> float:
         varied: what they miss where they read nothing.
 
     Returns:
-        0 where this reduces what is missed by more than :data:`_GAIN` of ``varied``.
+        0 where this reduces what is missed by more than :data:`GAIN` of ``varied``.
     """
-    return 0.0 if missed(RIDGE) - missed(0.0) > _GAIN * varied else RIDGE
+    return 0.0 if missed(RIDGE) - missed(0.0) > GAIN * varied else RIDGE
 
 
 @remembered
@@ -362,17 +362,16 @@ def crossed_writer(
     subject: Participant, algorithm: Algorithm, keys: tuple[str, ...], penalty: float = RIDGE
 ) -> Writer:
     """Fit a writer of ``keys`` for the pool, cross-fitted."""
-    run, values, writers = pooled(subject), pooled_values(algorithm, subject.samples), []
+    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
     fold = subject.samples.whose % N_FOLDS
+    writers = []
     for k in range(N_FOLDS):
         others = fold != k
-        held = {key: values[key][others] for key in keys}
-        writers.append(
-            Writer.fit(
-                subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=penalty
-            )
-        )
-    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], fold))
+        state = {key: values[key][others] for key in keys}
+        run_of_others = run.select(torch.from_numpy(others))
+        writers.append(Writer.fit(subject.model, run_of_others, state, keys, ridge=penalty))
+    decoder = CrossFitted.of([writer.decoder for writer in writers], fold)
+    return replace(writers[0], decoder=decoder)
 
 
 @dataclass(frozen=True)
@@ -397,37 +396,35 @@ def modulo_sum(algorithm: Algorithm, episodes: Any) -> Algorithm:
     """
     values = algorithm.run(episodes)
     state, inputs = algorithm.at(values, slice(None))
+    prediction = algorithm.distribution(values)
     free = []
     for key in algorithm.state:
-        if np.ndim(state[key]) != 3 or state[key].shape[-1] < 2:
+        has_elements = np.ndim(state[key]) == 3 and state[key].shape[-1] > 1
+        if not has_elements or algorithm.variable(key).kind != "real":
             continue
-        if algorithm.variable(key).kind != "real":
-            continue
-        after, shifted = algorithm.step({**state, key: state[key] + _SHIFT}, inputs)
+        after, shifted = algorithm.step({**state, key: state[key] + 1.0}, inputs)
         expected = {k: values[NEXT + k] for k in algorithm.state}
-        expected[key] = expected[key] + _SHIFT
-        same_steps = all(np.allclose(after[k], expected[k]) for k in algorithm.state)
-        if same_steps and np.allclose(
-            algorithm.distribution(shifted), algorithm.distribution(values)
-        ):
+        expected[key] = expected[key] + 1.0
+        has_same_steps = all(np.allclose(after[k], expected[k]) for k in algorithm.state)
+        if has_same_steps and np.allclose(algorithm.distribution(shifted), prediction):
             free.append(key)
     return centre_states(algorithm, free)
 
 
 def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
     """Return the algorithm with the states ``keys``, of those that it has, less their mean over elements."""
-    own = [key for key in keys if key in algorithm.state]
-    if not own:
+    centred = [key for key in keys if key in algorithm.state]
+    if not centred:
         return algorithm
     changes = {}
-    for key in own:
+    for key in centred:
         after = algorithm.variable(NEXT + key)
         assert after.equation is not None
         changes[NEXT + key] = (after.parents, _Centred(after.equation))
 
     def initial(episodes: Any) -> dict[str, NDArray[Any]]:
         start = algorithm.initial(episodes)
-        return {**start, **{key: _centre(start[key]) for key in own}}
+        return {**start, **{key: _centre(start[key]) for key in centred}}
 
     return algorithm.varied(
         algorithm.key, algorithm.name, algorithm.parameters, changes, initial=initial
@@ -436,29 +433,32 @@ def centre_states(algorithm: Algorithm, keys: Sequence[str]) -> Algorithm:
 
 def centred_states(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the states that :func:`centre_states` has centred."""
-    return tuple(
-        key
-        for key in algorithm.state
-        if isinstance(algorithm.variable(NEXT + key).equation, _Centred)
-    )
+    equations = {key: algorithm.variable(NEXT + key).equation for key in algorithm.state}
+    return tuple(key for key, equation in equations.items() if isinstance(equation, _Centred))
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
-    """Sizes that every model serves: the task's default where all do, else the nearest."""
-    task = tasks.of(models[0])
+    """Return sizes that every model serves: the task's default where all do, else the nearest."""
+    first = models[0]
+    task = tasks.of(first)
     for model in models[1:]:
-        two = f"{models[0].name!r} is a model of {task.key}, {model.name!r} of {model.layout.task}"
-        require(model.layout.task == task.key, f"{two}; compare models of one task")
+        other = f"{model.name!r} of {model.layout.task}"
+        require(
+            model.layout.task == task.key,
+            f"{first.name!r} is a model of {task.key}, {other}; compare models of one task",
+        )
     sizes = {}
     for size in task.sizes:
-        own = [(model.layout, int(getattr(model.layout, size.name))) for model in models]
-        ranges = [getattr(layout, f"{size.name}_range", None) or (n, n) for layout, n in own]
-        low, high = max(r[0] for r in ranges), min(r[1] for r in ranges)
+        served = {}
+        for model in models:
+            n = int(getattr(model.layout, size.name))
+            served[model.name] = getattr(model.layout, f"{size.name}_range", None) or (n, n)
+        low = max(smallest for smallest, _ in served.values())
+        high = min(largest for _, largest in served.values())
+        shown = ", ".join(f"{name!r} ({a} to {b})" for name, (a, b) in served.items())
         require(
             low <= high,
-            f"no {size.what} is served by all of "
-            f"{', '.join(f'{m.name!r} ({a} to {b})' for m, (a, b) in zip(models, ranges, strict=True))}; "
-            f"load the handwired model with {size.name}=...",
+            f"no {size.what} is served by all of {shown}; load the handwired model with {size.name}=...",
         )
         sizes[size.name] = min(max(size.default, low), high)
     return sizes
@@ -494,15 +494,15 @@ class Compared:
         """What the model is held against: the reference, or the closest algorithm."""
         if self.reference is not None:
             return self.reference.name
-        return str(self.parts["algorithm"].scores[self.parts["algorithm"].closest].name)
+        part = self.parts["algorithm"]
+        return str(part.scores[part.closest].name)
 
     @cached_property
     def is_one(self) -> bool:
         """Whether the two are one machine."""
-        return (
-            self.reference is not None
-            and self.reference.model.digest() == self.model.model.digest()
-        )
+        if self.reference is None:
+            return False
+        return self.reference.model.digest() == self.model.model.digest()
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
@@ -511,21 +511,17 @@ class Compared:
         A state whose sum no prediction reads is asked for up to its sum (:func:`modulo_sum`).
         """
         closest = self.parts["algorithm"].algorithm
-        expected = self.model.task.explains((self.reference or self.model).model)
-        first = (
-            {}
-            if closest is None or not closest.state or closest.key == expected.key
-            else {closest.key: closest}
-        )
-        algorithms = {**first, expected.key: expected}
-        return {
-            key: modulo_sum(algorithm, self.model.samples.known)
-            for key, algorithm in algorithms.items()
-        }
+        explained = self.reference or self.model
+        expected = self.model.task.explains(explained.model)
+        algorithms = [expected]
+        if closest is not None and closest.state and closest.key != expected.key:
+            algorithms.insert(0, closest)
+        known = self.model.samples.known
+        return {algorithm.key: modulo_sum(algorithm, known) for algorithm in algorithms}
 
 
 def columns(record: object, **called: str) -> dict[str, Any]:
-    """The fields of a record as columns of a table, in order, an interval as three.
+    """Return the fields of a record as columns of a table, in order, an interval as three.
 
     Those that are ``called`` something else have this name, or are left out where it is empty.
     """
@@ -565,28 +561,33 @@ class Question:
     lacks: Callable[[Machine], str] = lambda machine: ""
 
     def lacking(self, compared: Compared) -> str:
-        """Why it cannot be asked of these models; empty where it can."""
-        of = compared.pair if self.of_two else (compared.model,)
-        reasons = [self.lacks(one.model).removeprefix("not applicable: ") for one in of]
+        """Return why it cannot be asked of these models; empty where it can."""
+        subjects = compared.pair if self.of_two else (compared.model,)
+        reasons = [self.lacks(s.model).removeprefix("not applicable: ") for s in subjects]
         return "; ".join(dict.fromkeys(filter(None, reasons)))
 
     def measure(self, compared: Compared) -> Measure:
-        """The claim and what decides it. Of two models with one digest it is true without any measurement."""
-        lacking, claim = self.lacking(compared), self.claim.format(compared.against)
+        """Return the claim and what decides it. Of two models with one digest it is true without any measurement."""
+        lacking = self.lacking(compared)
         if lacking:
-            found = Measure(self.key, "", lacking=lacking)
+            measure = Measure(self.key, "", lacking=lacking)
         else:
-            found = self.judge(compared) if self.judge else compared.parts[self.key].measure
-        if compared.is_one and not lacking:
-            found = Measure(
-                self.key,
-                "",
-                _CERTAIN,
-                found.threshold,
-                unit=found.unit,
-                needs_control=False,
-                note=_ONE,
-            )
+            measure = self.judge(compared) if self.judge else compared.parts[self.key].measure
+            if compared.is_one:
+                measure = Measure(
+                    self.key,
+                    "",
+                    _CERTAIN,
+                    measure.threshold,
+                    unit=measure.unit,
+                    needs_control=False,
+                    note=_ONE,
+                )
         return replace(
-            found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,)
+            measure,
+            key=self.key,
+            claim=self.claim.format(compared.against),
+            yes=self.yes,
+            no=self.no,
+            rests_on=(self.key,),
         )

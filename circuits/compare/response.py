@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from circuits.compare.question import (
+    N_BANDS,
     Compared,
     Participant,
     Question,
@@ -31,7 +32,6 @@ from interp.core.algorithm import Algorithm, Episodes, participants_of
 from interp.core.machine import Machine
 from interp.core.task import Task
 from interp.interventions.experiment import Edit, Experiment, run, run_on
-from interp.interventions.moves import Writer
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
 from interp.results.measure import Result
@@ -40,55 +40,87 @@ from interp.support.session import remembered
 
 _NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
-_LAGS = (0, 1, 2, 3, 5, 9, 17)  # lags are taken together from each of these to the next
+_LAGS = (0, 1, 2, 3, 5, 9, 17)
+"""First lags of bands, about twice as wide each: what is late or fades is seen, and each band has enough changes."""
 _THERE = (
-    0.95  # level of intervals of responses against moves of the state, which need only be there
+    0.95  # level of intervals of responses against moves of the state: one claim, not many cells
 )
 RESPONDS = 0.5
 """Response against a move of the state, worst cell (why: docs/method/naming-an-algorithm.md)."""
-_MORE = 4  # so many times as many inputs are changed where a cell's interval spans that
+_MORE = (
+    4  # so many times as many inputs, half as wide intervals, where a cell's interval spans that
+)
 _FEWEST = 8  # episodes that must respond in a cell; of fewer an interval says nothing
 _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
-_BANDS = 3  # rounds that read the state of the next are judged in at most so many bands
+
+
+class EditedRound(NamedTuple):
+    """Changes of one kind of input in one round, each in another episode.
+
+    Attributes:
+        kind: index of the input.
+        rows: the episodes that are changed.
+        episodes: all episodes, changed in this round.
+    """
+
+    kind: int
+    round: int
+    rows: Int[np.ndarray, " row"]
+    episodes: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Edits:
-    """Changes of one input each: (index of the kind, round, rows of the episodes, episodes changed in this round)."""
+    """Changes of one input each.
+
+    Attributes:
+        kinds: the inputs, in words.
+        kind, round, episode: of every change, in order, ``[edit]``.
+    """
 
     episodes: Any
     kinds: tuple[str, ...]
-    parts: tuple[tuple[int, int, Int[np.ndarray, " row"], Any], ...]
+    parts: tuple[EditedRound, ...]
 
     @classmethod
     def of(cls, task: Task, episodes: Episodes, n_edits: int) -> Edits:
-        """About ``n_edits``: every input of every round but the last, each in other episodes."""
-        ways = [
-            (f"{corruption.name} {name}".strip(), corruption.build, options)
-            for corruption in task.analysis.corruptions()
-            if corruption.possible and not corruption.changes_history
-            for name, options in corruption.each(episodes).items()
-        ]
-        n, parts = len(episodes), []
-        per_round = min(n, max(1, round(n_edits / max(1, len(ways) * (episodes.n_rounds - 1)))))
-        for t in range(episodes.n_rounds - 1):
+        """Make about ``n_edits``: every input of every round but the last, each in other episodes."""
+        ways = []
+        for corruption in task.analysis.corruptions():
+            if corruption.possible and not corruption.changes_history:
+                for name, options in corruption.each(episodes).items():
+                    ways.append((f"{corruption.name} {name}".strip(), corruption.build, options))
+        n_episodes, last = len(episodes), episodes.n_rounds - 1
+        wanted = round(n_edits / max(1, len(ways) * last))
+        per_round = min(n_episodes, max(1, wanted))
+        parts = []
+        for t in range(last):
             for kind, (_, build, options) in enumerate(ways):
-                rows = np.unique((np.arange(per_round) + per_round * t + kind) % n)
-                parts.append((kind, t, rows, build(episodes, t, **options)[1]))
+                rows = np.unique((np.arange(per_round) + per_round * t + kind) % n_episodes)
+                _, changed = build(episodes, t, **options)
+                parts.append(EditedRound(kind, t, rows, changed))
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
 
     @property
-    def of_each(self) -> Int[np.ndarray, "edit 3"]:
-        """Kind, round and episode of every change, in order."""
-        return np.array(
-            [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows], np.int64
-        ).reshape(-1, 3)
+    def kind(self) -> Int[np.ndarray, " edit"]:
+        return self._repeat([part.kind for part in self.parts])
+
+    @property
+    def round(self) -> Int[np.ndarray, " edit"]:
+        return self._repeat([part.round for part in self.parts])
+
+    @property
+    def episode(self) -> Int[np.ndarray, " edit"]:
+        return np.concatenate([part.rows for part in self.parts])
+
+    def _repeat(self, by_part: list[int]) -> Int[np.ndarray, " edit"]:
+        return np.repeat(by_part, [len(part.rows) for part in self.parts])
 
 
 @remembered
 def edits_of(compared: Compared, times: int) -> Edits:
-    """The changes that a comparison asks about, ``times`` as many as its budget says."""
+    """Return the changes that a comparison asks about, ``times`` as many as its budget says."""
     subject = compared.model
     return Edits.of(subject.task, subject.samples.test, times * compared.budget.edits)
 
@@ -96,7 +128,7 @@ def edits_of(compared: Compared, times: int) -> Edits:
 def responses(
     subject: Machine | Algorithm | Predict, edits: Edits
 ) -> Float[np.ndarray, "edit round outcome"]:
-    """How much the prediction of every round changes with each edit; 0 before it.
+    """Return how much the prediction of every round changes with each edit; 0 before it.
 
     ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever
     :func:`~interp.choices.fitting.predictor` takes.
@@ -104,77 +136,90 @@ def responses(
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))
     if isinstance(subject, Machine):
-        return _of_machine(edits, subject)
+        return _measure_responses(edits, subject)
     predict = predictor(subject)
     clean = predict(edits.episodes)
-    if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on the others
-        return np.concatenate(
-            [predict(changed.select(rows)) - clean[rows] for _, _, rows, changed in edits.parts]
-        )
-    return np.concatenate([(predict(changed) - clean)[rows] for _, _, rows, changed in edits.parts])
+    changes = []
+    for part in edits.parts:
+        if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on others
+            changed = predict(part.episodes.select(part.rows))
+        else:
+            changed = predict(part.episodes)[part.rows]
+        changes.append(changed - clean[part.rows])
+    return np.concatenate(changes)
 
 
 @remembered
-def _of_machine(edits: Edits, model: Machine) -> Array:
+def _measure_responses(edits: Edits, model: Machine) -> Array:
+    """Run a machine on from the round of each edit."""
     base = rollout(model.eval(), edits.episodes)
-    _, at, episode = edits.of_each.T
-    change: list[Array] = []
-    for t in range(base.n_rounds - 1):
-        changed = [batch.select(rows) for _, u, rows, batch in edits.parts if u == t]
-        fed = EncodedRounds.joined([model.prepare(base.layout.encode(batch)) for batch in changed])
-        on: dict[str, Any] = {"horizon": base.n_rounds - 1 - t, "reads": "each", "update": False}
-        found = run(
-            Experiment(
-                model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on
-            )
+    changes: list[Array] = []
+    last = base.n_rounds - 1
+    for t in range(last):
+        parts = [part for part in edits.parts if part.round == t]
+        encoded = [base.layout.encode(part.episodes.select(part.rows)) for part in parts]
+        fed = EncodedRounds.joined([model.prepare(rounds) for rounds in encoded])
+        rows = np.concatenate([part.rows for part in parts])
+        experiment = Experiment(
+            model,
+            base.select(rows),
+            {"input": [Edit(None, fed)]},
+            [t],
+            horizon=last - t,
+            reads="each",
+            update=False,
         )
-        change.append(np.pad(found.effects[0].numpy(force=True), ((0, 0), (t, 0), (0, 0))))
-    return np.concatenate(change)
+        effects = run(experiment).effects[0].numpy(force=True)
+        changes.append(np.pad(effects, ((0, 0), (t, 0), (0, 0))))
+    return np.concatenate(changes)
 
 
-def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
-    """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
+def _measure_moves(subject: Participant, algorithm: Algorithm, edits: Edits) -> Array:
+    """Measure predictions when the decoded state is moved as the algorithm's changes with each edit.
 
     Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere, and where the latents stand on
     a tie, moved or not: noise (:data:`_JITTER`), added or taken away, changes the choice.
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
-    values, changes = algorithm.run(edits.episodes), []
-    for _, _, rows, changed in edits.parts:
-        theirs = algorithm.run(changed.select(rows))
-        changes.append(
-            {key: np.asarray(theirs[key] - values[key][rows], np.float64) for key in writer.shapes}
-        )
-    change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
-    _, at, episode = edits.of_each.T
-    result = np.full((len(at), *distributions(base.layout, base.predictions).shape[1:]), np.nan)
-    draws = torch.Generator().manual_seed(0)
+    writer = subject.writer(algorithm)
+    values = algorithm.run(edits.episodes)
+    by_part: dict[str, list[Array]] = {key: [] for key in writer.shapes}
+    for part in edits.parts:
+        changed = algorithm.run(part.episodes.select(part.rows))
+        for key in writer.shapes:
+            difference = changed[key] - values[key][part.rows]
+            by_part[key].append(np.asarray(difference, np.float64))
+    changes = {key: np.concatenate(parts) for key, parts in by_part.items()}
+    shape = distributions(base.layout, base.predictions).shape[1:]
+    result = np.full((len(edits.round), *shape), np.nan)
+    generator = torch.Generator().manual_seed(0)
     for t in range(base.n_rounds):
-        edit = np.flatnonzero(np.isin(t - at, _LAGS[1:]))
-        if not edit.size:
+        rows = np.flatnonzero(np.isin(t - edits.round, _LAGS[1:]))
+        if not rows.size:
             continue
-        own = base.select(episode[edit])
-        clean = own.latents[:, t : t + 1]
-        step = writer.step(
-            {key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1)
-        ).to(clean)
-        shake = (
-            _JITTER
-            * (clean + step).square().mean().sqrt()
-            * torch.randn(clean.shape, generator=draws).to(clean)
+        run_of_rows = base.select(edits.episode[rows])
+        clean = run_of_rows.latents[:, t : t + 1]
+        here = {key: change[rows, t : t + 1] for key, change in changes.items()}
+        step = writer.step(here, (len(rows), 1)).to(clean)
+        size = (clean + step).square().mean().sqrt()
+        shake = _JITTER * size * torch.randn(clean.shape, generator=generator).to(clean)
+        shifts = {
+            "moved": step,
+            "moved, shaken": step + shake,
+            "moved, shaken back": step - shake,
+            "shaken": shake,
+            "shaken back": -shake,
+        }
+        edits_here = {}
+        for name, shift in shifts.items():
+            edits_here[name] = [Edit.of("latent", clean + shift, model)]
+        experiment = Experiment(model, run_of_rows, edits_here, [t], update=False)
+        moved, moved_shaken, moved_back, shaken, shaken_back = (
+            effect[:, 0].numpy(force=True) for effect in run(experiment).effects
         )
-        tried = enumerate((step, step + shake, step - shake, shake, -shake))
-        edits_here = {str(i): [Edit.of("latent", clean + by, model)] for i, by in tried}
-        found = (
-            run(Experiment(model, own, edits_here, [t], update=False))
-            .effects[:, :, 0]
-            .numpy(force=True)
-        )
-        moved, tied = (
-            found[0],
-            np.abs([*(found[1:3] - found[0]), *found[3:]]).max((0, -1))[:, None] > _NOTICED,
-        )
-        result[edit, t] = np.where(tied, np.nan, moved)
+        by_noise = np.abs([moved_shaken - moved, moved_back - moved, shaken, shaken_back])
+        is_tied = by_noise.max((0, -1)) > _NOTICED
+        result[rows, t] = np.where(is_tied[:, None], np.nan, moved)
     return result
 
 
@@ -200,62 +245,93 @@ class Cell:
         return f"{self.what}, {self.when}"
 
     def row(self) -> dict[str, Any]:
-        """Columns of a table."""
+        """Return the columns of a table."""
         return columns(self, alike="number", size="response", reference_size="reference response")
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
-    """How alike two responses ``[edit, round, outcome]`` are in every cell in which at least :data:`_FEWEST` episodes
-    respond; the least alike first. Rounds in which one is NaN are left out. There are many cells: their intervals are
-    wider than others, but where the question is only whether a response is there at all.
+    """Compare two responses in every cell in which at least :data:`_FEWEST` episodes respond.
+
+    Args:
+        ours, theirs: ``[edit, round, outcome]``; rounds in which one is NaN are left out.
+        level: of the intervals. There are many cells, so they are wider than others, but where the question is only
+            whether a response is there at all.
+
+    Returns:
+        The cells, the least alike first.
     """
     if not edits.parts:
         return ()
-    told, n_rounds, n = edits.of_each, ours.shape[1], len(edits.episodes)
-    lag, asked = np.arange(n_rounds) - told[:, 1:2], ~np.isnan(ours + theirs).any(-1)
-    asked &= (lag >= 0) & (np.arange(n_rounds) >= tasks.of(edits.episodes).data.first_asked)
-    sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
-    unit = (
-        1.0
-        if tasks.of(edits.episodes).kind == "classes"
-        else (sums[1] + sums[2]).sum() / (2 * asked.sum())
+    task, n_rounds, n_episodes = tasks.of(edits.episodes), ours.shape[1], len(edits.episodes)
+    rounds = np.arange(n_rounds)
+    lag = rounds - edits.round[:, None]
+    is_known = ~np.isnan(ours + theirs).any(-1)
+    is_compared = is_known & (lag >= 0) & (rounds >= task.data.first_asked)
+    shared, our_size, their_size = (
+        np.where(is_compared, product.sum(-1), 0.0)
+        for product in (ours * theirs, ours**2, theirs**2)
     )
-    notices = _NOTICED**2 * unit
+    notices = _NOTICED**2
+    if task.kind != "classes":
+        notices *= (our_size + their_size).sum() / (2 * is_compared.sum())
     weights = resample_weights(
-        n, seed=0, plain_first=True, participants=participants_of(edits.episodes)
+        n_episodes, seed=0, plain_first=True, participants=participants_of(edits.episodes)
     )
-    found = []
-    for what, when, mask in _cells_of(edits, lag):
-        chosen = mask & asked
-        count = np.bincount(told[:, 2], chosen.sum(1), n)
-        both, mine, other = (np.bincount(told[:, 2], (part * chosen).sum(1), n) for part in sums)
-        if (np.maximum(mine, other) > count * notices).sum() < _FEWEST:
+
+    def sum_by_episode(sizes: Array) -> Array:
+        return np.bincount(edits.episode, sizes.sum(1), n_episodes)
+
+    compared = []
+    for what, when, mask in _list_cells(edits, lag):
+        is_in_cell = mask & is_compared
+        count = sum_by_episode(is_in_cell)
+        ours_here = sum_by_episode(our_size * is_in_cell)
+        theirs_here = sum_by_episode(their_size * is_in_cell)
+        threshold = count * notices
+        responds = np.maximum(ours_here, theirs_here) > threshold
+        if responds.sum() < _FEWEST:
             continue
-        drawn = weights @ (mine + other + count * notices)
-        shared = weights @ (2 * both + count * notices)
-        alike = np.divide(shared, drawn, out=np.full(len(drawn), np.nan), where=drawn > 0)
-        sizes = (float(np.sqrt(part.sum() / count.sum())) for part in (mine, other))
-        found.append(Cell(what, when, Interval.of_samples(alike[1:], alike[0], level), *sizes))
-    return tuple(sorted(found, key=lambda cell: cell.alike.low))
+        whole = weights @ (ours_here + theirs_here + threshold)
+        common = weights @ (2 * sum_by_episode(shared * is_in_cell) + threshold)
+        alike = np.divide(common, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+        n_compared = count.sum()
+        cell = Cell(
+            what=what,
+            when=when,
+            alike=Interval.of_samples(alike[1:], alike[0], level),
+            size=float(np.sqrt(ours_here.sum() / n_compared)),
+            reference_size=float(np.sqrt(theirs_here.sum() / n_compared)),
+        )
+        compared.append(cell)
+    return tuple(sorted(compared, key=lambda cell: cell.alike.low))
 
 
-def _cells_of(
+def _list_cells(
     edits: Edits, lag: Int[np.ndarray, "edit round"]
 ) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Every input at every band of lags, and every round with all its inputs: both in words, and which responses."""
-    told, n_rounds = edits.of_each, lag.shape[1]
+    """Yield every input at every band of lags, and every round with all its inputs: in words, and which responses."""
+    n_rounds = lag.shape[1]
     for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
         if low >= n_rounds:
             break
-        last = min(high, n_rounds) - 1
-        when = {0: "in the same round", 1: "one round later"}.get(
-            last, f"{low} to {last} rounds later"
-        )
-        when = when if low < last or last < 2 else f"{low} rounds later"
+        is_in_band = (lag >= low) & (lag < high)
+        when = _name_lags(low, min(high, n_rounds) - 1)
         for kind, name in enumerate(edits.kinds):
-            yield name, when, (lag >= low) & (lag < high) & (told[:, :1] == kind)
+            yield name, when, is_in_band & (edits.kind == kind)[:, None]
     for t in range(n_rounds - 1):
-        yield "any input", f"changed in round {t}", np.broadcast_to(told[:, 1:2] == t, lag.shape)
+        is_of_round = np.broadcast_to((edits.round == t)[:, None], lag.shape)
+        yield "any input", f"changed in round {t}", is_of_round
+
+
+def _name_lags(first: int, last: int) -> str:
+    """Return a band of lags in words.
+
+    >>> _name_lags(0, 0), _name_lags(1, 1), _name_lags(2, 2), _name_lags(3, 4)
+    ('in the same round', 'one round later', '2 rounds later', '3 to 4 rounds later')
+    """
+    if first < last:
+        return f"{first} to {last} rounds later"
+    return {0: "in the same round", 1: "one round later"}.get(last, f"{last} rounds later")
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,65 +351,71 @@ class ResponsePart(Result):
     later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a cell."""
-        return pd.DataFrame(
-            [{"name": "response through the state", **cell.row()} for cell in self.cells]
-        )
+        """Return one row a cell."""
+        rows = [{"name": "response through the state", **cell.row()} for cell in self.cells]
+        return pd.DataFrame(rows)
 
 
-def _through_state(compared: Compared) -> ResponsePart:
-    """The responses of the model against moves of its state under the algorithm that it is held against."""
-    algorithm, subject = list(compared.candidates.values())[-1], compared.model
+def _compare_responses(compared: Compared) -> ResponsePart:
+    """Compare the model's responses with moves of its state under the algorithm that it is held against."""
+    *_, algorithm = compared.candidates.values()
+    subject = compared.model
     if not algorithm.state:
         return ResponsePart()
     for times in (1, _MORE):
         edits = edits_of(compared, times)
         if not edits.parts:
-            return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
-        two = (
-            responses(subject.model, edits),
-            _mediated(subject, algorithm, subject.writer(algorithm), edits),
-        )
-        found = cells(edits, *two, _THERE)
-        if not any(cell.alike.low < RESPONDS <= cell.alike.high for cell in found):
+            return ResponsePart(algorithm.key, later=_correlate_with_next_state(subject, algorithm))
+        ours = responses(subject.model, edits)
+        theirs = _measure_moves(subject, algorithm, edits)
+        compared_cells = cells(edits, ours, theirs, _THERE)
+        if not any(cell.alike.low < RESPONDS <= cell.alike.high for cell in compared_cells):
             break
-    kind, t, episode = edits.of_each.T
-    ours, theirs = (x[np.arange(len(kind)), t + 1] for x in two)
-    known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
-    sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(
-        algorithm.key, found, ratio_interval(*sums, participants=participants_of(edits.episodes))
+    rows, next_round = np.arange(len(edits.round)), edits.round + 1
+    ours, theirs = ours[rows, next_round], theirs[rows, next_round]
+    is_known = ~np.isnan(ours + theirs).any(-1)
+    participants, n_episodes = participants_of(edits.episodes), len(edits.episodes)
+    along, whole = (
+        np.bincount(edits.episode[is_known], product.sum(-1)[is_known], n_episodes)
+        for product in (ours * theirs, theirs * theirs)
     )
+    arrives = ratio_interval(along, whole, participants=participants)
+    return ResponsePart(algorithm.key, compared_cells, arrives)
 
 
-def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
-    """The correlation of two changes of predictions where rounds read the state of the round after: the model's and the
-    algorithm's, in the worst band of rounds.
+def _correlate_with_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
+    """Correlate the model's and the algorithm's changes of predictions where rounds read the state of the round after.
+
+    Returns:
+        The correlation in the worst band of rounds.
     """
-    run, values, found = (
-        pooled(subject),
-        pooled_values(algorithm, subject.samples),
-        list[Interval](),
-    )
-    rounds = range(subject.task.data.first_asked, run.n_rounds - 1)
-    now, later = slice(rounds.start, rounds.stop), slice(rounds.start + 1, rounds.stop + 1)
-    ran = run_on(subject.model, run, rounds, 1, run.latents[:, later]).predictions[0, :, :, 0]
-    asked = algorithm.step(algorithm.at(values, later)[0], algorithm.at(values, now)[1])[1]
-    ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, now]
-    theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, now]
+    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
+    first = subject.task.data.first_asked
+    n_rounds = run.n_rounds - 1 - first
+    now, later = slice(first, run.n_rounds - 1), slice(first + 1, run.n_rounds)
+    rounds = range(first, run.n_rounds - 1)
+    outputs = run_on(subject.model, run, rounds, 1, run.latents[:, later])
+    changed = distributions(run.layout, outputs.predictions[0, :, :, 0])
+    ours = changed - distributions(run.layout, run.predictions)[:, now]
+    later_state, _ = algorithm.at(values, later)
+    _, inputs = algorithm.at(values, now)
+    _, stepped = algorithm.step(later_state, inputs)
+    theirs = algorithm.distribution(stepped) - algorithm.distribution(values)[:, now]
     weights = resample_weights(
         run.n_episodes, seed=0, plain_first=True, participants=subject.samples.whose
     )
-    for band in np.array_split(np.arange(len(rounds)), min(_BANDS, len(rounds))):
-        both, mine, other = (
-            (x[:, band] * y[:, band]).sum((1, 2))
-            for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))
+    correlations = []
+    for band in np.array_split(np.arange(n_rounds), min(N_BANDS, n_rounds)):
+        shared, our_size, their_size = (
+            product[:, band].sum((1, 2)) for product in (ours * theirs, ours**2, theirs**2)
         )
-        if (other > 0).sum() >= _FEWEST:
-            size = np.sqrt((weights @ mine) * (weights @ other))
-            alike = np.divide(np.abs(weights @ both), size, out=np.zeros(len(size)), where=size > 0)
-            found.append(Interval.of_samples(alike[1:], alike[0]))
-    return min(found, key=lambda one: one.low, default=NO_NUMBER)
+        if (their_size > 0).sum() < _FEWEST:
+            continue
+        size = np.sqrt((weights @ our_size) * (weights @ their_size))
+        common = np.abs(weights @ shared)
+        correlation = np.divide(common, size, out=np.zeros(len(size)), where=size > 0)
+        correlations.append(Interval.of_samples(correlation[1:], correlation[0]))
+    return min(correlations, key=lambda correlation: correlation.low, default=NO_NUMBER)
 
 
-RESPONSE = Question("response", ResponsePart, _through_state)
+RESPONSE = Question("response", ResponsePart, _compare_responses)

@@ -8,8 +8,7 @@ no more than none; the worse of the two directions decides. The score, its bands
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.compare.question import (
+    GAIN,
+    N_BANDS,
     Budget,
+    Compared,
     Participant,
     Question,
     choose_penalty,
@@ -40,10 +42,7 @@ _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
-_BANDS = 3  # starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out
-_ROUNDING = (
-    1e-6  # of a coordinate's standard deviation: so much, more or less, no state should hang on
-)
+_ROUNDING = 1e-6  # of a coordinate's standard deviation: no state should hang on so little
 _HARD, _CERTAIN = 0.9, 0.99
 """A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
 
@@ -72,8 +71,9 @@ class Stitching:
 class _Trajectory:
     """One episode in which a model ran on from the mapped latents of another, put in at round ``first``.
 
-    ``own``, ``stitched`` and ``cut`` are distributions ``[round, outcome]`` from there on: the target's own, from the
-    mapped latents, and from its initial ones.
+    Attributes:
+        own, stitched, cut: distributions ``[round, outcome]`` from there on: the target's own, from the mapped latents,
+            and from its initial ones.
     """
 
     source: str
@@ -95,264 +95,377 @@ class StatePart(Result):
     trajectories: tuple[_Trajectory, ...] = ()
 
     def best(self, source: str, target: str) -> Stitching:
-        """The best stitching; the one that also supplies the round only where this adds .01 or more."""
-        both = [
+        """Return the best stitching; the one that also supplies the round only where this adds :data:`GAIN`."""
+        ways = [
             s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")
         ]
-        plain, helped = sorted(both, key=lambda s: len(s.supplied))
-        return helped if helped.score.estimate >= plain.score.estimate + 0.01 else plain
+        plain, helped = sorted(ways, key=lambda way: len(way.supplied))
+        return helped if helped.score.estimate >= plain.score.estimate + GAIN else plain
 
     @property
     def untrained(self) -> tuple[float, ...]:
         """The worse direction of every untrained copy in the model's place."""
-        copies: dict[str, list[float]] = {}
-        for s in self.stitchings:
-            if s.control == UNTRAINED:
-                copies.setdefault(s.target if s.source == self.reference else s.source, []).append(
-                    s.score.estimate
-                )
-        return tuple(float(np.fmin.reduce(scores)) for scores in copies.values())
+        scores: dict[str, list[float]] = {}
+        for stitching in self.stitchings:
+            if stitching.control == UNTRAINED:
+                is_taker = stitching.source == self.reference
+                copy = stitching.target if is_taker else stitching.source
+                scores.setdefault(copy, []).append(stitching.score.estimate)
+        return tuple(float(np.fmin.reduce(of_copy)) for of_copy in scores.values())
 
     @property
     def measure(self) -> Measure:
-        """By the worse direction of stitching, with what had to be supplied, beside untrained copies' worse ones."""
+        """The worse direction of stitching, with what had to be supplied, beside untrained copies' worse ones."""
         ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
-        worst = min(ways, key=lambda s: (s.score.low, s.source))
-        helped = [s.target for s in ways if s.supplied]
+        worst = min(ways, key=lambda way: (way.score.low, way.source))
+        helped = [way.target for way in ways if way.supplied]
         little = [worth for worth in self.worth.values() if worth.low < _WORTH]
-        doubt = (
-            f"{NOTHING}: a memory is"
-            if any(worth.high < _WORTH for worth in little)
-            else f"{FEW}: a memory may be"
-        )
+        is_certain = any(worth.high < _WORTH for worth in little)
+        doubt = f"{NOTHING}: a memory is" if is_certain else f"{FEW}: a memory may be"
         first, last = worst.band
         rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-        return Measure(
+        where = f"{worst.target} on the latents of {worst.source}"
+        measure = Measure(
             "state",
             "",
             worst.score,
             _STITCHED,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
-            about=f"{worst.target} on the latents of {worst.source}, by its {worst.seen}, {rounds}",
-            condition="given the round number" if helped else "",
-            unless={"yes": f"{doubt} worth less than {_WORTH} nats a round"} if little else {},
-            note=f"the round is given to {' and '.join(helped)}" if helped else "",
+            about=f"{where}, by its {worst.seen}, {rounds}",
         )
+        if little:
+            reason = f"{doubt} worth less than {_WORTH} nats a round"
+            measure = replace(measure, unless={"yes": reason})
+        if helped:
+            note = f"the round is given to {' and '.join(helped)}"
+            measure = replace(measure, condition="given the round number", note=note)
+        return measure
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a stitching, and one a model's memory."""
+        """Return one row a stitching, and one a model's memory."""
         rows: list[dict[str, Any]] = []
-        for s in self.stitchings:
-            ends = {"source": s.source, "target": s.target, "supplied": " + ".join(s.supplied)}
-            place = {"control": s.control, "seen": s.seen, "rounds": "{} to {}".format(*s.band)}
-            name = "control of stitching" if s.control else "stitching"
-            rows.append({"name": name, **ends, **place, **s.score.columns("number")})
+        for stitching in self.stitchings:
+            first, last = stitching.band
+            row = {
+                "name": "control of stitching" if stitching.control else "stitching",
+                "source": stitching.source,
+                "target": stitching.target,
+                "supplied": " + ".join(stitching.supplied),
+                "control": stitching.control,
+                "seen": stitching.seen,
+                "rounds": f"{first} to {last}",
+            }
+            rows.append({**row, **stitching.score.columns("number")})
         for name, worth in self.worth.items():
-            rows.append(
-                {"name": "worth of memory, nats", "target": name, **worth.columns("number")}
-            )
+            row = {"name": "worth of memory, nats", "target": name}
+            rows.append({**row, **worth.columns("number")})
         return pd.DataFrame(rows)
 
 
 def stitch(
     model: Participant, reference: Participant, untrained: Sequence[Participant], budget: Budget
 ) -> StatePart:
-    """Both directions, with and without the round, beside shuffled maps and untrained copies of the model."""
-    found, worth, ways, generator = [], {}, [], torch.Generator().manual_seed(0)
-    everything, test = slice(None), slice(len(model.samples.known), None)
+    """Stitch in both directions, with and without the round, beside shuffled maps and untrained copies of the model.
+
+    Args:
+        untrained: copies of the model.
+        budget: says in which rounds latents are put in, and for how many rounds models run on.
+    """
+    stitchings: list[Stitching] = []
+    worth: dict[str, Interval] = {}
+    ways: list[_Trajectory] = []
+    generator = torch.Generator().manual_seed(0)
     for source, target in ((model, reference), (reference, model)):
-        own = _own(target, budget)
-        scale = (
-            float(np.var(own)) if _kind(target) == "mean" else 1.0
-        )  # a mean has units: a share of its variance
-        clean = pooled(target).latents[:, budget.at]
-        moved = _ROUNDING * clean.std(0) * torch.randn(clean.shape, generator=generator).to(clean)
-        shaken = (_missed(target, clean + by, own, budget, everything) for by in (moved, -moved))
-        # From a tie, where this changes a choice, any map leads astray: episode and start are left out.
-        steady = np.maximum(*shaken) < _WORTH * scale
-        cut = _cut(target, budget, everything) * steady
-        whose = target.samples.whose
-        worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut)), whose).complement
-        band = partial(
-            _worst,
-            budget,
-            "carried values" if is_hard(target) else "predictions",
-            cut.mean(0) >= scale * _WORTH,
-        )
-        ridge = _penalty(source, target, own, cut, budget)
-        for helped, control, episodes in (
-            (False, "", everything),
-            (True, "", everything),
-            (True, "shuffled", test),
-        ):
-            mapped = _stitched(source, target, budget, helped, ridge, shuffled=bool(control))
-            missed = _missed(target, mapped[episodes], own, budget, episodes) * steady[episodes]
-            worst, supplied = band(missed, cut[episodes], whose[episodes]), _HELP if helped else ()
-            found.append(Stitching(source.name, target.name, supplied, control, *worst))
-            if helped and not control:
-                ways.append(_trajectory(source, target, mapped, budget))
+        receiver = _Receiver.of(target, budget, generator)
+        names = source.name, target.name
+        worth[target.name] = receiver.worth
+        ridge = _choose_penalty(source, receiver)
+        plain = _map_latents(source, target, budget, (), ridge)
+        helped = _map_latents(source, target, budget, _HELP, ridge)
+        shuffled = _map_latents(source, target, budget, _HELP, ridge, shuffled=True)
+        everything, test = slice(None), receiver.test
+        stitchings += [
+            receiver.judge(names, plain, everything),
+            receiver.judge(names, helped, everything, _HELP),
+            receiver.judge(names, shuffled, test, _HELP, "shuffled"),
+        ]
+        ways.append(_draw_trajectory(source, receiver, helped))
         for i, copy in enumerate(untrained):
-            giver, taker = (copy, target) if source is model else (source, copy)
-            mapped = _stitched(giver, taker, budget, True, ridge)[test]
-            without = cut[test] if taker is target else _cut(copy, budget, test) * steady[test]
-            missed = _missed(taker, mapped, _own(taker, budget), budget, test) * steady[test]
-            names = (
-                (f"{giver.name} {i}", taker.name)
-                if giver is copy
-                else (giver.name, f"{taker.name} {i}")
-            )
-            found.append(
-                Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without, whose[test]))
-            )
-    return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
+            if source is model:
+                mapped = _map_latents(copy, target, budget, _HELP, ridge)
+                copy_names = f"{copy.name} {i}", target.name
+                stitchings.append(receiver.judge(copy_names, mapped, test, _HELP, UNTRAINED))
+            else:
+                mapped = _map_latents(source, copy, budget, _HELP, ridge)
+                copy_names = source.name, f"{copy.name} {i}"
+                expected = _read_own(copy, budget)
+                cut = _measure_cut(copy, expected, budget)
+                in_copy = replace(receiver, target=copy, expected=expected, cut=cut)
+                stitchings.append(in_copy.judge(copy_names, mapped, test, _HELP, UNTRAINED))
+    return StatePart(model.name, reference.name, tuple(stitchings), worth, tuple(ways))
 
 
-def _cut(target: Participant, budget: Budget, episodes: slice) -> Array:
-    """How far the target diverges from itself with its initial latents put in, ``[episode, start]``."""
-    initial = pooled(target).latents[episodes, :1].expand(-1, len(budget.at), -1, -1)
-    return _missed(target, initial, _own(target, budget), budget, episodes)
+@dataclass(frozen=True, eq=False)
+class _Receiver:
+    """A model into which latents are put, and what its memory is worth.
+
+    Attributes:
+        expected: what is seen of it by itself.
+        cut: how far it diverges from itself with its initial latents put in, ``[episode of the pool, start]``.
+        steady: False where rounding changes what it predicts: from a tie, any map leads astray.
+        counts: whether the memory is worth anything at a start.
+        worth: nats a round that its memory is worth.
+        seen: what is compared, in words.
+    """
+
+    target: Participant
+    budget: Budget
+    expected: Array
+    cut: Array
+    steady: NDArray[np.bool_]
+    counts: NDArray[np.bool_]
+    worth: Interval
+    seen: str
+
+    @classmethod
+    def of(cls, target: Participant, budget: Budget, generator: torch.Generator) -> _Receiver:
+        """Measure what a model's memory is worth at every start."""
+        expected = _read_own(target, budget)
+        # A mean has units: what is missed is a share of its variance.
+        scale = float(np.var(expected)) if _find_kind(target) == "mean" else 1.0
+        clean = pooled(target).latents[:, budget.at]
+        noise = torch.randn(clean.shape, generator=generator).to(clean)
+        shift = _ROUNDING * clean.std(0) * noise
+        shaken = [
+            _measure_missed(target, clean + sign * shift, expected, budget) for sign in (1, -1)
+        ]
+        steady = np.maximum(*shaken) < _WORTH * scale
+        cut = _measure_cut(target, expected, budget)
+        counted = cut * steady
+        worth = scored(counted.mean(1) / scale, np.ones(len(cut)), target.samples.whose).complement
+        return cls(
+            target=target,
+            budget=budget,
+            expected=expected,
+            cut=cut,
+            steady=steady,
+            counts=counted.mean(0) >= scale * _WORTH,
+            worth=worth,
+            seen="carried values" if is_hard(target) else "predictions",
+        )
+
+    @property
+    def test(self) -> slice:
+        """The test episodes of the pool."""
+        return slice(len(self.target.samples.known), None)
+
+    def judge(
+        self,
+        names: tuple[str, str],
+        mapped: Tensor,
+        episodes: slice,
+        supplied: tuple[str, ...] = (),
+        control: str = "",
+    ) -> Stitching:
+        """Score latents of the whole pool that are put into some of its episodes.
+
+        Args:
+            names: of source and target.
+            supplied, control: as in :class:`Stitching`.
+        """
+        steady = self.steady[episodes]
+        missed = _measure_missed(
+            self.target, mapped[episodes], self.expected, self.budget, episodes
+        )
+        participants = self.target.samples.whose[episodes]
+        score, band = _score_worst_band(
+            self.budget, self.counts, missed * steady, self.cut[episodes] * steady, participants
+        )
+        return Stitching(*names, supplied, control, score, band, self.seen)
 
 
-def _penalty(
-    source: Participant, target: Participant, own: Array, cut: Array, budget: Budget
-) -> float:
+def _measure_cut(target: Participant, expected: Array, budget: Budget) -> Array:
+    """Measure how far the target diverges from itself with its initial latents put in, ``[episode, start]``."""
+    initial = pooled(target).latents[:, :1].expand(-1, len(budget.at), -1, -1)
+    return _measure_missed(target, initial, expected, budget)
+
+
+def _choose_penalty(source: Participant, receiver: _Receiver) -> float:
     """Choose the penalty of the maps of one direction, for its controls, too."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
+    target, budget = receiver.target, receiver.budget
 
-    def missed(ridge: float) -> float:
-        mapped = _stitched(source, target, budget, True, ridge)
-        return float(_missed(target, mapped, own, budget, slice(None)).sum())
+    def miss(ridge: float) -> float:
+        mapped = _map_latents(source, target, budget, _HELP, ridge)
+        return float(_measure_missed(target, mapped, receiver.expected, budget).sum())
 
-    return choose_penalty(missed, float(cut.sum()))
+    return choose_penalty(miss, float((receiver.cut * receiver.steady).sum()))
 
 
 def is_hard(target: Participant) -> bool:
-    """Whether the predictions of a machine with an exact readout of its state are choices, and show little of it."""
+    """Return whether the predictions of a machine with an exact readout of its state are choices, and show little."""
     if not target.model.is_handwired or target.task.kind != "classes":
         return False
-    return _are_choices(_distribution(target, pooled(target).predictions))
+    return _are_choices(_distribute(target, pooled(target).predictions))
 
 
 def _are_choices(distributions: Array) -> bool:
-    """Whether nearly all of some distributions, ``[..., outcome]``, all but say which outcome it is."""
+    """Return whether nearly all of some distributions, ``[..., outcome]``, all but say which outcome it is."""
     return bool((distributions.max(-1) > _CERTAIN).mean() > _HARD)
 
 
-def _kind(target: Participant) -> Predicted:
-    """What is compared of the target: its kind of predictions, or real numbers that it carries."""
+def _find_kind(target: Participant) -> Predicted:
+    """Return what is compared of the target: its kind of predictions, or real numbers that it carries."""
     return "mean" if is_hard(target) else target.task.kind
 
 
-def _seen(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
-    """Distributions of the rounds run on, ``[episode, start, horizon, outcome]``, or the values after the last one."""
+def _read(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
+    """Return distributions of the rounds run on, ``[episode, start, horizon, outcome]``.
+
+    Of a target with hard choices, the values that it carries after the last round.
+    """
     if not is_hard(target):
-        return _distribution(target, predictions)
-    return np.asarray(
-        target.model.read_state(carried).flatten(2).unsqueeze(2).double().numpy(force=True)
-    )
+        return _distribute(target, predictions)
+    values = target.model.read_state(carried).flatten(2).unsqueeze(2)
+    return np.asarray(values.double().numpy(force=True))
 
 
-def _own(target: Participant, budget: Budget) -> Array:
-    """What is seen of the target by itself, for the pool."""
+def _read_own(target: Participant, budget: Budget) -> Array:
+    """Return what is seen of the target by itself, for the pool."""
     run, horizon = pooled(target), budget.horizon
     predictions = torch.stack([run.predictions[:, t : t + horizon] for t in budget.at], 1)
-    return _seen(target, predictions, run.latents[:, [t + horizon for t in budget.at]])
+    ends = [t + horizon for t in budget.at]
+    return _read(target, predictions, run.latents[:, ends])
 
 
-def _missed(
-    target: Participant, latents: Tensor, own: Array, budget: Budget, episodes: slice
-) -> Array:
-    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``.
-
-    The mean over the rounds run on.
-    """
-    ran = run_on(target.model, pooled(target).select(episodes), budget.at, budget.horizon, latents)
-    found = _seen(target, ran.predictions[0], ran.carried[0, :, :, 0])
-    p, q = (x.reshape(-1, *x.shape[2:]) for x in (found, own[episodes]))
-    return divergence(p, q, _kind(target)).reshape(found.shape[:2])
-
-
-def _worst(
+def _measure_missed(
+    target: Participant,
+    latents: Tensor,
+    expected: Array,
     budget: Budget,
-    seen: str,
-    counts: NDArray[np.bool_],
-    missed: Array,
-    asked: Array,
-    whose: Any = None,
-) -> tuple[Interval, tuple[int, int], str]:
-    """The worst score of a band of those starts that count, the band, and what was seen; of all starts if none does."""
+    episodes: slice | None = None,
+) -> Array:
+    """Measure how far the target diverges from itself with ``latents`` put in, ``[episode, start]``.
+
+    Args:
+        latents: of these episodes.
+        expected: what is seen of the target by itself, for the pool.
+
+    Returns:
+        The mean over the rounds run on.
+    """
+    episodes = episodes or slice(None)
+    run = pooled(target).select(episodes)
+    outputs = run_on(target.model, run, budget.at, budget.horizon, latents)
+    seen = _read(target, outputs.predictions[0], outputs.carried[0, :, :, 0])
+    n_episodes, n_starts, *shape = seen.shape
+    runs = seen.reshape(-1, *shape)
+    expected_runs = expected[episodes].reshape(runs.shape)
+    nats = divergence(runs, expected_runs, _find_kind(target))
+    return nats.reshape(n_episodes, n_starts)
+
+
+def _score_worst_band(
+    budget: Budget, counts: NDArray[np.bool_], missed: Array, cut: Array, whose: Any = None
+) -> tuple[Interval, tuple[int, int]]:
+    """Score bands of the starts that count, of all starts if none does.
+
+    Args:
+        counts: which starts do.
+        missed, cut: divergences ``[episode, start]`` with mapped and with initial latents.
+        whose: the participant of each episode.
+
+    Returns:
+        The worst score, and the first and last round of its band.
+    """
     starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
-    bands = np.array_split(starts, min(_BANDS, len(starts)))
-    scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1), whose) for band in bands]
-    worst = int(
-        np.argmin([score.low for score in scores])
-    )  # the first that is no number, where one is none
-    return scores[worst], (budget.at[bands[worst][0]], budget.at[bands[worst][-1]]), seen
+    bands = np.array_split(starts, min(N_BANDS, len(starts)))
+    scores = [scored(missed[:, band].sum(1), cut[:, band].sum(1), whose) for band in bands]
+    lows = [score.low for score in scores]
+    worst = int(np.argmin(lows))  # the first that is no number, where one is none
+    rounds = [budget.at[start] for start in bands[worst]]
+    return scores[worst], (rounds[0], rounds[-1])
 
 
-def _stitched(
+def _map_latents(
     source: Participant,
     target: Participant,
     budget: Budget,
-    helped: bool,
+    supplied: tuple[str, ...],
     ridge: float,
     shuffled: bool = False,
 ) -> Tensor:
-    """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``, by maps of other folds.
+    """Map the source's latents to the target's by maps of other folds, ``[episode of the pool, start, row, width]``.
 
-    Where the round is supplied, the map has an offset of its own at every round.
+    Args:
+        supplied: ("round",) gives the map an offset of its own at every round.
+        ridge: the penalty of the maps.
+        shuffled: fit them to the latents of other episodes.
     """
-    given, goal = pooled(source).latents, pooled(target).latents
-    x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()
-    about, rounds = ((0,), budget.at) if helped else ((0, 1), [0])
+    target_latents = pooled(target).latents
+    goal = target_latents.roll(1, 0) if shuffled else target_latents
+    x = pooled(source).latents.flatten(2).double()
+    y = goal.flatten(2).double()
+    averaged, rounds = ((0,), budget.at) if supplied else ((0, 1), [0])
     fold = torch.from_numpy(source.samples.whose % N_FOLDS)
     mapped = torch.empty(len(x), len(budget.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
-        known, own = fold != k, fold == k
-        centre, middle = x[known].mean(about, keepdim=True), y[known].mean(about, keepdim=True)
-        features, outputs = (x[known] - centre).flatten(0, 1), (y[known] - middle).flatten(0, 1)
-        moved = x[own][:, budget.at] - centre[:, rounds]
+        known, held_out = fold != k, fold == k
+        x_mean = x[known].mean(averaged, keepdim=True)
+        y_mean = y[known].mean(averaged, keepdim=True)
+        features = (x[known] - x_mean).flatten(0, 1)
+        outputs = (y[known] - y_mean).flatten(0, 1)
+        inputs = x[held_out][:, budget.at] - x_mean[:, rounds]
         if ridge and is_wide(features):
-            unit, products = units(features), _products(source, k, helped)
+            unit = units(features)
             scaled = features / unit
+            products = _cache_products(source, k, bool(supplied))
             if not products:
                 products["samples"] = scaled @ scaled.T
             weights = penalised(products["samples"], outputs, len(features), ridge)
-            mapped[own] = moved / unit @ scaled.T @ weights + middle[:, rounds]
+            predicted = inputs / unit @ scaled.T @ weights
         else:
-            mapped[own] = Affine.fit(features, outputs, ridge)(moved) + middle[:, rounds]
-    mapped = mapped.unflatten(-1, goal.shape[-2:])
+            predicted = Affine.fit(features, outputs, ridge)(inputs)
+        mapped[held_out] = predicted + y_mean[:, rounds]
+    mapped = mapped.unflatten(-1, target_latents.shape[-2:])
     # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
-    held = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
-    return torch.where(held, mapped, goal[:, budget.at].to(mapped))
+    is_carried = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
+    return torch.where(is_carried, mapped, target_latents[:, budget.at].to(mapped))
 
 
 @remembered
-def _products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
-    """Keeps the products of the samples of wide latents without a fold, which serve the maps to every goal."""
+def _cache_products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
+    """Return where products of the samples of wide latents without a fold are kept, which serve maps to every goal."""
     return {}
 
 
-def _trajectory(
-    source: Participant, target: Participant, mapped: Tensor, budget: Budget
-) -> _Trajectory:
-    """The first test episode, from the first start to its end."""
-    run, first, at = pooled(target), budget.at[0], len(target.samples.known)
-    episode = slice(at, at + 1)
-    ran = partial(run_on, target.model, run.select(episode), [first], budget.rounds - first)
-    stitched, cut = (
-        _distribution(target, ran(latents).predictions[0])[0, 0]
-        for latents in (mapped[episode, :1], run.latents[episode, :1])
+def _draw_trajectory(source: Participant, receiver: _Receiver, mapped: Tensor) -> _Trajectory:
+    """Return the first test episode of a stitched run, from its first start to its last round, for the figure."""
+    target, budget = receiver.target, receiver.budget
+    run, first = pooled(target), budget.at[0]
+    episode = slice(receiver.test.start, receiver.test.start + 1)
+    base = run.select(episode)
+
+    def run_from(latents: Tensor) -> Array:
+        outputs = run_on(target.model, base, [first], budget.rounds - first, latents)
+        return _distribute(target, outputs.predictions[0])[0, 0]
+
+    return _Trajectory(
+        source=source.name,
+        target=target.name,
+        first=first,
+        own=_distribute(target, run.predictions[episode, first:])[0],
+        stitched=run_from(mapped[episode, :1]),
+        cut=run_from(run.latents[episode, :1]),
     )
-    own = _distribution(target, run.predictions[episode, first:])[0]
-    return _Trajectory(source.name, target.name, first, own, stitched, cut)
 
 
-def _distribution(target: Participant, predictions: Tensor) -> Array:
+def _distribute(target: Participant, predictions: Tensor) -> Array:
+    """Return the distributions that predictions mean."""
     layout = target.run(target.samples.test).layout
     p = distributions(layout, predictions)
     if layout.kind != "classes":
@@ -361,14 +474,16 @@ def _distribution(target: Participant, predictions: Tensor) -> Array:
     return p / p.sum(-1, keepdims=True)
 
 
+def _compute_state(compared: Compared) -> StatePart:
+    return stitch(*compared.pair, compared.untrained, compared.budget)
+
+
 STATE = Question(
     "state",
     StatePart,
-    lambda compared: stitch(*compared.pair, compared.untrained, compared.budget),
-    *(
-        "It has the same state as {}, by affine maps",
-        "has the same state",
-        "has, by affine maps, another state",
-    ),
+    _compute_state,
+    "It has the same state as {}, by affine maps",
+    "has the same state",
+    "has, by affine maps, another state",
     of_two=True,
 )

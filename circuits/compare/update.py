@@ -461,7 +461,8 @@ class Evidence:
     @property
     def one_step(self) -> StepScore:
         """The score one round on, from states that occur."""
-        return next(s for s in self.steps if s.manifold == ON and s.horizon == 1)
+        of_one = [score for score in self.steps if score.horizon == 1]
+        return next(score for score in of_one if score.manifold == ON)
 
     @property
     def is_unread(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from circuits.basis import Basis, PositionCode
 from circuits.heads import (
     Head,
-    _measured_attention,
+    _measure_attention,
     _required_eta,
     chooser_table,
     fixed_offset,
@@ -75,7 +75,7 @@ def test_measured_attention_is_at_least_what_is_promised(eps: float, offset: int
 
 def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
     """At a fifth of the inverse temperature the promise is broken."""
-    assert _measured_attention(PositionCode(MANY), 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
+    assert _measure_attention(PositionCode(MANY), 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
 
 
 def test_eps_outside_its_range_is_refused() -> None:

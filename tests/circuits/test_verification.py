@@ -11,7 +11,7 @@ import torch
 import circuits
 import interp.tasks
 from circuits.basis import MIN_MARGIN, PositionCode
-from circuits.exactness import _causal_leak, check, check_horizon
+from circuits.exactness import _measure_causal_leak, check, check_horizon
 from circuits.registry import handwired, with_defaults
 from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
@@ -94,10 +94,10 @@ def test_a_mask_that_lets_one_position_look_ahead_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     model = circuits.compile_circuit(circuit)
     run = rollout(model, handwired("wma-handwired").plan.episodes(circuit, 4, 2, 0))
-    assert _causal_leak(model, run) == 0.0
+    assert _measure_causal_leak(model, run) == 0.0
     p = circuit.layout.position("p?")
     model.blocks[2].attn.mask[p, p + 1] = False
-    assert _causal_leak(model, run) > 0.0
+    assert _measure_causal_leak(model, run) > 0.0
 
 
 def test_too_many_undecided_rows_fail() -> None:

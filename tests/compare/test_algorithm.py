@@ -15,11 +15,11 @@ from circuits.compare import explain
 from circuits.compare.algorithm import (
     _RESPONDS,
     _changed,
-    _changes,
-    _left,
-    _memoryless,
-    _responding,
-    _untrained,
+    _compare_untrained,
+    _judge_responses,
+    _list_directions,
+    _measure_left,
+    _measure_memoryless,
 )
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
@@ -147,7 +147,7 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     family = asked("experts", "weighted_majority", coarse=False)
     part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
-    found = _responding(part, experts.weighted_majority(gain), edits)
+    found = _judge_responses(part, experts.weighted_majority(gain), edits)
     assert (found.family == "weighted_majority") == named == (found.response.alike.low >= _RESPONDS)
     every = cells(
         edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5))
@@ -172,7 +172,7 @@ def test_no_name_is_given_where_small_changes_of_its_update_say_what_it_misses(
     assert (
         part.family == ("weighted_majority" if named else None) and (part.left.low > 0.65) == named
     )
-    assert (part.left, part.change) == _left(predictor(subject), part.algorithm, sets, 0)
+    assert (part.left, part.change) == _measure_left(predictor(subject), part.algorithm, sets, 0)
     halves: tuple[list, list] = ([], [])  # by hand: all sets together, by the pseudo-inverse
     for half, episodes in ((i, one) for pair in sets.values() for i, one in enumerate(pair)):
         p, (q, slopes, _) = predictor(subject)(episodes), _changed(part.algorithm, episodes)
@@ -214,7 +214,7 @@ def test_what_a_round_could_leave_beside_its_step():
     """By hand, in the first and the sixth of six rounds of two episodes, for four numbers each."""
     state, after, votes = np.random.default_rng(0).normal(size=(3, 2, 6, 4))
     label, other, step = np.tile([[2.0], [3.0]], 6), np.ones((2, 6, 5)), after - state
-    found = _changes(state, after, {"votes": votes, "label": label, "other": other})
+    found = _list_directions(state, after, {"votes": votes, "label": label, "other": other})
     of_rounds = np.stack(list(found.values()))
     for t, last, turns in (
         (0, np.zeros((2, 4)), (1, 1, 0, 1, 0)),
@@ -257,14 +257,14 @@ def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
     copies = [
         SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=one, task=TASK)]) for one in two
     ]
-    (there,), (back,) = _untrained(copies[0], two[1]), _untrained(copies[1], two[0])
+    (there,), (back,) = _compare_untrained(copies[0], two[1]), _compare_untrained(copies[1], two[0])
     assert there == pytest.approx(back, abs=1e-9) and there < 0.95
 
 
 def test_a_machine_without_a_memory_is_none_of_these(sets):
     part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None and part.closest == part.baseline == "majority_vote"
-    left = _memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
+    left = _measure_memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
     assert max(nats.max() for nats in left.values()) < 1e-6
 
 

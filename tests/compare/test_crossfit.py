@@ -18,7 +18,7 @@ from circuits.compare.question import (
     pooled_values,
     scored,
 )
-from circuits.compare.state import _cut, _own, _penalty, _stitched, stitch
+from circuits.compare.state import _choose_penalty, _map_latents, _Receiver, stitch
 from interp.stats.decoder import RIDGE, Decoder
 from interp.support.session import session
 from interp.tasks.experts.algorithms import weighted_majority
@@ -104,13 +104,13 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     assert torch.allclose(decoder(latents)[2::5], by_hand(latents[2::5]))
     assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
 
-    before = _stitched(source, target, SMALL, True, RIDGE)
+    before = _map_latents(source, target, SMALL, ("round",), RIDGE)
     assert before.shape == (19, 2, *pooled(target).latents.shape[2:])
     with session():
         goal, mine = pooled(target).latents, 4
         kept = goal[mine].clone()
         goal[mine] += 1.0
-        after = _stitched(source, target, SMALL, True, RIDGE)
+        after = _map_latents(source, target, SMALL, ("round",), RIDGE)
         goal[mine] = kept
     moved = (after - before).abs().amax((1, 2, 3)) > 1e-9
     assert moved.tolist() == [k % 5 != 4 for k in range(19)]
@@ -123,8 +123,8 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     assert all(
         s.score.high < 0.5 for s in exact.stitchings if s.control == "shuffled"
     )  # other episodes' latents
-    own, cut = _own(wired, SMALL), _cut(wired, SMALL, slice(None))
-    assert _penalty(learned, wired, own, cut, SMALL) == RIDGE  # without one a map is hardly better
+    receiver = _Receiver.of(wired, SMALL, torch.Generator().manual_seed(0))
+    assert _choose_penalty(learned, receiver) == RIDGE  # without one a map is hardly better
     one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
     key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
     assert (

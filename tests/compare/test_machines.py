@@ -10,9 +10,9 @@ import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import _STATE as STATE
-from circuits.compare.effects import _located as where
+from circuits.compare.effects import _locate as where
 from circuits.compare.question import Budget, Compared, Participant, Samples, pooled, shared_sizes
-from circuits.compare.state import _stitched, stitch
+from circuits.compare.state import _map_latents, stitch
 from circuits.compare.update import updates
 from interp.results.measure import UNTRAINED
 from interp.stats.decoder import RIDGE
@@ -91,7 +91,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     source, target = Participant(wired, samples), Participant(cached, samples)
     own, mapped = (
         pooled(target).latents[:, budget.at],
-        _stitched(source, target, budget, False, RIDGE),
+        _map_latents(source, target, budget, (), RIDGE),
     )
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert (

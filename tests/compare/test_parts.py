@@ -8,7 +8,7 @@ import pytest
 import interp
 from circuits.compare.driver import _compared
 from circuits.compare.effects import _STATE as STATE
-from circuits.compare.effects import _located as where
+from circuits.compare.effects import _locate as where
 from circuits.compare.effects import effects
 from circuits.compare.question import Budget, Compared, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch

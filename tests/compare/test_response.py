@@ -9,7 +9,7 @@ import pytest
 import interp
 from circuits.compare import response
 from circuits.compare.question import Budget, Participant, Samples
-from circuits.compare.response import _NOTICED, Edits, _from_next_state, cells, responses
+from circuits.compare.response import _NOTICED, Edits, _correlate_with_next_state, cells, responses
 from interp.core.algorithm import Variable
 from interp.stats.intervals import resample_weights
 from interp.tasks import experts
@@ -59,6 +59,11 @@ def found(edits, one, other):
     }
 
 
+def of_each(edits):
+    """Kind, round and episode of every edit, ``[edit, 3]``."""
+    return np.stack([edits.kind, edits.round, edits.episode], 1)
+
+
 def test_every_input_of_every_round_is_changed_alone(edits):
     kinds = (
         "flip one expert's vote p_1",
@@ -67,7 +72,7 @@ def test_every_input_of_every_round_is_changed_alone(edits):
         "flip the label",
     )
     assert edits.kinds == kinds
-    assert {(kind, t) for kind, t, _ in edits.of_each.tolist()} == {
+    assert {(kind, t) for kind, t, _ in of_each(edits).tolist()} == {
         (k, t) for k in range(4) for t in range(T - 1)
     }
     for kind, t, rows, changed in edits.parts:
@@ -90,7 +95,7 @@ def test_a_machine_responds_as_its_algorithm_does(edits):
 
 def test_nothing_changes_before_the_edit_and_a_label_only_afterwards(edits):
     change = np.abs(responses(weighted_majority(0.5), edits)).max(-1)
-    told = edits.of_each
+    told = of_each(edits)
     lag = np.arange(T) - told[:, 1:2]
     assert change[lag < 0].max() == 0
     assert (
@@ -154,7 +159,7 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
 
 def test_rounds_that_are_not_known_are_left_out(edits):
     ours = responses(majority(), edits)
-    masked = np.where((np.arange(T) - edits.of_each[:, 1:2] == 1)[..., None], ours, np.nan)
+    masked = np.where((np.arange(T) - of_each(edits)[:, 1:2] == 1)[..., None], ours, np.nan)
     assert {cell.when for cell in cells(edits, ours, masked) if cell.what != "any input"} == {
         "one round later"
     }
@@ -169,7 +174,7 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
     """Estimate, interval and sizes of one cell, from the formula of the module."""
-    told, floor = edits.of_each, _NOTICED**2 * unit
+    told, floor = of_each(edits), _NOTICED**2 * unit
     episodes = [mask & (told[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
     both, mine, other = (
@@ -187,7 +192,7 @@ def by_hand(edits, ours, theirs, mask, unit=1.0):
 def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, first_asked):
     of = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
     monkeypatch.setattr(response.tasks, "of", lambda episodes: of)
-    rng, told = np.random.default_rng(0), edits.of_each
+    rng, told = np.random.default_rng(0), of_each(edits)
     ours, theirs = rng.normal(0, 0.05, (2, len(told), T, 2))
     theirs = 0.6 * ours + theirs
     lag, asked = np.arange(T) - told[:, 1:2], np.arange(T)[None] >= first_asked
@@ -219,7 +224,7 @@ def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, fir
 
 
 def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
-    told = edits.of_each
+    told = of_each(edits)
     asked = (np.arange(T) - told[:, 1:2] >= 0) & (told[:, :1] == 3)
     for n, there in ((7, False), (8, True)):
         some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
@@ -259,5 +264,5 @@ def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_ch
     )
     budget = Budget(known=48, test=24, rounds=6, starts=1, horizon=2)
     samples = Samples.draw(made, budget, {"n_nodes": 28, "n_edges": 24})
-    found = _from_next_state(Participant(made, samples), breadth_first())
+    found = _correlate_with_next_state(Participant(made, samples), breadth_first())
     assert low <= round(found.low, 9) <= round(found.high, 9) <= high

@@ -244,7 +244,7 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
 
 def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():
     learned = interp.load("qlearning-learned")
-    arguments = driver._loaded(
+    arguments = driver._load_reference(
         learned, "qlearning-handwired", {"beta": 10.0, "n_actions": 2}
     ).origin["arguments"]
     assert [arguments[name] for name in ("beta", "n_states", "n_actions", "gamma")] == [

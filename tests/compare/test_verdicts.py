@@ -15,14 +15,14 @@ from circuits.compare.algorithm import (
     Behaviour,
     FamilyScore,
     _Agreement,
-    _alike,
-    _decided,
-    _differences,
-    _left,
+    _decide,
+    _measure_differences,
+    _measure_left,
+    _measure_likeness,
 )
 from circuits.compare.question import Budget
 from circuits.compare.response import Cell, ResponsePart
-from circuits.compare.state import StatePart, Stitching, _are_choices, _worst
+from circuits.compare.state import StatePart, Stitching, _are_choices, _score_worst_band
 from circuits.compare.update import (
     RULES,
     UPDATE,
@@ -165,7 +165,7 @@ def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
     own, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
     sets = dict.fromkeys(nats, (None, range(8)))
     for pair in ((own, base), (base, own)):
-        assert vars(_alike(nats, *pair, sets, seed=0)) == pytest.approx(
+        assert vars(_measure_likeness(nats, *pair, sets, seed=0)) == pytest.approx(
             dict.fromkeys(("estimate", "low", "high"), 0.75)
         )
 
@@ -187,7 +187,7 @@ def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runn
     left, by_guess, by_rival, family
 ):
     scores = [_family("rival", 2.0, by_rival), _family("guess", 9.0, by_guess, memoryless=True)]
-    part = _decided([*scores, _family("best", 1.0, *left)], {"seed": 0})
+    part = _decide([*scores, _family("best", 1.0, *left)], {"seed": 0})
     assert (part.family, part.closest, part.runner_up, part.baseline) == (
         family or None,
         "best",
@@ -203,21 +203,21 @@ def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runn
 def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
     """The scores on other episodes choose nothing; the best without a memory is no answer, however much it explains."""
     better_elsewhere = _family("rival", 2.0, 0.5)
-    part = _decided([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
+    part = _decide([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
     assert (
         list(part.scores) == ["best", "rival", "guess"]
         and part.family is None
         and part.closest == "best"
     )
     alone = _family("no memory", 1.0, 1.0, memoryless=True)
-    part = _decided([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
+    part = _decide([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
     assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
 
 
 def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
     """The best fit is an extension that gains too little: its own simpler family is the closest, not a plain rival."""
     family = [_family("simple", 2.5, 1.0), _family("extension", 2.1, 0.9, extends="simple")]
-    part = _decided([GUESS, _family("rival", 2.2, 1.5), *family], {"seed": 0})
+    part = _decide([GUESS, _family("rival", 2.2, 1.5), *family], {"seed": 0})
     assert (part.closest, part.runner_up) == ("simple", "rival")
 
 
@@ -230,7 +230,7 @@ def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_whe
         _family("simple", 1.0, *simple),
         _family("extension", fitted, *extended, extends="simple"),
     ]
-    part = _decided([*others, *family], {"seed": 0})
+    part = _decide([*others, *family], {"seed": 0})
     assert (part.closest, part.runner_up) == (closest, "rival")
     assert part.scores[closest] is next(iter(part.scores.values())) and set(part.scores) == {
         "simple", "extension", "rival", "guess"
@@ -245,9 +245,9 @@ def test_the_families_that_episodes_do_not_tell_from_the_best_are_listed():
         _family("worse", 2.0, 8.0, 9.0),
         GUESS,
     ]
-    assert _decided(families, {"seed": 0}).not_rejected == ("best", "like it")
+    assert _decide(families, {"seed": 0}).not_rejected == ("best", "like it")
     exact = [_family("exact", 0.0, 0.0), _family("found", 0.1, 0.01, 0.02), *families]
-    assert _decided(exact, {"seed": 0}).not_rejected == ("exact", "found")
+    assert _decide(exact, {"seed": 0}).not_rejected == ("exact", "found")
 
 
 def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
@@ -257,7 +257,7 @@ def test_small_changes_have_names_and_the_one_that_explains_most_is_said():
     leak = lambda v: 0.98 * v["log_weights"] + 0.3 * v["match"]  # noqa: E731
     changes = {"next_log_weights": (("log_weights", "match"), leak)}
     leaky = plain.varied("leaky", "leaky", {}, changes)
-    left, change = _left(predictor(leaky), plain, sets, 0)
+    left, change = _measure_left(predictor(leaky), plain, sets, 0)
     assert left.high < 0.1
     assert change.startswith("a leak alone leaves 0.0")
 
@@ -268,7 +268,7 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     rng = np.random.default_rng(0)
     drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
     model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
-    apart, failures = _differences(model, reference, sets)
+    apart, failures = _measure_differences(model, reference, sets)
     nats = {
         (name, episode, t): divergence(*(p[None, None, episode, t] for p in drawn[id(pair[1])]))[0]
         for name, pair in sets.items()
@@ -344,23 +344,25 @@ def test_state_is_the_score_of_the_worst_band_of_starts():
     missed, asked = np.zeros((8, 8)), np.ones((8, 8))
     missed[:, 6:] = 0.5
     every = np.ones(8, bool)
-    score, band, seen = _worst(budget, "predictions", every, missed, asked)
-    assert (score.estimate, band, seen) == (pytest.approx(0.5), (21, 24), "predictions")
-    assert _worst(budget, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
-    one_of_three = _worst(budget, "", every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked)
+    score, band = _score_worst_band(budget, every, missed, asked)
+    assert (score.estimate, band) == (pytest.approx(0.5), (21, 24))
+    assert _score_worst_band(budget, np.arange(8) < 6, missed, asked)[0].estimate == 1
+    one_of_three = _score_worst_band(
+        budget, every, np.where(np.arange(8) == 5, 0.9, 0.0) * asked, asked
+    )
     assert one_of_three[0].estimate == pytest.approx(0.7)
     unsure = (
         np.where(np.arange(8) < 3, 0.3, 0.0) * asked
     )  # a mean of .75 that spans more than .7 does
     unsure[::2, 3:6] = 0.5
-    assert _worst(budget, "", every, unsure, asked)[0].estimate == pytest.approx(0.75)
-    assert _worst(budget, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
-    assert _worst(budget, "", np.arange(8) > 5, missed, asked)[1] == (
+    assert _score_worst_band(budget, every, unsure, asked)[0].estimate == pytest.approx(0.75)
+    assert _score_worst_band(budget, ~every, missed, asked)[0].estimate == pytest.approx(0.5)
+    assert _score_worst_band(budget, np.arange(8) > 5, missed, asked)[1] == (
         21,
         21,
     )  # as many bands as starts
     asked[:, :3] = math.nan
-    assert math.isnan(_worst(budget, "", every, missed, asked)[0].estimate)
+    assert math.isnan(_score_worst_band(budget, every, missed, asked)[0].estimate)
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents():

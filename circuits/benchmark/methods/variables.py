@@ -33,135 +33,167 @@ from interp.support.errors import require
 _THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 
 
-def _probe(
+def _fit_probe(
     x: Tensor, y: Tensor, within_round: bool
 ) -> tuple[Affine, Float[Tensor, "moment output"]]:
-    """A probe fitted on the first two thirds of the episodes; its squared errors on the others, and what they miss."""
+    """Fit a probe on the first two thirds of the episodes.
+
+    Args:
+        x, y: ``[episode, round, number]``.
+        within_round: take means of rounds away first.
+
+    Returns:
+        The probe; its squared errors on the other episodes, and those of the mean.
+    """
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
-    cut = 2 * len(x) // 3
-    varies = bool(((x[:cut] - x[:cut].mean((0, 1))).abs() > 1e-9).any())
-    fitted = Affine.fit(x[:cut].flatten(0, 1), y[:cut].flatten(0, 1), RIDGE if varies else 0.0)
-    missed = torch.stack([fitted(x[cut:]) - y[cut:], y[cut:] - y[:cut].mean((0, 1))])
+    n_known = 2 * len(x) // 3
+    known_x, known_y = x[:n_known], y[:n_known]
+    varies = bool(((known_x - known_x.mean((0, 1))).abs() > 1e-9).any())
+    ridge = RIDGE if varies else 0.0
+    fitted = Affine.fit(known_x.flatten(0, 1), known_y.flatten(0, 1), ridge)
+    test_y = y[n_known:]
+    missed = torch.stack([fitted(x[n_known:]) - test_y, test_y - known_y.mean((0, 1))])
     return fitted, missed.square().sum((1, 2))
 
 
 def _r2(errors: Float[Tensor, "moment output"]) -> float:
-    """R2 over all outputs together; NaN where none varies."""
-    left, about = errors.sum(1).tolist()
-    return 1 - left / about if about > 0 else float("nan")
+    """Compute R2 over all outputs together; NaN where none varies."""
+    missed, varied = errors.sum(1).tolist()
+    return 1 - missed / varied if varied > 0 else float("nan")
 
 
-def _linear(question: str, within_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """R2 of each variable, at the site that is asked about or the best of all sites that any is looked for at."""
+def _answer_linear(
+    question: str, within_round: bool, subject: KnownMachine, material: Material
+) -> Answer:
+    """Score each variable by R2, at the site that is asked about or the best of all sites that any is looked for at."""
     items = material.items("where")
+    probes = {site: _probe_site(material, site, within_round) for _, site in items}
     if question == "where":
-        return Answer(
-            {(key, site): _probed(material, site, within_round)[key][1] for key, site in items}
-        )
-    tables = [
-        _probed(material, site, within_round) for site in dict.fromkeys(site for _, site in items)
-    ]
-    scores = {item: max(table[item][1] for table in tables) for item in material.items(question)}
+        return Answer({(key, site): probes[site][key][1] for key, site in items})
+    scores = {}
+    for item in material.items(question):
+        scores[item] = max(of_site[item][1] for of_site in probes.values())
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
 
-def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
-    """Directions of a probe at each site, the ones along which it varies most first."""
+def _answer_directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
+    """Return directions of a probe at each site, the ones along which it varies most first.
+
+    Args:
+        pattern: directions along which decoded activations vary, in place of the probe's weights.
+    """
     subspaces = {}
     for key, site in material.items("subspace"):
-        fitted, _ = _probed(material, site, False)[key]
+        fitted, _ = _probe_site(material, site, False)[key]
         sizes, axes = torch.linalg.eigh(fitted.along @ fitted.slopes)
-        axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
-        subspaces[key, site] = torch.linalg.qr(
-            (fitted.along.T if pattern else fitted.slopes) @ axes
-        )[0]
+        varying = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
+        columns = fitted.along.T if pattern else fitted.slopes
+        subspaces[key, site], _ = torch.linalg.qr(columns @ varying)
     return Answer({}, subspaces=subspaces)
 
 
-def _probed(material: Material, site: str, within_round: bool) -> dict[str, tuple[Affine, float]]:
-    """Probes of all variables at a site, on the larger batch; of a site of several rows on one after the other."""
+def _probe_site(
+    material: Material, site: str, within_round: bool
+) -> dict[str, tuple[Affine, float]]:
+    """Fit probes of all variables at a site, on the larger batch; of several rows on one after the other."""
 
     def make() -> dict[str, tuple[Affine, float]]:
-        place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
-        cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
-        whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
+        model, run = material.subject.model, material.run(1, material.effort.fits)
+        place = Site.parse(site, model)
+
+        def replay_site() -> Tensor:
+            _, _, cache = replay(model, run, names_filter=[place.hook])
+            return cache[place.hook].double()
+
+        activation = material.once(("activation", place.hook), replay_site)
         if place.kind.axes == "pos" and place.position is not None:
-            x = whole[:, :, run.layout.position(place.position)]
+            x = activation[:, :, run.layout.position(place.position)]
         else:
-            x = whole.flatten(0, 1)[place.index(run.layout)].reshape(
-                run.n_episodes, run.n_rounds, -1
-            )
-        names = dict.fromkeys(
-            [*(variable for variable, _ in material.items("where")), *material.items("exists")]
-        )
+            rows = activation.flatten(0, 1)[place.index(run.layout)]
+            x = rows.reshape(run.n_episodes, run.n_rounds, -1)
+        names = dict.fromkeys(variable for variable, _ in material.items("where"))
+        names |= dict.fromkeys(material.items("exists"))
         values = [torch.from_numpy(values_of(material, name)) for name in names]
-        fitted, errors = _probe(x, torch.cat(values, -1), within_round)
-        fits, sizes = (
-            (fitted.middle, fitted.slopes, fitted.along.T, errors),
-            [value.shape[-1] for value in values],
-        )
-        parts = (of.split(sizes, -1) for of in fits)
-        return {
-            name: (Affine(fitted.centre, middle, slopes, along.T), _r2(missed))
-            for name, middle, slopes, along, missed in zip(names, *parts, strict=True)
-        }
+        fitted, errors = _fit_probe(x, torch.cat(values, -1), within_round)
+        probes, start = {}, 0
+        for name, value in zip(names, values, strict=True):
+            columns = slice(start, start + value.shape[-1])
+            start = columns.stop
+            probe = Affine(
+                fitted.centre,
+                fitted.middle[..., columns],
+                fitted.slopes[..., columns],
+                fitted.along[columns],
+            )
+            probes[name] = probe, _r2(errors[:, columns])
+        return probes
 
     return material.once(("probes", site, within_round), make)
 
 
-def _interchanged(subject: KnownMachine, material: Material) -> Answer:
-    """The best cosine over both outcomes, for every variable and site that is asked for."""
-    decode = (
-        None
-        if subject.model.is_handwired
-        else material.once("state decoder", lambda: _reader(subject, material))
-    )
+def _answer_interchange(subject: KnownMachine, material: Material) -> Answer:
+    """Score every variable and site by the best cosine over both outcomes."""
+    decode = None
+    if not subject.model.is_handwired:
+        decode = material.once("state decoder", lambda: _fit_reader(subject, material))
     runs = material.run(2), material.run(3)
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
     for key, site in material.items("where"):
-        at = partial(interchange, subject.model, *runs, subject.algorithm, key, site)
         cosines = []
-        for one in [at(outcome=Outcome(outcome, decode)) for outcome in outcomes]:
-            size = float(np.linalg.norm(one.effect) * np.linalg.norm(one.wanted))
-            cosines.append(float((one.effect * one.wanted).sum()) / size if size > 1e-9 else 0.0)
+        for outcome in outcomes:
+            result = interchange(
+                subject.model,
+                *runs,
+                subject.algorithm,
+                key,
+                site,
+                outcome=Outcome(outcome, decode),
+            )
+            size = float(np.linalg.norm(result.effect) * np.linalg.norm(result.wanted))
+            along = float((result.effect * result.wanted).sum())
+            cosines.append(along / size if size > 1e-9 else 0.0)
         scores[key, site] = max(cosines)
     return Answer(scores)
 
 
-def _reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
-    """A fitted decoder of the algorithm's state, for models without an exact one."""
+def _fit_reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
+    """Fit a decoder of the algorithm's state, for models without an exact one."""
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
-    state = run.layout.per_latent(
-        torch.from_numpy(np.asarray(material.variables[NEXT + key], np.float64))
-    )
-    decoder = Decoder.fit(
-        run.latents[:, 1:], state, ridge=RIDGE, per_latent=run.layout.n_latents > 1
-    )
+    values = np.asarray(material.variables[NEXT + key], np.float64)
+    state = run.layout.per_latent(torch.from_numpy(values))
+    has_several = run.layout.n_latents > 1
+    decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=has_several)
     return lambda latents: run.layout.state(decoder(latents))
 
 
-def _das(question: str, subject: KnownMachine, material: Material) -> Answer:
-    """Accuracies of learned bases, or the bases, without items that were refused; the last refusal where all were."""
-    asked = material.items(question)
-    learned = {
-        item: material.once(("das", *item), partial(_align, subject, material, *item))
-        for item in asked
-    }
-    results = {item: one for item, one in learned.items() if isinstance(one, AlignmentResult)}
+def _answer_das(question: str, subject: KnownMachine, material: Material) -> Answer:
+    """Return accuracies of learned bases, or the bases, without items that were refused.
+
+    Raises:
+        InputError: the last refusal, where all were refused.
+    """
+    items = material.items(question)
+    results, refusal = {}, None
+    for key, site in items:
+        result = material.once(("das", key, site), partial(_align, subject, material, key, site))
+        if isinstance(result, AlignmentResult):
+            results[key, site] = result
+        refusal = result
     require(
-        bool(results) or not asked,
-        f"no site could be aligned; of the last: {[None, *learned.values()][-1]}",
+        bool(results) or not items,
+        f"no site could be aligned; of the last: {refusal}",
     )
     if question == "where":
-        return Answer({item: one.accuracy() for item, one in results.items()})
-    return Answer({}, subspaces={item: one.basis for item, one in results.items()})
+        return Answer({item: result.accuracy() for item, result in results.items()})
+    return Answer({}, subspaces={item: result.basis for item, result in results.items()})
 
 
 def _align(
     subject: KnownMachine, material: Material, key: str, site: str
 ) -> AlignmentResult | AlignmentError:
+    """Learn a basis for a variable at a site; the error where it is refused."""
     effort = material.effort
     runs = material.run(4, effort.fits), material.run(5, effort.fits)
     search = Search(steps=effort.steps, restarts=1, seed=material.seed)
@@ -171,57 +203,57 @@ def _align(
         return error
 
 
-def _nearest(subject: KnownMachine, material: Material) -> Answer:
-    """Minus the divergence of every family; the family that explains the model, where one does."""
+def _answer_nearest(subject: KnownMachine, material: Material) -> Answer:
+    """Score every family by minus its divergence; declare the family that explains the model, where one does."""
     effort, task = material.effort, subject.task
-    sets = task.sets_for(
-        effort.episodes, effort.rounds, material.seed, **shared_sizes([subject.model])
-    )
+    sizes = shared_sizes([subject.model])
+    sets = task.sets_for(effort.episodes, effort.rounds, material.seed, **sizes)
     explained = explain(subject.model, task, sets, seed=material.seed)
-    scores = {
-        key: -float(np.mean([np.mean(each) for each in score.divergences.values()]))
-        for key, score in explained.scores.items()
-    }
-    return Answer(
-        scores, frozenset() if explained.family is None else frozenset({explained.family})
-    )
+    scores = {}
+    for key, score in explained.scores.items():
+        by_set = [np.mean(nats) for nats in score.divergences.values()]
+        scores[key] = -float(np.mean(by_set))
+    chosen = [] if explained.family is None else [explained.family]
+    return Answer(scores, frozenset(chosen))
 
 
-def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """Effects of the latents of each round on the prediction that is read; none where they come later."""
+def _answer_patching(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
+    """Score rounds by effects of their latents on the prediction that is read; none where they come later.
+
+    Args:
+        own_round: on the prediction of the same round instead.
+    """
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
-    for key, at in changes(subject, material):
-        later = list(
-            range(at + 1, material.effort.rounds)
-        )  # what earlier rounds read is the same on both sides
+    for key, changed_round in changes(subject, material):
+        # What earlier rounds read is the same on both sides.
+        later = list(range(changed_round + 1, material.effort.rounds))
+        pair = sides(subject, material, key, changed_round)
+        patch = partial(round_map, subject.model, *pair, "latent", round=later, direction="noising")
+        result = material.once(("round map", key, changed_round), patch)
         # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
-        ask = partial(
-            round_map, subject.model, *sides(subject, material, key, at), "latent", round=later
-        )
-        made = material.once(("round map", key, at), partial(ask, direction="noising"))
-        effects = made.table.pivot(index="patched", columns="read", values="size")
+        effects = result.table.pivot(index="patched", columns="read", values="size")
         sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[read])
-        scores |= {
-            (key, at, t): x if x > FAINT else 0.0
-            for t, x in zip(later, sizes.tolist(), strict=True)
-        }
+        for t, size in zip(later, sizes.tolist(), strict=True):
+            scores[key, changed_round, t] = size if size > FAINT else 0.0
     return Answer(scores)
 
 
-def _decodable(subject: KnownMachine, material: Material) -> Answer:
-    """R2 of a probe for the inputs that the change touches, from the latents that each round reads."""
+def _answer_decoding(subject: KnownMachine, material: Material) -> Answer:
+    """Score rounds by R2 of a probe for the inputs that the change touches, from the latents that each round reads."""
     scores: dict[Item, float] = {}
-    for key, at in changes(subject, material):
-        runs = [rollout(subject.model, episodes) for episodes in sides(subject, material, key, at)]
+    for key, changed_round in changes(subject, material):
+        pair = sides(subject, material, key, changed_round)
+        runs = [rollout(subject.model, episodes) for episodes in pair]
         # A round's inputs that differ between the sides: which token, and which number, [episode, side, input].
-        tokens = torch.stack([run.tokens[:, at] for run in runs], 1)
-        values = torch.stack([run.values[:, at] for run in runs], 1).double()
+        tokens = torch.stack([run.tokens[:, changed_round] for run in runs], 1)
+        values = torch.stack([run.values[:, changed_round] for run in runs], 1).double()
         kinds = torch.nn.functional.one_hot(tokens, int(tokens.max()) + 1).flatten(2).double()
         inputs = torch.cat([kinds, values.flatten(2)], -1)
-        wanted = inputs[:, :, (inputs[:, 0] != inputs[:, 1]).any(0)]
+        is_changed = (inputs[:, 0] != inputs[:, 1]).any(0)
         for t in range(material.effort.rounds):
-            read = torch.stack([run.latents[:, t].flatten(1).double() for run in runs], 1)
-            scores[key, at, t] = max(_r2(_probe(read, wanted, False)[1]), 0.0)
+            latents = [run.latents[:, t].flatten(1).double() for run in runs]
+            _, errors = _fit_probe(torch.stack(latents, 1), inputs[:, :, is_changed], False)
+            scores[key, changed_round, t] = max(_r2(errors), 0.0)
     return Answer(scores)
 
 
@@ -231,35 +263,56 @@ for _key, _name in {
 }.items():
     _within = _key != "probe"
     register(
-        Method(_key, _name, "where", partial(_linear, "where", _within)),
-        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", partial(_linear, "exists", _within)),
+        Method(_key, _name, "where", partial(_answer_linear, "where", _within)),
+        Method(
+            _key,
+            f"{_name}, R2 >= {_THRESHOLD}",
+            "exists",
+            partial(_answer_linear, "exists", _within),
+        ),
     )
 register(
     Method(
-        "probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)
+        "probe:weights",
+        "directions of a linear probe",
+        "subspace",
+        partial(_answer_directions, False),
     ),
     Method(
         "probe:pattern",
         "directions along which decoded activations vary",
         "subspace",
-        partial(_directions, True),
+        partial(_answer_directions, True),
     ),
-    Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
-    Method("das", "distributed alignment search", "where", partial(_das, "where"), quick=False),
     Method(
-        "das", "distributed alignment search", "subspace", partial(_das, "subspace"), quick=False
+        "interchange", "interchange of whole activations", "where", _answer_interchange, quick=False
     ),
-    Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _nearest, quick=False),
+    Method(
+        "das", "distributed alignment search", "where", partial(_answer_das, "where"), quick=False
+    ),
+    Method(
+        "das",
+        "distributed alignment search",
+        "subspace",
+        partial(_answer_das, "subspace"),
+        quick=False,
+    ),
+    Method(
+        "fit", "nearest fitted algorithm, by predictions", "algorithm", _answer_nearest, quick=False
+    ),
 )
 register(
     Method(
-        "patching", "patching of latents, the later round read", "rounds", partial(_patched, False)
+        "patching",
+        "patching of latents, the later round read",
+        "rounds",
+        partial(_answer_patching, False),
     ),
     Method(
         "patching:own-round",
         "patching of latents, their own round read",
         "rounds",
-        partial(_patched, True),
+        partial(_answer_patching, True),
     ),
-    Method("probe", "probe for the changed input, by round", "rounds", _decodable),
+    Method("probe", "probe for the changed input, by round", "rounds", _answer_decoding),
 )
