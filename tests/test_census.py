@@ -31,7 +31,7 @@ class Cap:
 
 
 CAPS = {
-    "interp": Cap(full_share=7.7, overfull=16, branching_share=3.4, function_words=361),
+    "interp": Cap(full_share=5.8, overfull=7, branching_share=2.9, function_words=205),
     "probes": Cap(full_share=12.3, overfull=1, branching_share=12.6, function_words=82),
     "circuits": Cap(full_share=15.8, overfull=16, branching_share=5.9, function_words=280),
     "reports": Cap(full_share=3.7, overfull=0, branching_share=2.6, function_words=30),
