@@ -123,7 +123,7 @@ def written(kind: str, folder: Path, keys: Sequence[str] = ()) -> Path:
         if kind == "wma-handwired"
         else interp.load("qlearning-handwired", n_states=2, n_actions=2)
     )
-    if kind.endswith("learned"):
+    if "-learned" in kind:
         layout = ExpertRound(2) if kind == "wma-learned-additive" else QLearningRound(2, 2)
         subject = str(save_checkpoint(tiny(layout), folder / kind / "tiny"))
     task = tasks.get("experts" if kind.startswith("wma") else "qlearning")
