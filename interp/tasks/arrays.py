@@ -241,8 +241,8 @@ def series(
         n_arrays = 3 if pays else 2
         got = len(drawn) if is_list and len(drawn) else shown(drawn)
         require(got == n_arrays, f"{sampler} must give {n_arrays} arrays, got {got}")
-        arrays = list(drawn) if pays else [*drawn, np.zeros((n_episodes, n_rounds))]
-        episodes = SeriesEpisodes(key, *arrays, regime, seed)
+        rewards = drawn[2] if pays else np.zeros((n_episodes, n_rounds))
+        episodes = SeriesEpisodes(key, drawn[0], drawn[1], rewards, regime, seed)
         require(
             episodes.outcomes.shape == (n_episodes, n_rounds),
             f"{sampler} must give arrays {n_episodes, n_rounds}",

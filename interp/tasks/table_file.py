@@ -1,8 +1,7 @@
 """Read a table from a file as people keep it: every cell as the text that stands there.
 
-CSV with commas, semicolons, tabs, bars or blanks between its columns, JSON lines, or a workbook of a spreadsheet; in
-UTF-8, UTF-16 or Latin-1; plain or compressed by gzip, bzip2, xz or zip. Nothing is turned into a number here: "001" and
-"1" are two names.
+CSV with commas, semicolons, tabs, bars or blanks between its columns, or JSON lines; in UTF-8, UTF-16 or Latin-1; plain
+or compressed by gzip, bzip2, xz or zip. Nothing is turned into a number here: "001" and "1" are two names.
 """
 
 from __future__ import annotations
@@ -60,13 +59,11 @@ class TextTable:
         path: the file.
         cells: a column for each name of the header, NaN where nothing is said; its index is the line in the file.
         encoding: how the bytes were read.
-        decimal_comma: whether the separator of columns leaves the comma free to be a decimal one.
     """
 
     path: Path
     cells: pd.DataFrame
     encoding: str
-    decimal_comma: bool
 
     @property
     def file(self) -> str:
@@ -92,21 +89,18 @@ def read_text_table(path: str | Path, encoding: str | None = None) -> TextTable:
     path = Path(file_path(path))
     with reading(path, "give a table with a header and a row a trial"):
         content = _read_bytes(path)
-        if isinstance(content, zipfile.ZipFile):
-            return _read_workbook(path, content)
         text, used = _decode(path, content, encoding)
         lines = _numbered_lines(text)
         require(
             bool(lines), f"{str(path)!r} is empty; give a table with a header and a row a trial"
         )
-        if lines[0][1].lstrip()[:1] in ("{", "["):
-            return TextTable(path, _clean(_parse_json(path, text)), used, decimal_comma=True)
-        cells, separator = _parse_columns(path, lines)
-        return TextTable(path, _clean(cells), used, decimal_comma=separator != ",")
+        is_json = lines[0][1].lstrip().startswith(("{", "["))
+        cells = _parse_json(path, text) if is_json else _parse_columns(path, lines)
+        return TextTable(path, _clean(cells), used)
 
 
-def _read_bytes(path: Path) -> bytes | zipfile.ZipFile:
-    """Read a file, unpacked where it is compressed; a workbook stays packed."""
+def _read_bytes(path: Path) -> bytes:
+    """Read a file, unpacked where it is compressed."""
     with open(path, "rb") as stream:
         start = stream.read(8)
         stream.seek(0)
@@ -140,14 +134,16 @@ def _read_bounded(path: Path, stream: Any) -> bytes:
     return content
 
 
-def _read_zip(path: Path) -> bytes | zipfile.ZipFile:
-    """Read the only file in an archive; give the archive itself where it is a workbook."""
+def _read_zip(path: Path) -> bytes:
+    """Read the only file in an archive."""
     archive = zipfile.ZipFile(path)
     members = archive.infolist()
     _require_size(path, sum(member.file_size for member in members))
     names = [member.filename for member in members if not member.is_dir()]
-    if "[Content_Types].xml" in names:
-        return archive
+    require(
+        "[Content_Types].xml" not in names,
+        f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8",
+    )
     listed = ", ".join(names[:5]) or "nothing"
     require(
         len(names) == 1,
@@ -155,24 +151,6 @@ def _read_zip(path: Path) -> bytes | zipfile.ZipFile:
     )
     with archive.open(names[0]) as stream:
         return _read_bounded(path, stream)
-
-
-def _read_workbook(path: Path, archive: zipfile.ZipFile) -> TextTable:
-    """Read the first sheet of a workbook, where the library that does so is installed."""
-    import pandas as pd
-
-    archive.close()
-    try:
-        import openpyxl  # type: ignore[import-untyped]  # noqa: F401
-    except ImportError:
-        raise InputError(
-            f"{str(path)!r} is a workbook of a spreadsheet; save it as CSV in UTF-8, or install openpyxl"
-        ) from None
-    cells = pd.read_excel(path, dtype=str, header=None, na_filter=False)
-    names = [str(name) for name in cells.iloc[0]]
-    rows = cells.iloc[1:].set_axis(names, axis=1)
-    rows.index = pd.Index(range(2, len(rows) + 2))
-    return TextTable(path, _clean(rows), "a workbook", decimal_comma=True)
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> tuple[str, str]:
@@ -224,12 +202,8 @@ def _separator(header: str) -> str:
     return r"\s+" if len(header.split()) > 1 else ","
 
 
-def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> tuple[pd.DataFrame, str]:
-    """Split lines into columns.
-
-    Returns:
-        The cells by the names of the header, indexed by line, and the separator.
-    """
+def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> pd.DataFrame:
+    """Split lines into columns: the cells by the names of the header, indexed by line."""
     import pandas as pd
 
     separator = _separator(lines[0][1])
@@ -247,7 +221,7 @@ def _parse_columns(path: Path, lines: list[tuple[int, str]]) -> tuple[pd.DataFra
     names = [str(name).strip() for name in cells.iloc[0]]
     rows = cells.iloc[1:].set_axis(names, axis=1)
     rows.index = pd.Index([number for number, _ in lines[1 : len(rows) + 1]], dtype=int)
-    return rows, separator
+    return rows
 
 
 def refuse_long_row(path: Path, lines: list[tuple[int, str]], separator: str) -> None:

@@ -650,7 +650,7 @@ def parse_numbers(
     """Read cells as numbers; NaN where a cell is empty, or is none.
 
     Args:
-        table: whose separator may leave the comma free to be a decimal one.
+        table: that holds the column, for the refusal.
         name: of the column, for the refusal.
         cells: texts.
         decimal: "." or ","; found by itself when None.

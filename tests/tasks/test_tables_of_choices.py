@@ -7,6 +7,7 @@ trials are forced.
 
 import gzip
 import json
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -439,6 +440,16 @@ def test_an_archive_is_never_unpacked_beyond_the_stated_size(tmp_path):
 def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(tmp_path, content, message):
     (tmp_path / "people.csv").write_bytes(content)
     refuses(message, bandit.read, tmp_path / "people.csv")
+
+
+def test_a_workbook_is_to_be_saved_as_text(tmp_path):
+    with zipfile.ZipFile(tmp_path / "people.xlsx", "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+    refuses(
+        "is a workbook of a spreadsheet; save it as CSV in UTF-8",
+        bandit.read,
+        tmp_path / "people.xlsx",
+    )
 
 
 def test_an_encoding_is_named(tmp_path):

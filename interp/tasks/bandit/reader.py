@@ -34,7 +34,7 @@ def read(
     learned from it. Usual names of columns are found by themselves.
 
     Args:
-        path: CSV (commas, semicolons, tabs or blanks), JSON lines or a workbook; plain or compressed.
+        path: CSV (commas, semicolons, tabs or blanks), or JSON lines; plain or compressed.
         participant: column that says whose trial a row is; none where all rows are of one.
         choice: column of what was chosen: an arm, or a side where ``options`` say what stood there.
         reward: column of what it paid; several are summed.
