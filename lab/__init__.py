@@ -9,6 +9,7 @@
 * :mod:`lab.tied_training` (by :mod:`lab.recipes`, with :mod:`lab.tying`) and :mod:`lab.taught_training`: how the
   benchmark's trained subjects, ``wma-tied`` and ``qlearning-taught`` were made, and :mod:`lab.held_out`: what is true
   of them on episodes that trained nothing.
+* :mod:`lab.card`: from a training run to a model that ships, with its card;
 * ``lab/runs``: states of long trainings that go on (its README says how);
 * ``lab/checkpoints``: further seeds of the models that ship, which ``seeds`` and ``architectures`` of docs/results are
   about; ``interp.load`` takes their paths, and :func:`load` their names.

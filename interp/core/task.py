@@ -181,7 +181,7 @@ def freeze(record: object, **values: Any) -> None:
 
 def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     """Return the indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
-    selection = index
+    selection: Any = index
     if not isinstance(index, slice):
         selection = array_of("the selection of episodes", index)
         if not selection.size:

@@ -117,7 +117,8 @@ class AdaptedMachine(HookedMachine):
         super().setup()
         self.module = module
         for key, tap in self.taps.items():
-            for run, hook_point in enumerate(tap.runs):
+            hook_points: Any = tap.runs
+            for run, hook_point in enumerate(hook_points):
                 del self.hook_dict[hook_point.name], self.mod_dict[hook_point.name]
                 hook_point.name = self.points[key].hook.format(layer=run)
                 self.hook_dict[hook_point.name] = hook_point
@@ -443,7 +444,7 @@ def adapt(
         check: whether :func:`check_machine` runs; it says in a sentence what part of the contract is not kept.
     """
     layout = layout_for(task, sizes)
-    output = _output_of(layout, output)
+    scores_are = _output_of(layout, output)
     has_state = read is not None
     require(
         algorithm is None or (has_state and algorithm.task == layout.task),
@@ -459,7 +460,7 @@ def adapt(
     for key, point in (points or {}).items():
         named_points[key] = point if isinstance(point, Point) else Point(point)
     _require_submodules(module, named_points)
-    machine = AdaptedMachine(module, layout, step, channels, named_points, output)
+    machine = AdaptedMachine(module, layout, step, channels, named_points, scores_are)
     machine.start = initial
     machine.reader = read
     machine.reset = reset

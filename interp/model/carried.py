@@ -17,8 +17,7 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     width = max(channel.shape[-1] for channel in channels)
     parts = []
     for channel in channels:
-        value = tree.get(channel.name)
-        _require_shape(channel, value)
+        value = _require_shape(channel, tree.get(channel.name))
         own_width = channel.shape[-1]
         rows = value.reshape(len(value), channel.rows, own_width)
         parts.append(torch.nn.functional.pad(rows, (0, width - own_width)))
@@ -28,9 +27,9 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 
-def _require_shape(channel: Channel, value: Tensor | None) -> None:
+def _require_shape(channel: Channel, value: Tensor | None) -> Tensor:
     if isinstance(value, Tensor) and value.shape[1:] == channel.shape:
-        return
+        return value
     got = "nothing" if value is None else shown(value)
     if isinstance(value, Tensor):
         got = str(tuple(value.shape))

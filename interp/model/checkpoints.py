@@ -250,7 +250,7 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     with reading(folder / "config.json"):
         config = description["config"]
         is_built = isinstance(config, dict) and "builder" in config
-        predicts = config.get("predicts") if is_built else description.get("predicts")
+        predicts: Any = (config if is_built else description).get("predicts")
         require(
             isinstance(predicts, dict),
             f"{str(folder)!r}: config.json lacks predicts; fetch it again",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -54,7 +56,7 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...]
         return False
     if any(getattr(runtime, flag) for flag in _FLAGS):
         return False
-    waiting = [*model._modules.values(), model]
+    waiting: list[Any] = [*model._modules.values(), model]
     while waiting:
         module = waiting.pop()
         if module is not model:

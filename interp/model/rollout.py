@@ -470,7 +470,7 @@ class _Record:
             settings: the settings of the run.
         """
         predictions = self.tensors.pop("predictions")
-        fed = replace(self.fed, **self.tensors)  # type: ignore[arg-type]
+        fed = replace(self.fed, **self.tensors)
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
 

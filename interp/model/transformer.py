@@ -223,8 +223,8 @@ class HookedLatentTransformer(LensSurface):
             blocks = _plain_blocks(self, past is None)
         running: Sequence[Any] = (blocks or self.blocks)[layer:stop]
         if past is None:
-            past = itertools.repeat(None, len(running))  # type: ignore[assignment]
-        for index, (block, known) in enumerate(zip(running, past, strict=True)):  # type: ignore[arg-type]
+            past = itertools.repeat(None, len(running))
+        for index, (block, known) in enumerate(zip(running, past, strict=True)):
             is_last = index == len(running) - 1
             if is_last and n_read is not None:
                 if known is None:

@@ -122,7 +122,7 @@ class Stage:
         )
         for name, bound in self.sizes.items():
             require_known("size", name, run_sizes)
-            largest = bound
+            largest: Any = bound
             if not isinstance(bound, int):
                 is_range = len(bound) == 2 and 1 <= bound[0] <= bound[1]
                 require(

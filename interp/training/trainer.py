@@ -149,7 +149,7 @@ class TrainingLoop:
             for stage in config.curriculum:  # refuses numbers that no evaluation has
                 stage.mastered(evaluation)
 
-    def _settle_precision(self, config: TrainingConfig) -> tuple[str, str]:
+    def _settle_precision(self, config: TrainingConfig) -> tuple[Any, str]:
         """Return the precision, one in every process, and why it is taken."""
         settled: list[Any] = [None]
         if self.is_main:

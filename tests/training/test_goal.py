@@ -16,10 +16,10 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.support.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.predictors import bayes
-from interp.training import card
 from interp.training.batches import EpisodeSource, watched
 from interp.training.goal import TrainingGoal, goal_of, preset
 from interp.training.trainer import train
+from lab import card
 from tests.refusals import refuses
 from tests.training.test_trainer import small
 

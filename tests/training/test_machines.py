@@ -20,11 +20,11 @@ from interp.model.transformer import untrained
 from interp.support.errors import InputError
 from interp.support.files import digest_of
 from interp.tasks import experts
-from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
+from lab.card import card, command, ship
 from tests import machines
 from tests.refusals import refuses
 from tests.shell import invoked, printed

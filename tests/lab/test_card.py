@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from interp import tasks
 from interp.evaluation.experts import plan as evaluation
 from interp.model.library import load
-from interp.training import card
 from interp.training.config import Stage, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
+from lab import card
 from tests.refusals import refuses
 from tests.training.test_trainer import small
 
