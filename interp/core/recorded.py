@@ -14,7 +14,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.core.algorithm import counted_rounds
-from interp.core.task import BaseEpisodes
 from interp.stats.intervals import of_whom
 from interp.support.errors import require
 
@@ -29,7 +28,7 @@ class RecordedSource:
         n_rounds: the most rounds of a batch.
     """
 
-    def __init__(self, episodes: BaseEpisodes, sizes: Mapping[str, int]) -> None:
+    def __init__(self, episodes: Any, sizes: Mapping[str, int]) -> None:
         self.kind = "participants"
         if episodes.participants is None:
             self.kind = "episodes"
