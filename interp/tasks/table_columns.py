@@ -100,6 +100,8 @@ def choose_columns(
     for role, columns in named.items():
         require_known("column", role, known, limit=12)
         chosen[role] = _as_names(columns)
+        is_given = columns is None or bool(chosen[role])
+        require(is_given, f"{role}= names no column; leave it out to have it found by its name")
         if chosen[role] != (NONE,):  # first, as a column that stands twice is guessed for no role
             _check_names(table, role, chosen[role], {})
     by_role: dict[str, tuple[str, ...]] = {}
@@ -184,6 +186,10 @@ def _check_names(
 ) -> None:
     """Refuse names that the table lacks or has twice, and columns that have a role already."""
     listed = ", ".join(table.names)
+    require(
+        len(set(names)) == len(names),
+        f"the columns of {role} must differ, got {', '.join(names)}",
+    )
     for name in names:
         require(
             name in table.names,

@@ -338,6 +338,13 @@ def test_a_table_of_rounds_becomes_episodes_of_its_task(tmp_path):
             "has more fields than the header has names; give each column a name",
         ),
         (experts.read, ("", ""), {"outcome": "expert_1"}, "'expert_1' cannot be the outcome, too"),
+        (experts.read, ("", ""), {"advice": []}, "advice= names no column; leave it out"),
+        (
+            experts.read,
+            ("", ""),
+            {"advice": ["expert_1", "expert_1"]},
+            "the columns of advice must differ, got expert_1, expert_1",
+        ),
         (
             experts.read,
             ("bob,2", "bob,1"),
