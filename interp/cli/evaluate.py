@@ -98,7 +98,7 @@ def _evaluate(
     with bar(f"evaluating {loaded.name}", n_parts) as done:
         result = suite.evaluate(
             loaded,
-            n_episodes=episodes or (32 if quick else 128),
+            n_episodes=options.size_of_work(episodes, quick, 32, 128),
             seed=seed,
             with_theory=theory,
             done=done,

@@ -239,9 +239,13 @@ def _run(
     _refuse_idle(player, given, used, options={*settings, *connection})
     require(budget is None or budget > 0, f"a budget must be above 0, got {budget}")
     server = Connection(base_url, **connection) if base_url else None
-    n_prices = len(prices or (0, 0, 0))
-    require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
-    price = plan.Prices(*(prices or ()))
+    price = plan.Prices()
+    if prices:
+        require(
+            len(prices) == 3,
+            f"--prices takes three numbers (prompt, cached, answer), got {len(prices)}",
+        )
+        price = plan.Prices(*prices)
     texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
     parsed = [schemes.Condition.parse(name) for name in conditions or ()]
     instances = plan.instances(
@@ -254,14 +258,7 @@ def _run(
         title = "Expected calls, tokens and cost; nothing was asked"
         say.table(expected.frame, title, "expected")
         return
-    where: Connection | Backend | None = server
-    if agent:
-        where = AgentBackend(agent, AGENTS[agent])
-    elif backend == "transformers":
-        from interp.llm.local import LocalBackend
-
-        where = LocalBackend(chosen, connection["concurrency"], device)
-    assert where is not None, "a server has an address"
+    where = server or _player_here(chosen, agent, connection["concurrency"], device)
     try:
         with display("calls", int(expected.frame["calls"].sum())) as update:
 
@@ -283,6 +280,22 @@ def _run(
             "interrupted; every answer is on disk: run the same command again to resume"
         ) from None
     _end(say, done)
+
+
+def _player_here(settings: Settings, agent: str | None, concurrency: int, device: str) -> Backend:
+    """Return a player in this process: a scripted agent, or a model.
+
+    Args:
+        settings: of the player.
+        agent: the scripted agent.
+        concurrency: episodes at a time.
+        device: where a model runs.
+    """
+    if agent:
+        return AgentBackend(agent, AGENTS[agent])
+    from interp.llm.local import LocalBackend
+
+    return LocalBackend(settings, concurrency, device)
 
 
 def _end(say: Say, done: RunSummary) -> None:

@@ -46,6 +46,13 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
+def size_of_work(given: int | None, quick: bool, few: int, many: int) -> int:
+    """Return how much is done: as much as is given, or else few with --quick and many without."""
+    if given:
+        return given
+    return few if quick else many
+
+
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
     """Return a function that completes the given names in a shell."""
 

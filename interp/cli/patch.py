@@ -69,16 +69,7 @@ def _patch(
         tables: Instead, every causal table: all corruptions, alignment, steering, edges.
     """
     require_known("direction", direction, ("denoising", "noising"))
-    for number in (at, read):
-        if number is not None and rounds is not None:
-            require(
-                number < rounds,
-                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
-            )
-    require(
-        at is None or read is None or at <= read,
-        f"--read {read} comes before --round {at}, which it cannot show",
-    )
+    _check_rounds(at, read, rounds)
     chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
     from interp.interventions import causal_tables
@@ -87,7 +78,7 @@ def _patch(
     if round_ is None:
         round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2
     folder = folder_to_write(out / Path(model).name)
-    n_episodes = episodes or (16 if quick else 64)
+    n_episodes = options.size_of_work(episodes, quick, 16, 64)
     say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
     sample = causal_tables.Sample(
         corruption=corruption,
@@ -128,3 +119,17 @@ def _patch(
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.table(summary, title, "largest_effects")
     say.wrote(causal_tables.write(result, folder / result.corruption))
+
+
+def _check_rounds(at: int | None, read: int | None, rounds: int | None) -> None:
+    """Refuse a round that episodes do not have, or that is read before it is patched."""
+    for number in (at, read):
+        if number is not None and rounds is not None:
+            require(
+                number < rounds,
+                f"round {number} is out of range: the episodes have rounds 0 to {rounds - 1}",
+            )
+    require(
+        at is None or read is None or at <= read,
+        f"--read {read} comes before --round {at}, which it cannot show",
+    )

@@ -39,6 +39,11 @@ def _site_names() -> str:
     return f"{names}; of other machines latents@CHANNEL and their own points"
 
 
+def _spans(windows: list[str] | None) -> list[tuple[int, int]] | None:
+    """Read windows of rounds; None where none are given."""
+    return [_window(text) for text in windows] if windows else None
+
+
 def _window(text: str) -> tuple[int, int]:
     """Read a window of rounds such as 0:10."""
     require(
@@ -92,19 +97,19 @@ def _probe(
         sweep or not windows,
         "--windows are rounds of a sweep: give --sweep, too, or leave them out",
     )
-    spans = [_window(text) for text in windows or ()]
+    spans = _spans(windows)
     chosen = options.study(say, model, sizes, sampled=True, **how)
     loaded = chosen.model
     task = interp.tasks.of(loaded)
     if chosen.people:
         require(
-            not (episodes or rounds or regime),
+            not any((episodes, rounds, regime)),
             "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out",
         )
         sampled = chosen.people
     else:
-        n_episodes = episodes or (64 if quick else 256)
-        n_rounds = rounds or task.at_most(50 if quick else 100)
+        n_episodes = options.size_of_work(episodes, quick, 64, 256)
+        n_rounds = rounds or task.at_most(options.size_of_work(None, quick, 50, 100))
         sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
     say.facts(
@@ -118,9 +123,9 @@ def _probe(
     import probes
 
     if not sweep:
-        names = targets or list(task.analysis.probed) or None
+        names = targets or list(task.analysis.probed)
         with working("fitting probes"):
-            results = probes.probe(loaded, sampled, names, sites=site, seed=seed)
+            results = probes.probe(loaded, sampled, names or None, sites=site, seed=seed)
         _tell(say, results, folder)
         return
     cache = folder / "cells"
@@ -128,7 +133,7 @@ def _probe(
         loaded,
         sampled,
         targets,
-        windows=spans or None,
+        windows=spans,
         seed=seed,
         cache=cache,
         n_jobs=jobs,

@@ -70,15 +70,7 @@ def _train(
     from interp.training import config as settings
     from interp.training import goal
 
-    require(
-        units is None or bool(machine),
-        "--units are of a --machine: give gru, say, or leave --units out",
-    )
-    machine = list(machine or [])
-    if machine and machine[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
-        machine[0] = f"{machine[0]}-{task}"
-    if units is not None:
-        machine.append(f"width={units}")
+    machine_words = _machine_words(task, machine, units)
     if recorded:
         others: dict[str, Any] = {
             "--config": config,
@@ -94,13 +86,15 @@ def _train(
                 f"--recorded says what is learned, by a few steps on all of it; leave {option} out",
             )
         name = folder_name("--name", name or f"{task}-recorded")
-        _fit_recorded(say, task, machine, recorded=recorded, name=name, seed=seed or 0, out=out)
+        _fit_recorded(say, task, machine_words, recorded=recorded, name=name, seed=seed, out=out)
         return
     base = goal.preset(task, preset)
     changes: dict[str, Any] = settings.read_toml(config) if config else {}
     for assignment in overrides or []:
         changes = settings.merge(changes, settings.parse_assignment(assignment))
-    changes = settings.merge(changes, _changes(task, sizes, regime, seed=seed, machine=machine))
+    changes = settings.merge(
+        changes, _changes(task, sizes, regime, seed=seed, machine=machine_words)
+    )
     chosen = settings.override(base, changes)
     name = folder_name("--name", name or f"{task}-{preset}")
 
@@ -123,6 +117,17 @@ def _train(
         say.line(f"precision: {precision} ({because})")
     written = run(chosen, out / name, name=name, n_processes=processes, device=device)
     say.wrote([written] if is_first else [])
+
+
+def _machine_words(task: str, machine: list[str] | None, units: int | None) -> list[str]:
+    """Return the builder of a machine and its arguments; empty for a transformer."""
+    words = list(machine or [])
+    if words and words[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
+        words[0] = f"{words[0]}-{task}"
+    if units is not None:
+        require(bool(words), "--units are of a --machine: give gru, say, or leave --units out")
+        words.append(f"width={units}")
+    return words
 
 
 def _changes(
@@ -170,7 +175,7 @@ def _fit_recorded(
     *,
     recorded: list[str],
     name: str,
-    seed: int,
+    seed: int | None,
     out: Path,
 ) -> None:
     """Fit a cell to recorded episodes, save it, and say what it loses on each participant.
@@ -204,7 +209,9 @@ def _fit_recorded(
         from interp.model.checkpoints import save_checkpoint
     keep_freed_memory()
     with one_thread():
-        cell = fit_cell(episodes, kind, units=arguments.pop("width", 2), seed=seed, **arguments)
+        cell = fit_cell(
+            episodes, kind, units=arguments.pop("width", 2), seed=seed or 0, **arguments
+        )
     cell.machine.name = name
     say.facts(
         name=name,

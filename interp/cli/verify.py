@@ -63,8 +63,8 @@ def _verify(
     if out is not None:
         folder_to_write(out)
     run: dict[str, Any] = {
-        "n_rounds": rounds or (100 if quick else 1000),
-        "n_episodes": episodes or (5 if quick else 20),
+        "n_rounds": options.size_of_work(rounds, quick, 100, 1000),
+        "n_episodes": options.size_of_work(episodes, quick, 5, 20),
         "seed": seed,
     }
     kinds = {record.name: record.kind for record in library.models()}

@@ -399,7 +399,7 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
         few = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
         parts = [_claim("carries", claim="", unless=few, **known)]
     carries = decisive(parts, claim="Its note carries its state")
-    is_moved = first.groupby(["kind", "note"])["moved"].any()
+    is_moved: Any = first.groupby(["kind", "note"])["moved"].any()
     beside = {}
     if "control" in is_moved:
         beside["texts that say the same"] = Control(is_moved["control"].mean())

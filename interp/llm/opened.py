@@ -409,11 +409,11 @@ class _Conversations:
         before = self._difference(self._run(conversations, keep_own, n_anew))
         full = self._difference(self._run(opposites, keep_new, n_anew)) - before
         effects = []
-        for places in (here, elsewhere):
+        for rows in (here, elsewhere):
             changes = []
             for name in names:
                 difference = after_change[name] - before_change[name]
-                hook = partial(_add, difference, places)
+                hook = partial(_add, difference, rows)
                 logits = self._run(conversations, {name: hook}, n_anew)
                 changes.append(self._difference(logits) - before)
             effects.append(np.stack(changes))

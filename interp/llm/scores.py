@@ -281,7 +281,8 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
         skipped[[*_GROUP, "mean"]], how="left", on=_GROUP, suffixes=("", "_skipped")
     )
     rows = []
-    for row in shown.itertuples():
+    groups: Any = shown.itertuples()
+    for row in groups:
         name = f"{row.model}, {row.condition}" if row.condition else row.model
         regret = f"{row.mean:.2f} ± {row.std:.2f}"
         readable_row = {

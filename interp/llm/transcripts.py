@@ -125,22 +125,24 @@ def import_rounds(
     n_missing = 0
     for index, (_, lines) in enumerate(sessions):
         rows = lines[is_whole[lines]]
-        predictions = [None if np.isnan(bit) else int(bit) for bit in answers[rows]]
-        n_missing += predictions.count(None)
-        response: dict[str, Any] = {"predictions": predictions}
+        instance = {
+            "expert_predictions": votes.loc[rows].astype(int).values.tolist(),
+            "true_labels": truth[rows].astype(int).tolist(),
+        }
+        response: dict[str, Any] = {"predictions": _bits_or_none(answers[rows].tolist())}
+        n_missing += response["predictions"].count(None)
         if note:
             response["notes"] = text_table.cells[note][rows].fillna("").tolist()
-        result = {
-            "meta": {"model": name, "prompt": _prompt_name(played), "idx": index},
-            "input": {
-                "expert_predictions": votes.loc[rows].astype(int).values.tolist(),
-                "true_labels": truth[rows].astype(int).tolist(),
-            },
-            "response": response,
-        }
+        meta = {"model": name, "prompt": _prompt_name(played), "idx": index}
+        result = {"meta": meta, "input": instance, "response": response}
         place = Path(folder) / folder_of(name) / f"{index:04d}" / RECORD
         files.append(write_json(place, result))
     return Imported(reading, tuple(files), missing=n_missing)
+
+
+def _bits_or_none(answers: Sequence[float]) -> list[int | None]:
+    """Return answers as outcomes, None where there is none."""
+    return [None if np.isnan(bit) else int(bit) for bit in answers]
 
 
 def _prompt_name(condition: Condition) -> str:
