@@ -125,7 +125,7 @@ def _choose_rounds(model: Machine, task: Task, n_rounds: int | None, quick: bool
     """
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     if n_rounds is None:
-        return min([task.at_most(20 if quick else 100), *rooms])
+        n_rounds = min([task.at_most(20 if quick else 100), *rooms])
     n_needed = task.at_most(10)
     require(
         n_rounds >= n_needed,
