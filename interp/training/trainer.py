@@ -367,11 +367,12 @@ class TrainingLoop:
             self._begin_stage(progress.stage + 1)
 
     def _begin_stage(self, stage: int) -> None:
-        self.at.stage = stage
-        self.at.stage_step = 0
-        self.at.stale_epochs = 0
-        self.at.epoch_loss = 0.0
-        self.at.best_epoch_loss = math.inf
+        progress = self.at
+        progress.stage = stage
+        progress.stage_step = 0
+        progress.stale_epochs = 0
+        progress.epoch_loss = 0.0
+        progress.best_epoch_loss = math.inf
 
 
 def _schedule(step: int, config: TrainingConfig) -> float:
