@@ -49,85 +49,99 @@ class ProbedSite:
         return self.name
 
 
-def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
-    """The place that a site names, in a machine, or in any transformer."""
-    if isinstance(site, ProbedSite):
-        return site
-    if isinstance(site, Site):
-        return ProbedSite(str(site), site.hook, site)
-    word, at, part = site.partition("@")
-    own = model is not None and word.partition("[")[0] in model.points
-    if word in OF_LATENTS and not own:
-        return _of_what_is_carried(site, word, part if at else None, model)
-    if site == UPDATE and not own:
-        if model is None:
-            return ProbedSite(site, "hook_update")
-        try:
-            model.hook_names("hook_update")
-        except InputError:
-            carried = ["latents", *(f"latents@{channel.name}" for channel in model.channels)]
-            raise InputError(
-                f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
-                f"{', '.join(carried)}, or one of its points, {', '.join(model.points)}"
-            ) from None
-        return ProbedSite(site, "hook_update")
-    try:
-        parsed = Site.parse(site, model)
-    except InputError as error:
-        hint = (
-            ""
-            if model is not None
-            else "; a machine of your own has points of its own: give model="
-        )
-        raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}{hint}") from None
-    return ProbedSite(site, parsed.hook, parsed)
-
-
 _WRITES_ALL = (
     "{word!r} is the one latent that a round writes, but a round of {name!r} writes all that it carries, {carried}; "
     "read latents, or one channel as latents@CHANNEL"
 )
 
 
-def _of_what_is_carried(
-    site: str, word: str, part: str | None, model: Machine | None
-) -> ProbedSite:
-    if word != "latents":
-        require(
-            part is None,
-            f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL",
-        )
-        if model is not None:
-            carried = ", ".join(channel.name for channel in model.channels)
-            require(
-                len(model.channels) == 1,
-                _WRITES_ALL.format(word=word, name=model.name, carried=carried),
-            )
+def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
+    """Find the place that a site names, in a machine, or in any transformer."""
+    if isinstance(site, ProbedSite):
+        return site
+    if isinstance(site, Site):
+        return ProbedSite(str(site), site.hook, site)
+    word, sign, part = site.partition("@")
+    is_own_point = model is not None and word.partition("[")[0] in model.points
+    if word == "latents" and sign and not is_own_point:
+        return _place_channel(site, part, model)
+    if word in OF_LATENTS and not is_own_point:
+        if word != "latents":
+            _require_one_channel(site, word, model)
         return ProbedSite(site)
-    if part is None:
-        return ProbedSite(site)
+    if site == UPDATE and not is_own_point:
+        _require_update(model)
+        return ProbedSite(site, "hook_update")
+    try:
+        parsed = Site.parse(site, model)
+    except InputError as error:
+        names = ", ".join((*OF_LATENTS, UPDATE))
+        hint = "" if model else "; a machine of your own has points of its own: give model="
+        raise InputError(f"{error}; or one of: {names}{hint}") from None
+    return ProbedSite(site, parsed.hook, parsed)
+
+
+def _require_update(model: Machine | None) -> None:
+    """Refuse a machine that writes no update vector."""
+    if model is None:
+        return
+    try:
+        model.hook_names("hook_update")
+    except InputError:
+        channels = [f"latents@{channel.name}" for channel in model.channels]
+        carried = ", ".join(["latents", *channels])
+        points = ", ".join(model.points)
+        raise InputError(
+            f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
+            f"{carried}, or one of its points, {points}"
+        ) from None
+
+
+def _require_one_channel(site: str, word: str, model: Machine | None) -> None:
+    """Refuse "written" or "change" with an @, or of a machine that carries several channels."""
+    require(
+        site == word, f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL"
+    )
+    if model is not None:
+        carried = ", ".join(channel.name for channel in model.channels)
+        refusal = _WRITES_ALL.format(word=word, name=model.name, carried=carried)
+        require(len(model.channels) == 1, refusal)
+
+
+def _place_channel(site: str, name: str, model: Machine | None) -> ProbedSite:
+    """Find a channel of a machine, or a row of one by its label, in what is carried.
+
+    Args:
+        site: as it was asked for.
+        name: of the channel, or the label.
+        model: whose channels they are.
+    """
     if model is None:
         raise InputError(f"{site!r} is a channel of a machine, which nobody named; give model=")
-    known: dict[str, tuple[slice, int]] = {}
+    rows_and_width: dict[str, tuple[slice, int]] = {}
     start = 0
     for channel in model.channels:
         width = channel.shape[-1]
-        known[channel.name] = slice(start, start + channel.rows), width
-        for i, label in enumerate(channel.labels):
-            known.setdefault(label, (slice(start + i, start + i + 1), width))
-        start += channel.rows
-    if part not in known:
-        raise unknown_name(f"channel of {model.name!r}:", part, known, limit=20)
-    return ProbedSite(site, rows=known[part][0], width=known[part][1])
+        stop = start + channel.rows
+        rows_and_width[channel.name] = (slice(start, stop), width)
+        for row, label in enumerate(channel.labels, start):
+            rows_and_width.setdefault(label, (slice(row, row + 1), width))
+        start = stop
+    if name not in rows_and_width:
+        raise unknown_name(f"channel of {model.name!r}:", name, rows_and_width, limit=20)
+    rows, width = rows_and_width[name]
+    return ProbedSite(site, rows=rows, width=width)
 
 
 @checked
 def read(
     run: Rollout, site: str | Site | ProbedSite, when: When = "after", model: Machine | None = None
 ) -> Float[Tensor, "episode round *rest"]:
-    """The activations at a site, one entry per round.
+    """Read the activations at a site, one entry per round.
 
     Args:
+        run: whose activations are read.
+        site: where.
         when: for what is carried: "after" each round, or "before" it.
         model: whose run it is; needed for names that are its own: its channels, and points that no transformer has.
 
@@ -137,64 +151,101 @@ def read(
     >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
     (4, 10, 1, 38)
     """
-    found = place(site, model)
-    if found.hook is not None:
-        require(
-            found.hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
-            f"the rollout does not hold site {found.name!r} for every round; make it with "
-            f"names_filter=[{found.hook!r}], rounds='all'",
-        )
-        activation = run.cache[found.hook]
-        return (
-            activation
-            if found.site is None
-            else activation[(slice(None), *found.site.index(run.layout))]
-        )
+    probed = place(site, model)
+    if probed.hook is not None:
+        return _read_hook(run, probed, probed.hook)
     before, after = run.latents[:, :-1], run.latents[:, 1:]
-    if found.name in ("written", "change"):
-        if run.latents.shape[2] == 1:
-            after, before = after[:, :, 0], before[:, :, 0]
-        else:
-            said = {
-                "word": found.name,
-                "name": run.settings.get("model"),
-                "carried": f"{run.latents.shape[2]} rows",
-            }
-            require(run.latents.shape[2] == run.layout.n_latents, _WRITES_ALL.format(**said))
-            slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
-            after, before = (part.gather(2, slots).squeeze(2) for part in (after, before))
-        return after if found.name == "written" else after - before
+    if probed.name in ("written", "change"):
+        after = _select_written(run, after, probed.name)
+        if probed.name == "written":
+            return after
+        return after - _select_written(run, before, probed.name)
     carried = before if when == "before" else after
-    if found.rows is None:
+    if probed.rows is None:
         return carried
-    part = carried[:, :, found.rows, : found.width]
+    part = carried[:, :, probed.rows, : probed.width]
     return part.squeeze(2) if part.shape[2] == 1 else part
+
+
+def _read_hook(run: Rollout, probed: ProbedSite, hook: str) -> Float[Tensor, "episode round *rest"]:
+    """Read a cached hook point; refuse a rollout that does not hold it for every round.
+
+    Args:
+        run: the rollout.
+        probed: which part is read.
+        hook: its hook point.
+    """
+    has_every_round = run.cached_rounds == tuple(range(run.n_rounds))
+    require(
+        hook in run.cache and has_every_round,
+        f"the rollout does not hold site {probed.name!r} for every round; make it with "
+        f"names_filter=[{hook!r}], rounds='all'",
+    )
+    activation = run.cache[hook]
+    if probed.site is None:
+        return activation
+    return activation[(slice(None), *probed.site.index(run.layout))]
+
+
+def _select_written(
+    run: Rollout, latents: Float[Tensor, "episode round latent d"], word: str
+) -> Float[Tensor, "episode round d"]:
+    """Select the latent in the slot that each round writes.
+
+    Args:
+        run: whose latents they are.
+        latents: all that is carried.
+        word: the site, for the refusal of a machine that writes everything.
+    """
+    n_latents, width = latents.shape[2:]
+    if n_latents == 1:
+        return latents[:, :, 0]
+    carried = f"{n_latents} rows"
+    refusal = _WRITES_ALL.format(word=word, name=run.settings.get("model"), carried=carried)
+    require(n_latents == run.layout.n_latents, refusal)
+    slots = run.slots[..., None, None].expand(-1, -1, 1, width)
+    return latents.gather(2, slots).squeeze(2)
 
 
 def without_rounding(
     x: Float[np.ndarray, "episode round d"],
 ) -> tuple[Float[np.ndarray, "episode round d"], str]:
-    """Features that vary by less than the rounding of the largest activation, made constant (docs/method/probes.md).
+    """Make features constant that vary by less than the rounding of the largest activation (docs/method/probes.md).
 
-    The sentence beside them is empty where less than half of the features that vary do so.
+    Returns:
+        The features, and a sentence about those that were made constant, empty where less than half of those that vary
+        were.
     """
-    loud = x.std((0, 1), dtype=np.float64) > (_ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max())
-    n_unread = int(
-        (np.ptp(x[..., ~loud], (0, 1)) > 1e-30).sum()
-    )  # less stands for 0, as exp(-200) in exact machines
-    n = int(loud.sum()) + n_unread
-    hidden = f"{n_unread} of {n} features vary by less than the rounding of the largest activation; scale them first"
-    read = x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
-    return read, hidden if 0 < n <= 2 * n_unread else ""
+    rounding = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
+    is_read = x.std((0, 1), dtype=np.float64) > rounding
+    if is_read.all():
+        return x, ""
+    # Less stands for 0, as exp(-200) in exact machines.
+    is_hidden = np.ptp(x[..., ~is_read], (0, 1)) > 1e-30
+    n_hidden = int(is_hidden.sum())
+    n = int(is_read.sum()) + n_hidden
+    sentence = ""
+    if 0 < n <= 2 * n_hidden:
+        sentence = (
+            f"{n_hidden} of {n} features vary by less than the rounding of the largest activation; "
+            "scale them first"
+        )
+    return np.where(is_read, x, np.zeros(1, x.dtype)), sentence
 
 
 def places(
     model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
 ) -> list[ProbedSite]:
-    """The places that sites name in a machine, for these episodes; those that it does not have are refused."""
+    """Find the places that sites name in a machine, for these episodes; refuse those that it does not have.
+
+    Args:
+        model: the machine.
+        episodes: that it runs.
+        sites: as of :func:`read`.
+    """
     layout = model.layout.fit(episodes)
-    found = [place(site, model) for site in sites]
-    for one in found:
-        if one.site is not None:
-            resolve(one.site, model, layout)
-    return found
+    probed_sites = [place(site, model) for site in sites]
+    for probed in probed_sites:
+        if probed.site is not None:
+            resolve(probed.site, model, layout)
+    return probed_sites

@@ -79,19 +79,27 @@ class ProbeScore(_Difference):
         constant: Shaped[Array, " group"] | None = None,
         graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
-        """From sums per independent group of episodes; the constant's losses are the references when None."""
+        """Compute a score from sums per independent group of episodes.
+
+        Args:
+            losses: of the probe.
+            references: what they are divided by.
+            kind: of score.
+            constant: losses of the best constant; the references when None.
+            graded: of rare classes, the losses of probabilities and their references.
+        """
         lost = array_of("losses", losses).astype(np.float64)
         scale = array_of("references", references).astype(np.float64)
-        own = refit.interval(lost, scale, N_FOLDS, kind)
+        interval = refit.interval(lost, scale, N_FOLDS, kind)
         return cls(
-            own.estimate,
-            own.low,
-            own.high,
-            lost,
-            scale,
-            kind,
-            scale if constant is None else constant,
-            graded,
+            estimate=interval.estimate,
+            low=interval.low,
+            high=interval.high,
+            losses=lost,
+            references=scale,
+            kind=kind,
+            constant=scale if constant is None else constant,
+            graded=graded,
         )
 
     @property
@@ -108,24 +116,24 @@ class ProbeScore(_Difference):
 
     @checked
     def minus(self, other: ProbeScore) -> _Difference:
-        """The difference from a score of the same kind, with its paired interval where both have the same episodes."""
-        lost, of_control, scale, references = (
+        """Compute the difference from a score of the same kind, with an interval where both have the same episodes."""
+        if len(self.losses) != len(other.losses):
+            return _Difference(self.estimate - other.estimate, nan, nan)
+        paired = refit.difference(
             self.losses,
             other.losses,
             self.references,
-            other.references,
-        )
-        if len(lost) != len(of_control):
-            return _Difference(self.estimate - other.estimate, nan, nan)
-        paired = refit.difference(
-            lost, of_control, scale, N_FOLDS, self.kind, control_references=references
+            N_FOLDS,
+            self.kind,
+            control_references=other.references,
         )
         return _Difference(paired.estimate, paired.low, paired.high)
 
     @property
     def detectable(self) -> float:
         """The smallest skill whose interval would have excluded 0 in this sample."""
-        return refit.detectable(*(self.graded or (self.losses, self.constant)), N_FOLDS)
+        losses, references = self.graded or (self.losses, self.constant)
+        return refit.detectable(losses, references, N_FOLDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,77 +144,117 @@ class Fitted:
     details: Callable[[], dict[str, Any]]
 
 
-def fitted(
+def score_predictions(
     target: TargetValues,
     predictions: Shaped[Array, "episode round k"],
     groups: Int[Array, " episode"],
-    refitted: Callable[[], dict[str, Any]],
+    refit_probe: Callable[[], dict[str, Any]],
     probabilities: Sequence[Float[Array, "episode round c"]] = (),
 ) -> Fitted:
-    """A probe of one target from its out-of-fold predictions: R2 of numbers, the accuracy of classes.
+    """Score the out-of-fold predictions of a target: R2 of numbers, the accuracy of classes.
 
-    ``refitted`` gives what belongs to the probe that was fitted on all episodes.
+    Args:
+        target: what was decoded.
+        predictions: of probes that were fitted without the episode.
+        groups: the number of the independent group of each episode.
+        refit_probe: gives what belongs to the probe that was fitted on all episodes.
+        probabilities: of the classes, for each output, where the probe gives these.
     """
-    of_classes = target.kind == "class"
-    y = target.values if of_classes else target.values.astype(np.float64)
+    decodes_classes = target.kind == "class"
+    y = target.values if decodes_classes else target.values.astype(np.float64)
     used = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
 
-    def summed(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
+    def add_up(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
+        """Add what is scored over the rounds of each group."""
         return refit.in_groups((values * used).sum(1), groups)
 
-    steps = summed(used)
-    kind: refit.Score = "accuracy" if of_classes else "skill"
+    def score_ratio(values: Shaped[Array, "episode round k"]) -> ProbeScore:
+        """Return the mean of a loss over all steps."""
+        return ProbeScore.of(add_up(values).sum(1), steps.sum(1), "ratio")
+
+    steps = add_up(used)
+    kind: refit.Score = "accuracy" if decodes_classes else "skill"
     graded = None
-    if probabilities and target.is_rare:
-        given = np.concatenate(probabilities, -1)
-        shown = np.concatenate(
-            [np.eye(p.shape[-1])[y[..., k]] for k, p in enumerate(probabilities)], -1
-        )
-        scored = np.repeat(used, probabilities[0].shape[-1], -1)
-        missed = refit.in_groups(np.square((given - shown) * scored).sum(1), groups)
-        graded = missed.sum(1), refit.totals(shown, scored, groups).sum(1)
-    if of_classes:
-        most = [
-            np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])
-        ]
-        parts = summed(predictions != y), steps, summed(y != np.array(most))
+    if decodes_classes:
+        losses, references = add_up(predictions != y), steps
+        constant = add_up(y != _most_frequent(y, used))
+        if probabilities and target.is_rare:
+            graded = _grade(y, used, groups, probabilities)
     else:
-        wrong, totals = (y - predictions) * used, refit.totals(y, target.mask, groups)
-        parts = refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), groups), totals, totals
-    score = ProbeScore.of(parts[0].sum(1), parts[1].sum(1), kind, parts[2].sum(1), graded)
+        errors = (y - predictions) * used
+        squares = np.einsum("etk,etk->ek", errors, errors)
+        losses = refit.in_groups(squares, groups)
+        references = constant = refit.totals(y, target.mask, groups)
+    score = ProbeScore.of(losses.sum(1), references.sum(1), kind, constant.sum(1), graded)
 
-    def details() -> dict[str, Any]:
-        each = zip(target.outputs, *(part.T for part in parts), strict=True)
-        metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
-        if not of_classes:
-            metrics["mae"] = ProbeScore.of(
-                summed(np.abs(y - predictions)).sum(1), steps.sum(1), "ratio"
-            )
+    def describe() -> dict[str, Any]:
+        """Return the other fields of a result."""
+        metrics: dict[str, Interval] = {"accuracy" if decodes_classes else "r2": score}
+        if not decodes_classes:
+            metrics["mae"] = score_ratio(np.abs(y - predictions))
         if probabilities:
-            truth = y.astype(np.int64)
-            of_truth = [
-                np.take_along_axis(p, truth[..., [k]], axis=-1)[..., 0]
-                for k, p in enumerate(probabilities)
-            ]
-            losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
-            metrics["log_loss"] = ProbeScore.of(
-                summed(np.maximum(losses, 0.0)).sum(1), steps.sum(1), "ratio"
-            )
-        by_output = {
-            name: ProbeScore.of(lost, scale, kind, constant) for name, lost, scale, constant in each
-        }
-        found = {"by_output": by_output, "metrics": metrics, "columns": target.outputs}
-        return {**found, "predictions": predictions.astype(np.float64), **refitted()}
+            metrics["log_loss"] = score_ratio(_log_losses(y, probabilities))
+        by_output = {}
+        for k, output in enumerate(target.outputs):
+            by_output[output] = ProbeScore.of(losses[:, k], references[:, k], kind, constant[:, k])
+        details = {"by_output": by_output, "metrics": metrics, "columns": target.outputs}
+        details["predictions"] = predictions.astype(np.float64)
+        return details | refit_probe()
 
-    return Fitted(score, details)
+    return Fitted(score, describe)
 
 
-def _unpacked(one: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
-    """Details of a probe of rounds fitted one by one: predictions ``[episode, round, output]``, NaN in the others."""
-    made = one.details()
-    predictions = np.full((*counted.shape, made["predictions"].shape[-1]), nan)
-    predictions[counted] = made["predictions"][:, 0]
-    return {**made, "predictions": predictions}
+def _most_frequent(
+    y: Int[Array, "episode round k"], used: Bool[Array, "episode round k"]
+) -> Int[Array, " k"]:
+    """Return the most frequent class of each output, among the entries that are scored."""
+    classes = []
+    for k in range(y.shape[-1]):
+        counts = np.bincount(y[used[..., k], k], minlength=1)
+        classes.append(counts.argmax())
+    return np.array(classes)
+
+
+def _grade(
+    y: Int[Array, "episode round k"],
+    used: Bool[Array, "episode round k"],
+    groups: Int[Array, " episode"],
+    probabilities: Sequence[Float[Array, "episode round c"]],
+) -> tuple[Float[Array, " group"], Float[Array, " group"]]:
+    """Return the squared errors of probabilities per group, and what the shares of the classes leave.
+
+    Args:
+        y: the classes.
+        used: entries that are scored.
+        groups: the number of the group of each episode.
+        probabilities: of the classes, for each output.
+    """
+    n_classes = probabilities[0].shape[-1]
+    predicted = np.concatenate(probabilities, -1)
+    indicators = np.eye(n_classes)[y].reshape(predicted.shape)
+    scored = np.repeat(used, n_classes, -1)
+    errors = np.square((predicted - indicators) * scored)
+    losses = refit.in_groups(errors.sum(1), groups)
+    references = refit.totals(indicators, scored, groups)
+    return losses.sum(1), references.sum(1)
+
+
+def _log_losses(
+    y: Int[Array, "episode round k"], probabilities: Sequence[Float[Array, "episode round c"]]
+) -> Float[Array, "episode round k"]:
+    """Return minus the log of the probability of the true class of each output."""
+    of_truth = np.take_along_axis(np.stack(probabilities, 2), y[..., None], axis=-1)[..., 0]
+    losses = -np.log(np.maximum(of_truth, np.finfo(np.float64).tiny))
+    return np.maximum(losses, 0.0)
+
+
+def _unpack(probe: Fitted, counted: Bool[Array, "episode round"]) -> dict[str, Any]:
+    """Describe a probe of rounds fitted one by one: predictions ``[episode, round, output]``, NaN in the others."""
+    details = probe.details()
+    packed = details["predictions"]
+    predictions = np.full((*counted.shape, packed.shape[-1]), nan)
+    predictions[counted] = packed[:, 0]
+    return {**details, "predictions": predictions}
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,11 +277,17 @@ class ControlScore:
 def _shuffled(
     values: Shaped[Array, episode * rest], seed: int, groups: Int[Array, " episode"] | None = None
 ) -> Shaped[Array, episode * rest]:
-    """Every episode gets the values of an episode of another group; every episode is a group when None.
+    """Give every episode the values of an episode of another group.
 
     Groups are laid out in random order, and values move on by as many places as the largest group has episodes.
+
+    Args:
+        values: of all episodes.
+        seed: of the order.
+        groups: the number of the group of each episode; every episode is a group when None.
     """
-    groups = np.arange(len(values)) if groups is None else groups
+    if groups is None:
+        groups = np.arange(len(values))
     places = np.random.default_rng([seed, _SHUFFLE]).permutation(int(groups.max()) + 1)
     order = np.argsort(np.argsort(places)[groups], kind="stable")
     result = np.empty_like(values)
@@ -247,14 +301,22 @@ def _control_task(
     seed: int,
     missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Every kind of round gets the values of a random round that counts, wherever it occurs."""
+    """Give every kind of round the values of a random round that counts, wherever it occurs.
+
+    Args:
+        values: of the target.
+        types: the kind of each round.
+        seed: of the draws.
+        missing: rounds that do not count.
+    """
     rows = values.reshape(-1, values.shape[-1]) if missing is None else values[~missing]
-    draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=int(types.max()) + 1)
+    n_types = int(types.max()) + 1
+    draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=n_types)
     return rows[draws][types]
 
 
 def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
-    """A fold for every episode: sizes differ by at most one."""
+    """Draw a fold for every episode; their sizes differ by at most one."""
     return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
 
 
@@ -280,25 +342,36 @@ class GroupedTargets:
     seed: int
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Probes of all targets, and of others of the same episodes, from ``x``.
+        """Fit probes of all targets, and of others of the same episodes.
 
         Where some rounds do not count, each round that does is fitted as an episode of its own, in the fold and group
         of its episode; targets of which the same rounds count are fitted together.
+
+        Args:
+            kind: of probe.
+            x: activations ``[episode, round, feature]``.
+            targets: the others.
         """
-        folds = _assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
-        every = [one if kind.of_classes else one.indicators() for one in (*self.targets, *targets)]
+        n_groups = int(self.groups.max()) + 1
+        folds = _assign_folds(n_groups, N_FOLDS, self.seed)[self.groups]
+        decoded = [*self.targets, *targets]
+        if not kind.of_classes:
+            decoded = [target.indicators() for target in decoded]
         if self.targets[0].missing is None:
-            return kind.fit(x, every, folds, self.groups)
-        found: dict[int, Fitted] = {}
-        masks = [np.asarray(one.missing).tobytes() for one in every]
-        for mask in dict.fromkeys(masks):
-            alike = [i for i, own in enumerate(masks) if own == mask]
-            counted = ~np.asarray(every[alike[0]].missing)
-            row, packed = np.nonzero(counted)[0], [every[i].packed() for i in alike]
-            made = kind.fit(x[counted][:, None], packed, folds[row], self.groups[row])
-            for i, one in zip(alike, made, strict=True):
-                found[i] = replace(one, details=partial(_unpacked, one, counted))
-        return [found[i] for i in range(len(every))]
+            return kind.fit(x, decoded, folds, self.groups)
+        same_rounds: dict[bytes, list[int]] = {}
+        for i, target in enumerate(decoded):
+            same_rounds.setdefault(np.asarray(target.missing).tobytes(), []).append(i)
+        results: dict[int, Fitted] = {}
+        for indices in same_rounds.values():
+            counted = ~np.asarray(decoded[indices[0]].missing)
+            episode = np.nonzero(counted)[0]
+            packed = [decoded[i].packed() for i in indices]
+            rows = x[counted][:, None]
+            fits = kind.fit(rows, packed, folds[episode], self.groups[episode])
+            for i, probe in zip(indices, fits, strict=True):
+                results[i] = replace(probe, details=partial(_unpack, probe, counted))
+        return [results[i] for i in range(len(decoded))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,31 +385,36 @@ class Problem:
 
     @classmethod
     def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
-        """The problem of a sample, without the scores of its baselines."""
-        seed, groups, drawn = sample.seed, sample.groups, {}
-        numbers = [target if kind.of_classes else target.indicators() for target in sample.targets]
-        for i, t in enumerate(numbers):
+        """Make the problem of a sample, without the scores of its baselines."""
+        seed, groups = sample.seed, sample.groups
+        targets = list(sample.targets)
+        if not kind.of_classes:
+            targets = [target.indicators() for target in targets]
+        drawn = {}
+        for i, target in enumerate(targets):
             # A shuffled target brings its mask along; a control task is scored where its target is.
-            mask = None if t.mask is None else _shuffled(t.mask, seed, groups)
-            both = None if t.missing is None else t.missing | _shuffled(t.missing, seed, groups)
-            drawn[i, "shuffled"] = replace(
-                t, values=_shuffled(t.values, seed, groups), mask=mask, missing=both
-            )
-        for i, t in enumerate(numbers):
-            if t.types is not None:
-                drawn[i, "control_task"] = replace(
-                    t, values=_control_task(t.values, t.types, seed, t.missing)
-                )
-        return cls(replace(sample, targets=numbers), kind, drawn)
+            mask, missing = target.mask, target.missing
+            if mask is not None:
+                mask = _shuffled(mask, seed, groups)
+            if missing is not None:
+                missing = missing | _shuffled(missing, seed, groups)
+            values = _shuffled(target.values, seed, groups)
+            drawn[i, "shuffled"] = replace(target, values=values, mask=mask, missing=missing)
+        for i, target in enumerate(targets):
+            if target.types is not None:
+                values = _control_task(target.values, target.types, seed, target.missing)
+                drawn[i, "control_task"] = replace(target, values=values)
+        return cls(replace(sample, targets=targets), kind, drawn)
 
     def with_baselines(self) -> Problem:
-        """The same with the scores of the controls that read no activation: the round index and the round's inputs."""
+        """Return a copy with the scores of the controls that read no activation: the round index and the inputs."""
         scores: dict[tuple[int, str], ProbeScore] = {}
-        n_episodes, n_rounds = self.sample.targets[0].values.shape[:2]
-        index = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
-        for name, forms in (("round", (index,)), ("inputs", self.sample.targets[0].inputs)):
-            for form in forms:
-                _keep_best(scores, name, self.sample.fit(self.kind, form))
+        first = self.sample.targets[0]
+        n_episodes, n_rounds = first.values.shape[:2]
+        round_index = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
+        _keep_best(scores, "round", self.sample.fit(self.kind, round_index))
+        for form in first.inputs:
+            _keep_best(scores, "inputs", self.sample.fit(self.kind, form))
         return replace(self, baselines=scores)
 
     def fit(
@@ -344,33 +422,47 @@ class Problem:
         x: Float[Array, "episode round d"],
         copies: Iterable[tuple[Array, GroupedTargets]] = (),
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
-        """Each target's probe and controls; of several untrained copies the one with the highest score counts.
+        """Fit each target's probe and controls; of several untrained copies the one with the highest score counts.
 
-        ``copies`` are activations of each copy, and the targets of its episodes.
+        Args:
+            x: activations.
+            copies: activations of each copy, and the targets of its episodes.
         """
-        n = len(self.sample.targets)
-        fitted = self.sample.fit(self.kind, x, list(self.drawn.values()))
-        scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(
-            self.baselines
-        )
+        targets = self.sample.targets
+        fits = self.sample.fit(self.kind, x, list(self.drawn.values()))
+        probes, controls_drawn = fits[: len(targets)], fits[len(targets) :]
+        scores = dict(self.baselines)
+        for key, control in zip(self.drawn, controls_drawn, strict=True):
+            scores[key] = control.score
         for blank, sample in copies:
             _keep_best(scores, "untrained", sample.fit(self.kind, blank))
         results = []
-        for i, (own, target) in enumerate(zip(fitted, self.sample.targets, strict=False)):
+        for i, (probe, target) in enumerate(zip(probes, targets, strict=True)):
             controls = {}
             for name in DESCRIPTIONS:
-                if score := scores.get((i, name)):
-                    counts = name not in target.implied_by
-                    controls[name] = ControlScore(name, score, own.score.minus(score), counts)
-            results.append((own, controls))
+                if (i, name) in scores:
+                    score = scores[i, name]
+                    controls[name] = ControlScore(
+                        name=name,
+                        score=score,
+                        difference=probe.score.minus(score),
+                        counts=name not in target.implied_by,
+                    )
+            results.append((probe, controls))
         return results
 
 
 def _keep_best(
-    scores: dict[tuple[int, str], ProbeScore], name: str, fitted: Sequence[Fitted]
+    scores: dict[tuple[int, str], ProbeScore], name: str, fits: Sequence[Fitted]
 ) -> None:
-    """Put each target's score of a control that has several forms where it is higher than the one that is there."""
-    for i, one in enumerate(fitted):
+    """Put each target's score of a control that has several forms where it is higher than the one that is there.
+
+    Args:
+        scores: by the index of the target and the name of the control.
+        name: of the control.
+        fits: of one form of it, for each target.
+    """
+    for i, probe in enumerate(fits):
         known = scores.get((i, name))
-        if known is None or one.score.estimate > known.estimate:
-            scores[i, name] = one.score
+        if known is None or probe.score.estimate > known.estimate:
+            scores[i, name] = probe.score

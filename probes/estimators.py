@@ -22,7 +22,7 @@ from scipy import special
 
 from interp.support.checks import checked
 from interp.support.errors import require
-from probes.controls import Fitted, Kind, fitted
+from probes.controls import Fitted, Kind, score_predictions
 from probes.values import TargetValues, as_array
 
 if TYPE_CHECKING:
@@ -31,71 +31,92 @@ if TYPE_CHECKING:
     from sklearn.preprocessing import StandardScaler
 
 
-def _classifies(estimator: Any) -> bool:
-    """Whether it predicts classes rather than numbers; what is no estimator of scikit-learn is refused.
+def _is_classifier(estimator: Any) -> bool:
+    """Return whether an estimator of scikit-learn predicts classes rather than numbers; refuse anything else.
 
     >>> from sklearn.linear_model import Lasso, LogisticRegression
-    >>> _classifies(Lasso()), _classifies(LogisticRegression())
+    >>> _is_classifier(Lasso()), _is_classifier(LogisticRegression())
     (False, True)
     """
     from sklearn.base import is_classifier, is_regressor
 
-    known = hasattr(estimator, "get_params") and not isinstance(estimator, type)
+    is_estimator = hasattr(estimator, "get_params") and not isinstance(estimator, type)
     require(
-        known and (is_classifier(estimator) or is_regressor(estimator)),
+        is_estimator and (is_classifier(estimator) or is_regressor(estimator)),
         f"method must be 'ridge', 'logistic' or a regressor or classifier of scikit-learn, got {estimator!r}",
     )
     return bool(is_classifier(estimator))
 
 
 def predict(
-    fitted: tuple[Any, ...], x: Float[Array, "episode round d"]
+    estimators: tuple[Any, ...], x: Float[Array, "episode round d"]
 ) -> Float[Array, "episode round k"]:
-    """What fitted estimators of scikit-learn, one per output, predict."""
+    """Return what fitted estimators of scikit-learn, or constants, predict: one per output."""
     rows = x.reshape(-1, x.shape[-1])
-    columns = [
-        np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel()
-        for e in fitted
-    ]
-    return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)
+    predictions = np.zeros((len(rows), len(estimators)))
+    for k, estimator in enumerate(estimators):
+        if isinstance(estimator, float):
+            predictions[:, k] = estimator
+        else:
+            predictions[:, k] = np.ravel(estimator.predict(rows))
+    return predictions.reshape(*x.shape[:2], -1)
 
 
 def _fit(
     estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]
 ) -> tuple[Any, ...]:
-    """A fitted clone for each output; where training has one class only, that class itself, which needs no fit."""
+    """Fit a clone for each output; where training has one class only, return that class, which needs no fit.
+
+    Args:
+        estimator: of scikit-learn.
+        x: activations.
+        y: the target.
+    """
     from sklearn.base import clone
 
-    rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]).T
-    constant = _classifies(estimator)
-    return tuple(
-        float(column[0])
-        if constant and (column == column[0]).all()
-        else clone(estimator).fit(rows, column)
-        for column in columns
-    )
+    rows = x.reshape(-1, x.shape[-1])
+    columns = y.reshape(-1, y.shape[-1]).T
+    is_classifier = _is_classifier(estimator)
+    fits = []
+    for column in columns:
+        is_constant = (column == column[0]).all()
+        if is_classifier and is_constant:
+            fits.append(float(column[0]))
+        else:
+            fits.append(clone(estimator).fit(rows, column))
+    return tuple(fits)
 
 
 def kind(estimator: BaseEstimator) -> Kind:
-    """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
+    """Return an estimator as a kind of probe, in the same folds and with the same controls as the others."""
 
-    def one(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
-        y, predictions = target.values, np.zeros(target.values.shape)
+    def fit_target(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
+        """Cross-validate the estimator on one target."""
+        y = target.values
+        predictions = np.zeros(y.shape)
         for fold in range(int(folds.max()) + 1):
             test = folds == fold
-            predictions[test] = predict(_fit(estimator, x[~test], y[~test]), x[test])
+            estimators = _fit(estimator, x[~test], y[~test])
+            predictions[test] = predict(estimators, x[test])
 
-        def refitted() -> dict[str, Any]:
-            made = {"estimators": _fit(estimator, x, y), "settings": {"estimator": repr(estimator)}}
-            return {"weights": np.zeros((x.shape[-1], 0)), "intercept": np.zeros(0), **made}
+        def refit() -> dict[str, Any]:
+            """Fit all episodes."""
+            return {
+                "weights": np.zeros((x.shape[-1], 0)),
+                "intercept": np.zeros(0),
+                "estimators": _fit(estimator, x, y),
+                "settings": {"estimator": repr(estimator)},
+            }
 
-        return fitted(target, predictions, groups, refitted)
+        return score_predictions(target, predictions, groups, refit)
 
-    return Kind(
-        type(estimator).__name__,
-        _classifies(estimator),
-        lambda x, targets, folds, groups: [one(x, target, folds, groups) for target in targets],
-    )
+    def fit_targets(
+        x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
+    ) -> list[Fitted]:
+        """Fit one target after the other."""
+        return [fit_target(x, target, folds, groups) for target in targets]
+
+    return Kind(type(estimator).__name__, _is_classifier(estimator), fit_targets)
 
 
 class _Rows(NamedTuple):
@@ -108,12 +129,14 @@ class _Rows(NamedTuple):
 
 @checked
 def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
-    """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds that count.
+    """Convert activations and a target to the rows that scikit-learn takes, one for each round that counts.
 
     Cross-validate by ``groups``: rounds of one episode say much of each other.
 
     Args:
-        target: from :mod:`probes.targets`, or values. A target's mask is left alone: it says what is scored.
+        activations: ``[episode, round, ...]``.
+        target: ``[episode, round, output]``, from :mod:`probes.targets`, or values. A target's mask is left alone: it
+            says what is scored.
 
     Example:
         >>> import interp, probes
@@ -130,14 +153,17 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
     """
     x = as_array(activations, "activations")
     values = target.values if isinstance(target, TargetValues) else as_array(target, "the target")
+    have_rounds = x.ndim >= 2 and values.ndim >= 2
     require(
-        x.ndim >= 2 and values.ndim >= 2 and x.shape[:2] == values.shape[:2],
+        have_rounds and x.shape[:2] == values.shape[:2],
         f"activations and target are [episode, round, ...] of the same episodes and rounds, got {x.shape} and "
         f"{values.shape}",
     )
     missing = target.missing if isinstance(target, TargetValues) else None
-    at = np.nonzero(np.ones(x.shape[:2], bool) if missing is None else ~missing)
-    return _Rows(x[at].reshape(len(at[0]), -1), values[at].reshape(len(at[0]), -1), at[0])
+    counted = np.ones(x.shape[:2], bool) if missing is None else ~missing
+    episode, _ = np.nonzero(counted)
+    n_rows = len(episode)
+    return _Rows(x[counted].reshape(n_rows, -1), values[counted].reshape(n_rows, -1), episode)
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)  # values of C tried
@@ -155,7 +181,7 @@ class _Split(NamedTuple):
 
     @classmethod
     def of(cls, rows: Float[Array, "row d"], groups: Int[Array, " row"], *left_out: int) -> _Split:
-        """The split of rows by the fold (``groups``) that each belongs to."""
+        """Split rows by the fold (``groups``) that each belongs to, without the folds that are left out."""
         from sklearn.preprocessing import StandardScaler
 
         train = ~np.isin(groups, left_out)
@@ -182,7 +208,7 @@ class _LogisticFit:
     probabilities: Float[Array, "row c"]
     chosen: list[float] = field(default_factory=list)
     losses: dict[tuple[frozenset[int], int], Float[Array, " penalty"]] = field(default_factory=dict)
-    _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
+    _fits: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
 
     @cached_property
     def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
@@ -190,78 +216,103 @@ class _LogisticFit:
         and C of each outer fold and, last, of this fit, which is made of all episodes when it is read."""
         for fold in range(len(self.chosen)):
             self.score(_Split.of(self.rows, self.groups, fold))
-        split, penalty = _Split.of(self.rows, self.groups), self.best_penalty(frozenset())
-        regression, n_classes = self.probe(split, penalty), self.probabilities.shape[1]
+        split = _Split.of(self.rows, self.groups)
+        penalty = self.best_penalty(frozenset())
+        regression = self.probe(split, penalty)
         assert regression is not None, "a target that is constant is refused before"
-        m = 1 if n_classes <= 2 else n_classes
-        weights, intercept = np.zeros((len(self.varying), m)), np.zeros(m)
         raw = regression.coef_ / split.scaling.scale_
-        classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
-        columns = classes if m > 1 else np.zeros(1, dtype=int)
+        raw_intercept = regression.intercept_ - raw @ split.scaling.mean_
+        n_classes = self.probabilities.shape[1]
+        is_binary = n_classes <= 2
+        columns = np.zeros(1, dtype=int) if is_binary else regression.classes_
+        if len(raw) < len(
+            columns
+        ):  # of several classes, two occur: the weights are those of the second
+            columns = columns[1:]
+        n_columns = 1 if is_binary else n_classes
+        weights = np.zeros((len(self.varying), n_columns))
         weights[np.ix_(self.varying, columns)] = raw.T
-        intercept[columns] = regression.intercept_ - raw @ split.scaling.mean_
+        intercept = np.zeros(n_columns)
+        intercept[columns] = raw_intercept
         return weights, intercept, (*self.chosen, penalty)
 
     def score(self, split: _Split) -> None:
         """Keep the log-losses of all penalties in the folds that a split leaves out."""
+        smallest = np.finfo(np.float64).eps
         for fold in split.tested:
             truth = self.labels[self.groups == fold]
-            given = [
-                self.predicted(split, penalty, fold)[np.arange(len(truth)), truth]
-                for penalty in _PENALTIES
-            ]
-            losses = [-np.log(np.maximum(p, np.finfo(np.float64).eps)).mean() for p in given]
+            losses = []
+            for penalty in _PENALTIES:
+                probabilities = self.predict(split, penalty, fold)
+                of_truth = probabilities[np.arange(len(truth)), truth]
+                losses.append(-np.log(np.maximum(of_truth, smallest)).mean())
             self.losses[split.left_out, fold] = np.array(losses)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
-        """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
-        others = sorted({*self.groups.tolist()} - left_out)
-        return _PENALTIES[
-            int(np.argmin(sum(self.losses[left_out | {fold}, fold] for fold in others)))
-        ]
+        """Find the penalty with the least log-loss when each fold that is not left out is held out in turn."""
+        inner_folds = sorted({*self.groups.tolist()} - left_out)
+        losses = [self.losses[left_out | {fold}, fold] for fold in inner_folds]
+        return _PENALTIES[int(np.argmin(sum(losses)))]
 
-    def predicted(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
-        """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
+    def predict(self, split: _Split, penalty: float, fold: int) -> Float[Array, "row c"]:
+        """Predict probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one.
+
+        Args:
+            split: that leaves the fold out.
+            penalty: C of the probe.
+            fold: that is predicted.
+        """
         regression = self.probe(split, penalty)
-        result = np.zeros((len(split.tested[fold]), self.probabilities.shape[1]))
+        rows = split.tested[fold]
+        probabilities = np.zeros((len(rows), self.probabilities.shape[1]))
         if regression is None:
-            result[:, self.labels[split.train][0]] = 1.0
-        else:
-            # As `predict_proba`, without its checks, which take as long as a fit of few rows.
-            scores = split.tested[fold] @ regression.coef_.T + regression.intercept_
-            scores = (
-                np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
-            )
-            result[:, regression.classes_] = special.softmax(scores, axis=1)
-        return result
+            only_class = self.labels[split.train][0]
+            probabilities[:, only_class] = 1.0
+            return probabilities
+        # As `predict_proba`, without its checks, which take as long as a fit of few rows.
+        scores = rows @ regression.coef_.T + regression.intercept_
+        if scores.shape[1] == 1:
+            scores = np.concatenate([-scores / 2, scores / 2], 1)
+        probabilities[:, regression.classes_] = special.softmax(scores, axis=1)
+        return probabilities
 
     def probe(self, split: _Split, penalty: float) -> LogisticRegression | None:
-        """The probe of scaled inputs, fitted on all other folds; None where only one class is there."""
+        """Fit the probe of scaled inputs on all other folds, once; None where only one class is there."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
-        key, scaled, labels = (split.left_out, penalty), split.scaled, self.labels[split.train]
-        if key in self._fitted or (labels == labels[0]).all():
-            return self._fitted.get(key)
-        # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
-        basis = np.linalg.qr(scaled.T)[0] if scaled.shape[1] > len(scaled) else None
-        fed = scaled if basis is None else scaled @ basis
-        # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
+        key = (split.left_out, penalty)
+        if key in self._fits:
+            return self._fits[key]
+        labels = self.labels[split.train]
         classes = np.unique(labels).tolist()
-        newton = len(classes) == 2 and fed.shape[1] <= _WIDE
-        solver = {"solver": "newton-cholesky", "tol": 1e-6} if newton else {"solver": "lbfgs"}
+        if len(classes) == 1:
+            return None
+        # With more features than rows, the penalised weights lie in the span of the rows: fitted in its basis.
+        n_rows, n_features = split.scaled.shape
+        basis = None
+        features = split.scaled
+        if n_features > n_rows:
+            basis = np.linalg.qr(split.scaled.T)[0]
+            features = split.scaled @ basis
+        # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of what is fitted.
+        is_newton = len(classes) == 2 and features.shape[1] <= _WIDE
+        solver = {"solver": "newton-cholesky", "tol": 1e-6} if is_newton else {"solver": "lbfgs"}
         regression = LogisticRegression(C=penalty, max_iter=1000, warm_start=True, **solver)
         # It starts where a fit ended that saw only such rows: nothing of the folds that are left out enters.
-        near = [fit for (out, _), fit in self._fitted.items() if newton and split.left_out <= out]
-        if near and near[-1].classes_.tolist() == classes:
-            regression.coef_ = near[-1].coef_ if basis is None else near[-1].coef_ @ basis
-            regression.intercept_ = near[-1].intercept_
+        if is_newton:
+            starts = [fit for (out, _), fit in self._fits.items() if split.left_out <= out]
+            if starts and starts[-1].classes_.tolist() == classes:
+                start = starts[-1].coef_
+                regression.coef_ = start if basis is None else start @ basis
+                regression.intercept_ = starts[-1].intercept_
         with warnings.catch_warnings():
             # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            self._fitted[key] = regression.fit(fed, labels)
+            regression.fit(features, labels)
         if basis is not None:
             regression.coef_ = regression.coef_ @ basis.T
+        self._fits[key] = regression
         return regression
 
 
@@ -270,62 +321,82 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     targets: Sequence[tuple[Int[Array, "episode round"], int]],
 ) -> list[_LogisticFit]:
-    """Nested cross-validation of targets, each with its number of classes; inputs are scaled once for all of them."""
-    rows, groups = x.reshape(-1, x.shape[-1]).astype(np.float64), np.repeat(folds, x.shape[1])
+    """Cross-validate targets in nested folds; inputs are scaled once for all of them.
+
+    Args:
+        x: activations.
+        folds: the fold of each episode.
+        targets: the classes of each, and how many there are.
+    """
+    n_folds = int(folds.max()) + 1
+    _, n_rounds, n_features = x.shape
+    rows = x.reshape(-1, n_features).astype(np.float64)
+    groups = np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
     varying = (rows != rows[0]).any(0)
     varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
     rows = rows[:, varying]
-    fits = [
-        _LogisticFit(rows, groups, varying, y.reshape(-1), np.zeros((len(rows), n)))
-        for y, n in targets
-    ]
-    for pair in combinations(range(folds.max() + 1), 2):
+    fits = []
+    for labels, n_classes in targets:
+        probabilities = np.zeros((len(rows), n_classes))
+        fits.append(_LogisticFit(rows, groups, varying, labels.reshape(-1), probabilities))
+    for pair in combinations(range(n_folds), 2):
         split = _Split.of(rows, groups, *pair)
-        for one in fits:
-            one.score(split)
-    for fold in range(folds.max() + 1):
+        for fit in fits:
+            fit.score(split)
+    for fold in range(n_folds):
         split = _Split.of(rows, groups, fold)
-        for one in fits:
-            one.chosen.append(one.best_penalty(split.left_out))
-            one.probabilities[groups == fold] = one.predicted(split, one.chosen[-1], fold)
+        for fit in fits:
+            penalty = fit.best_penalty(split.left_out)
+            fit.chosen.append(penalty)
+            fit.probabilities[groups == fold] = fit.predict(split, penalty, fold)
     return fits
 
 
 def _logistic(
     x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array
 ) -> list[Fitted]:
+    """Fit logistic probes of targets of classes, one for each output.
+
+    Args:
+        x: activations ``[episode, round, feature]``.
+        targets: of classes.
+        folds: the fold of each episode.
+        groups: the independent group of each episode.
+    """
     import sklearn
 
-    outputs = [
-        (y, int(one.values.max()) + 1) for one in targets for y in np.moveaxis(one.values, -1, 0)
-    ]
+    outputs = []
+    for target in targets:
+        n_classes = int(target.values.max()) + 1
+        outputs += [(labels, n_classes) for labels in np.moveaxis(target.values, -1, 0)]
     # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        fits, found = iter(_cross_validate(x, folds, outputs)), []
+        fits = iter(_cross_validate(x, folds, outputs))
+    results = []
     for target in targets:
-        own = list(islice(fits, target.values.shape[-1]))
-        probabilities = [one.probabilities.reshape(*x.shape[:2], -1) for one in own]
-        predictions = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
-        found.append(
-            fitted(target, predictions, groups, partial(_refitted, target, own), probabilities)
-        )
-    return found
+        fits_of_target = list(islice(fits, target.values.shape[-1]))
+        probabilities = [fit.probabilities.reshape(*x.shape[:2], -1) for fit in fits_of_target]
+        predictions = np.stack(probabilities, 2).argmax(-1)
+        refit = partial(_refit, target, fits_of_target)
+        results.append(score_predictions(target, predictions, groups, refit, probabilities))
+    return results
 
 
-def _refitted(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
+def _refit(target: TargetValues, fits: Sequence[_LogisticFit]) -> dict[str, Any]:
+    """Return the weights of probes fitted on all episodes, side by side, with a name for each column."""
     n_classes = fits[0].probabilities.shape[1]
-    columns = tuple(target.outputs)
+    columns = list(target.outputs)
     if n_classes > 2:
-        columns = tuple(f"{output}={c}" for output in target.outputs for c in range(n_classes))
-    weights = [fit.refit[0] for fit in fits]
-    intercepts = [fit.refit[1] for fit in fits]
-    penalties = [fit.refit[2] for fit in fits]
+        columns = []
+        for output in target.outputs:
+            columns += [f"{output}={c}" for c in range(n_classes)]
+    weights, intercepts, penalties = zip(*(fit.refit for fit in fits), strict=True)
     return {
         "weights": np.concatenate(weights, axis=-1),
         "intercept": np.concatenate(intercepts),
-        "columns": columns,
-        "settings": {"penalties": penalties},
+        "columns": tuple(columns),
+        "settings": {"penalties": list(penalties)},
     }
 
 

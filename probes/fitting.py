@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from interp.support.session import session
 from interp.support.workers import one_thread
 from probes import estimators
 from probes.activations import ProbedSite, place, places, read, without_rounding
-from probes.controls import GroupedTargets, Kind, Problem
+from probes.controls import ControlScore, Fitted, GroupedTargets, Kind, Problem
 from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
 from probes.result import ProbeResult, measure_of
@@ -40,6 +39,7 @@ from probes.targets import compute, parse, round_inputs
 from probes.values import (
     N_FOLDS,
     TargetValues,
+    When,
     as_array,
     as_groups,
     as_inputs,
@@ -51,11 +51,11 @@ from probes.values import (
 )
 
 _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
-"""The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
+"""The kinds of probe that ``method`` can name."""
 
 _N_UNTRAINED = 2  # untrained copies, of which the best counts (why: docs/method/probes.md)
 
-_MORE = 3
+_MORE = 3  # the stream of random numbers of further episodes
 
 _LEANS_LOW = (
     "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
@@ -80,7 +80,7 @@ def fit(
     seed: int = 0,
     model: Machine | None = None,
 ) -> ProbeResult:
-    """Decode ``target`` from ``activations``, with controls.
+    """Fit a probe that decodes ``target`` from ``activations``, with controls.
 
     Args:
         activations: a rollout; or ``[episode, round, ...]``, tensor, array or pandas object, trailing axes being
@@ -113,48 +113,76 @@ def fit(
     """
     site = _require_one(sites)
     if not isinstance(target, TargetValues):
-        target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
+        decodes_classes = method is not None and _kind(method).of_classes
+        target = TargetValues.of(target, of_classes=decodes_classes)
     require(
         episodes is None or inputs is None,
         "give episodes= or inputs=, not both: either makes the inputs control",
     )
     run = activations if isinstance(activations, Rollout) else None
     if run is not None and not run.settings.get("hooked_rounds"):
-        whose, known = model or run.model, episodes or run.episodes
-        if whose and known and (model or episodes):
-            require_own(run, whose, known)
-        run = replace(run, model=whose, episodes=known)
-        if episodes is None and inputs is None and not target.inputs:
-            episodes = run.episodes
-    for known in (episodes, None if run is None else run.episodes, run):
+        run = _attach_model(run, model, episodes)
+        if inputs is None and not target.inputs:
+            episodes = episodes or run.episodes
+    target = _complete_target(target, run, episodes, inputs)
+    options: dict[str, Any] = {"groups": groups, "method": method, "seed": seed}
+    if run is not None and model is None:
+        model = run.model
+    if isinstance(untrained, Rollout):
+        untrained = read(untrained, place(site, model), target.when)
+    copies = [] if untrained is None else [(untrained, None)]
+    if run is None:
+        return fit_targets(activations, [target], copies=copies, **options)[0]
+    if copies:
+        n_untrained = 0
+    with session():
+        return _fit_run(run, [target], place(site, model), n_untrained, copies, **options)[0]
+
+
+def _attach_model(run: Rollout, model: Machine | None, episodes: Episodes | None) -> Rollout:
+    """Return the rollout with its model and episodes, as far as they are passed or it knows them."""
+    its_model = model or run.model
+    its_episodes = episodes or run.episodes
+    if its_model and its_episodes and (model or episodes):
+        require_own(run, its_model, its_episodes)
+    return replace(run, model=its_model, episodes=its_episodes)
+
+
+def _complete_target(
+    target: TargetValues, run: Rollout | None, episodes: Episodes | None, inputs: Any
+) -> TargetValues:
+    """Add to a target what its episodes say: missing rounds, participants and the round's inputs.
+
+    Args:
+        target: what is decoded.
+        run: the rollout that it is decoded from; None where activations are an array.
+        episodes: whose inputs the control reads; None to leave the target's own.
+        inputs: what one round says by itself, as of :func:`fit`.
+    """
+    sources: list[Any] = [episodes]
+    if run is not None:
+        sources += [run.episodes, run]
+    for source in sources:
         if target.missing is None:
-            target = replace(target, missing=missing_rounds(known))
+            target = replace(target, missing=missing_rounds(source))
         if target.participants is None:
-            target = replace(target, participants=getattr(known, "participants", None))
+            target = replace(target, participants=getattr(source, "participants", None))
     if episodes is not None:
         forms, types = round_inputs(episodes)
-        target = replace(target, inputs=forms, types=types)
-    if inputs is not None:
-        forms = tuple(
-            as_inputs(form) for form in (inputs if isinstance(inputs, list | tuple) else [inputs])
+        return replace(target, inputs=forms, types=types)
+    if inputs is None:
+        return target
+    if not isinstance(inputs, list | tuple):
+        inputs = [inputs]
+    arrays = tuple(as_inputs(form) for form in inputs)
+    n_episodes, n_rounds = target.values.shape[:2]
+    for array in arrays:
+        require(
+            array.shape[:2] == (n_episodes, n_rounds),
+            f"the round's inputs are [episode, round, feature], {n_episodes} episodes of {n_rounds} rounds as in "
+            f"the target; got shape {array.shape}",
         )
-        n_episodes, n_rounds = target.values.shape[:2]
-        for form in forms:
-            require(
-                form.shape[:2] == (n_episodes, n_rounds),
-                f"the round's inputs are [episode, round, feature], {n_episodes} episodes of {n_rounds} rounds as in "
-                f"the target; got shape {form.shape}",
-            )
-        target = replace(target, inputs=forms)
-    how: dict[str, Any] = {"groups": groups, "method": method, "seed": seed}
-    where = None if run is None else place(site, model if model is not None else run.model)
-    if isinstance(untrained, Rollout):
-        untrained = read(untrained, where or place(site, model), target.when)
-    copies = [] if untrained is None else [(untrained, None)]
-    if run is None or where is None:
-        return fit_targets(activations, [target], copies=copies, **how)[0]
-    with session():
-        return _fit_run(run, [target], where, 0 if copies else n_untrained, copies, **how)[0]
+    return replace(target, inputs=arrays)
 
 
 def _require_one(sites: str | Sequence[str]) -> str:
@@ -182,7 +210,7 @@ def probe(
     n_untrained: int = _N_UNTRAINED,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
-    """:func:`fit` of a machine's rollout over ``episodes`` and of several targets, by their keys.
+    """Fit probes of a machine's rollout over ``episodes``, one for each target and site, as :func:`fit` does.
 
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
@@ -193,22 +221,26 @@ def probe(
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
-    about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
+    episode_settings: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
+    site_names = [sites] if isinstance(sites, str) else non_empty("sites", sites)
     with session():
         values = compute(targets, episodes, model)
-        site_list = [sites] if isinstance(sites, str) else non_empty("sites", sites)
-        where = places(model, episodes, site_list)
-        hooks = sorted({site.hook for site in where if site.hook is not None})
-        run = (
-            rollout(model, episodes, names_filter=hooks or None)
-            if run is None
-            else require_own(run, model, episodes)
-        )
+        probed_sites = places(model, episodes, site_names)
+        if run is None:
+            hooks = {site.hook for site in probed_sites if site.hook is not None}
+            run = rollout(model, episodes, names_filter=sorted(hooks) or None)
+        else:
+            require_own(run, model, episodes)
         run = replace(run, model=model, episodes=episodes)
         results: list[ProbeResult] = []
-        for site in where:
-            results += _fit_run(run, values, site, n_untrained, method=method, seed=seed, **about)
+        for site in probed_sites:
+            results += _fit_run(
+                run, values, site, n_untrained, method=method, seed=seed, **episode_settings
+            )
         return results
+
+
+_Copies = Sequence[tuple[Any, Sequence[TargetValues] | None]]
 
 
 def _fit_run(
@@ -216,94 +248,103 @@ def _fit_run(
     targets: Sequence[TargetValues],
     where: ProbedSite,
     n_untrained: int,
-    given: Sequence[tuple[Any, None]] = (),
+    copies: _Copies = (),
     seed: int = 0,
     **options: Any,
 ) -> list[ProbeResult]:
-    """Probes of a rollout, beside untrained copies of its model where it knows that, each at its target's moment."""
-    own = {when: read(run, where, when) for when in sorted({target.when for target in targets})}
-    for activations in own.values():
-        as_inputs(activations)  # what no probe can hold is refused before untrained copies run
-    blanks, elsewhere = untrained_runs(run, targets, [where], n_untrained, seed)
-    results = dict[int, ProbeResult]()
-    for when, activations in own.items():
-        alike = [i for i, target in enumerate(targets) if target.when == when]
-        there = None if elsewhere is None else [elsewhere[i] for i in alike]
-        copies = [
-            *given,
-            *(
-                (partial(lambda of, w: read(of(), where, w), blank, when), there)
-                for blank in blanks
-            ),
-        ]
-        how = {name: run.settings[name] for name in ("model", "digest", "commit")} | options
-        fitted = fit_targets(
-            activations, [targets[i] for i in alike], copies=copies, site=where, seed=seed, **how
-        )
-        results |= dict(zip(alike, fitted, strict=True))
+    """Fit probes of a rollout, each at its target's moment.
+
+    Args:
+        run: the rollout; untrained copies are run where it knows its model.
+        targets: what is decoded.
+        where: the site to read.
+        n_untrained: how many untrained copies to run.
+        copies: activations of copies that were run before, as of :func:`fit_targets`.
+        seed: of the folds, the shuffles and the untrained copies.
+        options: passed on to :func:`fit_targets`.
+    """
+    moments = sorted({target.when for target in targets})
+    activations = {when: read(run, where, when) for when in moments}
+    for array in activations.values():
+        as_inputs(array)  # refuses what no probe can hold before untrained copies run
+    hooks = [] if where.hook is None else [where.hook]
+    untrained_copies, elsewhere = untrained_runs(run, targets, hooks, n_untrained, seed)
+    model_settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
+    options = model_settings | options
+    results: dict[int, ProbeResult] = {}
+    for when, array in activations.items():
+        indices = [i for i, target in enumerate(targets) if target.when == when]
+        its_elsewhere = None if elsewhere is None else [elsewhere[i] for i in indices]
+        its_copies = list(copies)
+        for run_of_copy in untrained_copies:
+            its_copies.append((partial(_read_copy_at, run_of_copy, where, when), its_elsewhere))
+        its_targets = [targets[i] for i in indices]
+        fits = fit_targets(array, its_targets, copies=its_copies, site=where, seed=seed, **options)
+        results.update(zip(indices, fits, strict=True))
     return [results[i] for i in range(len(targets))]
+
+
+def _read_copy_at(run_of_copy: Callable[[], Rollout], where: ProbedSite, when: When) -> Any:
+    """Return the activations of an untrained copy at a site."""
+    return read(run_of_copy(), where, when)
 
 
 def untrained_runs(
     run: Rollout,
     targets: Sequence[TargetValues],
-    sites: Sequence[str | ProbedSite],
+    hooks: Sequence[str],
     n: int,
     seed: int,
 ) -> tuple[list[Callable[[], Rollout]], list[TargetValues] | None]:
-    """For each of ``n`` untrained copies of a rollout's model what gives its run; targets of its episodes where more.
+    """Run untrained copies of a rollout's model, over more episodes where there are fewer than :data:`PLATEAU`.
 
-    They are more where there are fewer than :data:`PLATEAU`, which a sampler drew (docs/method/probes.md).
+    Only a sampler draws more episodes; recorded ones stay as they are (docs/method/probes.md).
+
+    Args:
+        run: the rollout.
+        targets: what is decoded from it.
+        hooks: hook points to cache.
+        n: how many copies.
+        seed: of the first copy, and of its further episodes.
+
+    Returns:
+        A function for each copy that gives its run, and the targets of all its episodes; None for these where they are
+        ``targets``.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
     if model is None or episodes is None or not n:
         return [], None
-    samples, elsewhere, n_rounds, more = [episodes], None, run.n_rounds, None
-    n_more, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
-    recorded = run.missing is not None or getattr(episodes, "participants", None) is not None
-    if n_more > 0 and not (recorded or "episodes" in task.recorded):
-        own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
-        with suppress(InputError):  # such as of episodes that were recorded
-            sizes = task.sizes_of(episodes)
-            more = task.sample_for(
-                model, n_more, episodes.n_rounds, own_seed, episodes.regime, sizes
-            )
-    if more is not None:
-        own = _again(targets, episodes, n_rounds)
-        if own and all(
-            np.array_equal(one.values, target.values)
-            for one, target in zip(own, targets, strict=True)
-        ):
-            samples.append(more)
-            elsewhere = []
-            for one, other in zip(own, _again(targets, more, n_rounds), strict=True):
-                values = np.concatenate([one.values, other.values])
-                masks = [part.mask for part in (one, other) if part.mask is not None]
-                mask = np.concatenate(masks) if masks else None
-                elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
-    hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
-    about, blanks = (n_rounds, run.commit, *hooks), list[Callable[[], Rollout]]()
-    fed = [model.layout.fit(sample).encoded(sample).tensors().values() for sample in samples]
-    which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
-    for i in range(seed, seed + n):
-        fresh, runs = untrained(model, i), []
+    samples = [episodes]
+    elsewhere = None
+    further = _sample_more(run, model, episodes, seed)
+    if further is not None:
+        elsewhere = _join_targets(targets, episodes, further, run.n_rounds)
+        if elsewhere is not None:
+            samples.append(further)
+    hashes = [joblib.hash(encode_rounds(model, sample)) for sample in samples]
+    copies: list[Callable[[], Rollout]] = []
+    for copy_seed in range(seed, seed + n):
+        fresh = untrained(model, copy_seed)
         digest = fresh.digest()
-        for sample, key in zip(samples, which, strict=True):
-            kept = _RUNS.pop((digest, *about, key), None)
-            if kept is None:
-                kept = rollout(
-                    fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit
+        runs = []
+        for sample, hash_of_sample in zip(samples, hashes, strict=True):
+            key = (digest, run.n_rounds, run.commit, *hooks, hash_of_sample)
+            run_of_copy = _RUNS.pop(key, None)
+            if run_of_copy is None:
+                run_of_copy = rollout(
+                    fresh,
+                    sample,
+                    names_filter=hooks or None,
+                    n_rounds=run.n_rounds,
+                    commit=run.commit,
                 )
-            runs.append(replace(kept, model=fresh))
-            _RUNS[digest, *about, key] = kept
-        blanks.append(partial(Rollout.joined, runs))
-    while (
-        sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values()))
-        > _MOST_KEPT
-    ):
+            _RUNS[key] = run_of_copy  # at the end: the first are forgotten first
+            runs.append(replace(run_of_copy, model=fresh))
+        copies.append(partial(Rollout.joined, runs))
+    while sum(map(_count_bytes, _RUNS.values())) > _MOST_KEPT:
         del _RUNS[next(iter(_RUNS))]
-    return blanks, elsewhere
+    return copies, elsewhere
 
 
 _RUNS: dict[tuple[Any, ...], Rollout] = {}
@@ -311,19 +352,66 @@ _RUNS: dict[tuple[Any, ...], Rollout] = {}
 _MOST_KEPT = 2**28  # bytes of activations that are kept in them
 
 
-def _again(
-    targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int
-) -> list[TargetValues]:
-    """Targets, computed by their keys of the first rounds of episodes; none where a key is not of their task."""
+def _count_bytes(run: Rollout) -> int:
+    """Count the bytes of a run's activations."""
+    tensors = [run.latents, *run.cache.values()]
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def encode_rounds(model: Machine, episodes: Episodes) -> list[Any]:
+    """Return the arrays that a machine reads of episodes."""
+    tensors = model.layout.fit(episodes).encoded(episodes).tensors()
+    return [tensor.numpy() for tensor in tensors.values()]
+
+
+def _sample_more(run: Rollout, model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
+    """Sample the episodes that are wanting of :data:`PLATEAU`; None where enough are there or none can be drawn."""
+    n_more = PLATEAU - len(episodes)
+    task = interp.tasks.of(episodes)
+    has_people = getattr(episodes, "participants", None) is not None
+    is_recorded = run.missing is not None or has_people or "episodes" in task.recorded
+    if n_more <= 0 or is_recorded:
+        return None
+    state = np.random.SeedSequence([seed, _MORE]).generate_state(1)
     try:
-        found = [parse(target.key, interp.tasks.of(episodes)) for target in targets]
-    except InputError:
-        return []
-    every = zip(found, targets, strict=True)
-    return [
-        of(episodes, moment, **target.parameters).rounds(0, n_rounds)
-        for (of, moment), target in every
-    ]
+        sizes = task.sizes_of(episodes)
+        return task.sample_for(
+            model, n_more, episodes.n_rounds, int(state[0]), episodes.regime, sizes
+        )
+    except InputError:  # such as of episodes that were recorded
+        return None
+
+
+def _join_targets(
+    targets: Sequence[TargetValues], episodes: Episodes, more: Episodes, n_rounds: int
+) -> list[TargetValues] | None:
+    """Return the targets of ``episodes`` and then ``more``, computed by their keys.
+
+    Args:
+        targets: of the first rounds of ``episodes``.
+        episodes: that they were computed from.
+        more: further episodes.
+        n_rounds: how many rounds.
+
+    Returns:
+        The targets of all, or None where the key of one does not give its values.
+    """
+    joined = []
+    for target in targets:
+        try:
+            variable, moment = parse(target.key, interp.tasks.of(episodes))
+        except InputError:
+            return None
+        parts = [variable(sample, moment, **target.parameters) for sample in (episodes, more)]
+        first, further = (part.rounds(0, n_rounds) for part in parts)
+        if not np.array_equal(first.values, target.values):
+            return None
+        values = np.concatenate([first.values, further.values])
+        mask = None
+        if first.mask is not None and further.mask is not None:
+            mask = np.concatenate([first.mask, further.mask])
+        joined.append(replace(first, values=values, mask=mask, inputs=(), types=None))
+    return joined
 
 
 def fit_targets(
@@ -331,7 +419,7 @@ def fit_targets(
     targets: Sequence[TargetValues],
     *,
     groups: Any = None,
-    copies: Sequence[tuple[Any, Sequence[TargetValues] | None]] = (),
+    copies: _Copies = (),
     site: str | ProbedSite | None = None,
     method: str | Any | None = None,
     seed: int = 0,
@@ -358,63 +446,70 @@ def fit_targets(
     for target in targets:
         check(x, target)
     usable = _usable_copies(copies, x.shape, targets)
-    overflown = ""
+    overflown = no_control = ""
     if copies and not usable:
         overflown = "the activations of the untrained model overflow or are NaN"
-        warnings.warn(
-            f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3
-        )
+        no_control = f"{overflown}, so that it is no control"
+        warnings.warn(f"{no_control} and is left out", UserWarning, stacklevel=3)
     x, hidden = without_rounding(x)
     if hidden:
         warnings.warn(hidden, UserWarning, stacklevel=3)
-    together = as_groups(groups, len(x), participants)
-    n_groups = int(together.max()) + 1
+    group_of_episode = as_groups(groups, len(x), participants)
+    n_groups = int(group_of_episode.max()) + 1
     few = warn_of_few(n_groups)
+    few_recorded = _warn_of_few_recorded(len(x), bool(usable), missing, participants)
     kinds = [_kind(method, target) for target in targets]
     for kind, target in zip(kinds, targets, strict=True):
         if kind is LOGISTIC:
             _refuse_constant_classes(target)
-    name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     if missing is not None:
         sizes["n_counted"] = int((~missing).sum())
     sizes["n_untrained"] = len(usable)
     sizes["untrained_episodes"] = max((copy.n_episodes for copy in usable), default=0)
-    about = provenance(seed=seed, **sizes, **settings)
-    only = _warn_of_few_recorded(len(x), bool(usable), missing, participants)
-    uncontrolled = overflown and f"{overflown}, so that it is no control"
+    common_settings = provenance(seed=seed, **sizes, **settings)
+    probed_site = site if isinstance(site, ProbedSite) else None
+    site_name = site if probed_site is None else probed_site.name
 
-    results = dict[int, ProbeResult]()
+    def make_result(
+        kind: Kind, target: TargetValues, probe: Fitted, controls: dict[str, ControlScore]
+    ) -> ProbeResult:
+        """Judge a fitted probe beside its controls."""
+        n_features = leans_low(x, target, group_of_episode)
+        measure = measure_of(
+            target,
+            site_name,
+            probe.score,
+            controls,
+            untrained=overflown,
+            hidden=hidden,
+            n_features=n_features,
+            probe=describe_probe(kind),
+        )
+        low = _LEANS_LOW if n_features else ""
+        notes = filter(None, (few, few_recorded, hidden, low, no_control))
+        details = probe.details()
+        details["settings"] = {**common_settings, **details["settings"]}
+        return ProbeResult(
+            target=target,
+            method=kind.name,
+            score=probe.score,
+            controls=controls,
+            measure=measure,
+            shape=shape,
+            site=site_name,
+            place=probed_site,
+            warning="; ".join(notes) or None,
+            **details,
+        )
+
+    results: dict[int, ProbeResult] = {}
     for kind in {kind.name: kind for kind in kinds}.values():
-        alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
-        fits = _fit_kind(kind, x, [targets[i] for i in alike], alike, usable, together, seed)
-        for i, (probe, controls) in zip(alike, fits, strict=True):
-            n_features = leans_low(x, targets[i], together)
-            measure = measure_of(
-                targets[i],
-                name,
-                probe.score,
-                controls,
-                untrained=overflown,
-                hidden=hidden,
-                n_features=n_features,
-                probe=describe_probe(kind),
-            )
-            notes = (few, only, hidden, _LEANS_LOW if n_features else None, uncontrolled)
-            details = probe.details()
-            details["settings"] = {**about, **details["settings"]}
-            results[i] = ProbeResult(
-                target=targets[i],
-                method=kind.name,
-                score=probe.score,
-                controls=controls,
-                measure=measure,
-                shape=shape,
-                site=name,
-                place=site if isinstance(site, ProbedSite) else None,
-                warning="; ".join(filter(None, notes)) or None,
-                **details,
-            )
+        indices = [i for i, its_kind in enumerate(kinds) if its_kind.name == kind.name]
+        sample = GroupedTargets([targets[i] for i in indices], group_of_episode, seed)
+        fits = _fit_kind(kind, x, sample, indices, usable)
+        for i, (probe, controls) in zip(indices, fits, strict=True):
+            results[i] = make_result(kind, targets[i], probe, controls)
     return [results[i] for i in range(len(targets))]
 
 
@@ -440,12 +535,14 @@ class _Copy:
 
 
 def _read_copy(activations: Any, missing: Any) -> Any:
-    activations = activations() if callable(activations) else activations
+    """Return activations of a copy, or those that a function gives, with missing rounds filled."""
+    if callable(activations):
+        activations = activations()
     return filled(as_inputs(activations), missing)
 
 
 def _usable_copies(
-    copies: Sequence[tuple[Any, Sequence[TargetValues] | None]],
+    copies: _Copies,
     shape: tuple[int, ...],
     targets: Sequence[TargetValues],
 ) -> list[_Copy]:
@@ -490,36 +587,31 @@ def _refuse_constant_classes(target: TargetValues) -> None:
 def _fit_kind(
     kind: Kind,
     x: Any,
-    targets: Sequence[TargetValues],
+    sample: GroupedTargets,
     indices: Sequence[int],
     copies: Sequence[_Copy],
-    groups: Any,
-    seed: int,
-) -> list[tuple[Any, dict[str, Any]]]:
+) -> list[tuple[Fitted, dict[str, ControlScore]]]:
     """Fit the targets of one kind of probe, with all controls.
 
     Args:
         kind: of probe.
         x: activations ``[episode, round, feature]``.
-        targets: those of the kind.
+        sample: the targets of the kind, and a group for each episode.
         indices: their places among all targets, by which a copy's own are found.
         copies: untrained copies.
-        groups: of the episodes.
-        seed: of folds and shuffles.
 
     Returns:
         Each target's probe and its controls by key.
     """
-    sample = GroupedTargets(list(targets), groups, seed)
-    n_groups = int(groups.max()) + 1
+    n_groups = int(sample.groups.max()) + 1
     samples_of_copies = []
     for copy in copies:
         further = n_groups + np.arange(copy.n_episodes - len(x))  # each independent of the others
         its_targets = sample.targets
         if copy.targets is not None:
             its_targets = [copy.targets[i].as_numbers() for i in indices]
-        its_groups = np.concatenate([groups, further])
-        samples_of_copies.append(GroupedTargets(its_targets, its_groups, seed))
+        its_groups = np.concatenate([sample.groups, further])
+        samples_of_copies.append(GroupedTargets(its_targets, its_groups, sample.seed))
     activations_of_copies = (copy.read() for copy in copies)  # one at a time
     problem = Problem.of(sample, kind).with_baselines()
     return problem.fit(x, zip(activations_of_copies, samples_of_copies, strict=True))
@@ -531,15 +623,19 @@ def describe_probe(kind: Kind) -> str:
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
-    """The kind of probe that ``method`` names, or the first that serves the target; it must serve the target."""
+    """Return the kind of probe that ``method`` names, or the first that serves the target; it must serve the target."""
     if method is None:
         assert target is not None
-        return next(kind for kind in _KINDS.values() if kind.of_classes == (target.kind == "class"))
-    if isinstance(method, str) and method not in _KINDS:
+        return LOGISTIC if target.kind == "class" else RIDGE
+    if not isinstance(method, str):
+        kind = estimators.kind(method)
+    elif method in _KINDS:
+        kind = _KINDS[method]
+    else:
         raise unknown_name("method", method, _KINDS)
-    kind = _KINDS[method] if isinstance(method, str) else estimators.kind(method)
-    require(
-        target is None or not kind.of_classes or target.kind == "class",
-        f"target {target.key if target else ''!r} is a number, not a class; fit it with method='ridge' or a regressor",
-    )
+    if target is not None and target.kind != "class":
+        require(
+            not kind.of_classes,
+            f"target {target.key!r} is a number, not a class; fit it with method='ridge' or a regressor",
+        )
     return kind

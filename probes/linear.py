@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from probes.controls import Fitted, Kind, fitted
+from probes.controls import Fitted, Kind, score_predictions
 from probes.values import TargetValues
 
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))
@@ -41,14 +42,13 @@ class _Moments:
 
     @classmethod
     def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> _Moments:
-        """The sums of some rows: all that a least-squares fit needs of them."""
-        return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.einsum("rk,rk->k", y, y))
+        """Compute the sums of some rows: all that a least-squares fit needs of them."""
+        squares_of_y = np.einsum("rk,rk->k", y, y)
+        return cls(n=len(x), x=x.sum(0), y=y.sum(0), xx=x.T @ x, xy=x.T @ y, yy=squares_of_y)
 
     def __add__(self, other: _Moments) -> _Moments:
-        return _Moments(
-            self.n + other.n,
-            *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy")),
-        )
+        names = vars(self)
+        return _Moments(**{name: names[name] + vars(other)[name] for name in names})
 
 
 @dataclass(frozen=True)
@@ -64,51 +64,49 @@ class _RidgePath:
 
     @classmethod
     def of(cls, train: _Moments, variance: Float[Array, " d"]) -> _RidgePath:
-        """The path of a training set; ``variance`` is that of each input over all rows."""
-        mean_x, mean_y = train.x / train.n, train.y / train.n
+        """Solve a training set; ``variance`` is that of each input over all rows."""
+        mean_x = train.x / train.n
+        mean_y = train.y / train.n
         gram = train.xx - np.outer(train.x, mean_x)
-        own = gram.diagonal() / train.n
-        varies = own > _CONSTANT * variance
-        scale = np.sqrt(np.where(varies, own, 1.0))
-        keep = np.where(varies, 1 / scale, 0.0)
-        eigenvalues, basis = np.linalg.eigh(gram * np.outer(keep, keep))
-        projected = basis.T @ ((train.xy - np.outer(train.x, mean_y)) * keep[:, None])
+        cross = train.xy - np.outer(train.x, mean_y)
+        variance_in_training = gram.diagonal() / train.n
+        varies = variance_in_training > _CONSTANT * variance
+        scale = np.sqrt(np.where(varies, variance_in_training, np.inf))
+        inverse = 1 / scale
+        eigenvalues, basis = np.linalg.eigh(gram * np.outer(inverse, inverse))
         return cls(
-            mean_x,
-            mean_y,
-            np.where(varies, scale, np.inf),
-            np.maximum(eigenvalues, 0.0),
-            basis,
-            projected,
+            mean_x=mean_x,
+            mean_y=mean_y,
+            scale=scale,
+            eigenvalues=np.maximum(eigenvalues, 0.0),
+            basis=basis,
+            projected=basis.T @ (cross * inverse[:, None]),
         )
 
     def weights(self, alphas: Float[Array, " k"]) -> tuple[Float[Array, "d k"], Float[Array, " k"]]:
-        """Weights on the raw inputs, and intercepts, with one penalty per output."""
+        """Compute weights on the raw inputs, and intercepts, with one penalty per output."""
         shrunk = self.projected / (self.eigenvalues[:, None] + alphas)
         weights = (self.basis @ shrunk) / self.scale[:, None]
         return weights, self.mean_y - self.mean_x @ weights
 
     def errors(self, test: _Moments) -> Float[Array, "alpha k"]:
-        """Mean squared error on held-out rows, for every penalty and output, from their sums alone."""
+        """Compute the mean squared error on held-out rows, for every penalty and output, from their sums alone."""
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
         cross = np.outer(test.x, self.mean_x)
-        xx = (test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)) * np.outer(
-            inverse, inverse
-        )
+        xx = test.xx - cross - cross.T + test.n * np.outer(self.mean_x, self.mean_x)
         xy = test.xy - np.outer(x, self.mean_y) - np.outer(self.mean_x, test.y)
-        yy = test.yy - 2 * self.mean_y * test.y + test.n * self.mean_y**2
-        rotated_xx = self.basis.T @ xx @ self.basis
+        cross_y = 2 * self.mean_y * test.y
+        yy = test.yy - cross_y + test.n * self.mean_y**2
+        rotated_xx = self.basis.T @ (xx * np.outer(inverse, inverse)) @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
-        d, k = self.projected.shape
-        w = self.projected[:, None] / (
-            self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None]
-        )
-        cross = np.einsum("dak,dk->ak", w, rotated_xy)
-        square = np.einsum("dm,dm->m", w.reshape(d, -1), rotated_xx @ w.reshape(d, -1)).reshape(
-            -1, k
-        )
-        return np.maximum(yy - 2 * cross + square, 0.0) / test.n
+        shrinkage = self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None]
+        w = self.projected[:, None] / shrinkage
+        explained = np.einsum("dak,dk->ak", w, rotated_xy)
+        columns = w.reshape(len(w), -1)
+        squares = np.einsum("dm,dm->m", columns, rotated_xx @ columns)
+        errors = yy - 2 * explained + squares.reshape(explained.shape)
+        return np.maximum(errors, 0.0) / test.n
 
 
 @dataclass(frozen=True)
@@ -128,62 +126,77 @@ def cross_validate(
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
 ) -> _RidgeFit:
-    """Nested cross-validation and the refit on everything; ``y`` holds all targets side by side.
+    """Cross-validate in nested folds, and refit on everything.
 
-    ``folds`` are numbered from 0, at least 3 of them; ``blocks`` names the target of each output, and one penalty is
-    chosen per target.
+    Args:
+        x: activations.
+        y: all targets side by side.
+        folds: of the episodes, numbered from 0, at least 3 of them.
+        blocks: the target of each output; one penalty is chosen per target.
     """
-    n_folds, n_rounds, d = int(folds.max()) + 1, x.shape[1], x.shape[2]
+    n_folds = int(folds.max()) + 1
+    n_outputs = y.shape[2]
     # A shift changes nothing in exact arithmetic; without it, large means would cost digits in the sums of squares.
-    (centred_x, shift_x), (centred_y, shift_y) = _centre(x), _centre(y)
-    variance = (
-        np.einsum("erd,erd->d", centred_x, centred_x) / centred_x[..., 0].size
-    )  # without a copy, as .var makes
-    rows = [folds == fold for fold in range(n_folds)]
-    parts = [
-        _Moments.of(centred_x[r].reshape(-1, d), centred_y[r].reshape(-1, y.shape[2])) for r in rows
-    ]
+    centred_x, shift_x = _centre(x)
+    centred_y, shift_y = _centre(y)
+    n_rows = centred_x[..., 0].size
+    # Without a copy, as .var makes.
+    variance = np.einsum("erd,erd->d", centred_x, centred_x) / n_rows
+    in_fold = [folds == fold for fold in range(n_folds)]
+    moments = []
+    for rows in in_fold:
+        x_of_fold = centred_x[rows].reshape(-1, x.shape[2])
+        y_of_fold = centred_y[rows].reshape(-1, n_outputs)
+        moments.append(_Moments.of(x_of_fold, y_of_fold))
 
-    def path(held_out: set[int]) -> _RidgePath:
-        return _RidgePath.of(
-            reduce(_Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)),
-            variance,
-        )
+    def solve_without(*held_out: int) -> _RidgePath:
+        """Fit all folds but some."""
+        train = [part for fold, part in enumerate(moments) if fold not in held_out]
+        return _RidgePath.of(reduce(_Moments.__add__, train), variance)
 
     # errors[f, g]: trained without folds f and g, tested on g; the pair's path serves both orders.
-    errors = np.zeros((n_folds, n_folds, len(ALPHAS), y.shape[2]))
-    for f in range(n_folds):
-        for g in range(f):
-            pair = path({f, g})
-            errors[f, g], errors[g, f] = pair.errors(parts[g]), pair.errors(parts[f])
-    outer = [path({f}) for f in range(n_folds)]
-    single = np.stack([p.errors(parts[f]) for f, p in enumerate(outer)])
-    per_fold = np.stack([_best(errors[f].sum(0), blocks) for f in range(n_folds)])
-    predictions = np.empty((len(x), n_rounds, y.shape[2]))
-    for f, p in enumerate(outer):
-        weights, intercept = p.weights(per_fold[f][blocks])
-        predictions[rows[f]] = centred_x[rows[f]] @ weights + intercept
-    alpha = _best(single.sum(0), blocks)
-    weights, intercept = path(set()).weights(alpha[blocks])
-    predictions += shift_y
-    return _RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
+    errors = np.zeros((n_folds, n_folds, len(ALPHAS), n_outputs))
+    for f, g in combinations(range(n_folds), 2):
+        path = solve_without(f, g)
+        errors[f, g] = path.errors(moments[g])
+        errors[g, f] = path.errors(moments[f])
+    predictions = np.empty((*x.shape[:2], n_outputs))
+    alphas = []
+    outer_errors = []
+    for fold, rows in enumerate(in_fold):
+        path = solve_without(fold)
+        alpha = _best(errors[fold].sum(0), blocks)
+        weights, intercept = path.weights(alpha[blocks])
+        predictions[rows] = centred_x[rows] @ weights + intercept
+        alphas.append(alpha)
+        outer_errors.append(path.errors(moments[fold]))
+    alpha = _best(np.sum(outer_errors, 0), blocks)
+    weights, intercept = solve_without().weights(alpha[blocks])
+    return _RidgeFit(
+        predictions=predictions + shift_y,
+        alphas=np.stack(alphas),
+        weights=weights,
+        intercept=intercept + shift_y - shift_x @ weights,
+        alpha=alpha,
+    )
 
 
 def _centre(
     x: Float[Array, "episode round d"],
 ) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
-    """Columns about their means, in float64; a constant column becomes exactly zero."""
+    """Return columns about their means, in float64, and these means; a constant column becomes exactly zero."""
     first = x[0, 0].astype(np.float64)
-    moved = x - first
-    mean = moved.mean((0, 1))
-    moved -= mean
-    return moved, first + mean
+    centred = x - first
+    mean = centred.mean((0, 1))
+    centred -= mean
+    return centred, first + mean
 
 
 def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Array, " block"]:
-    """The penalty with the least error of each block; the largest of those that tie."""
-    summed = np.stack([np.bincount(blocks, weights=row) for row in errors])[::-1]
-    return np.asarray(ALPHAS)[::-1][summed.argmin(0)]
+    """Find the penalty with the least error of each block; the largest of those that tie."""
+    errors_of_blocks = np.stack([np.bincount(blocks, weights=row) for row in errors])
+    best_from_end = errors_of_blocks[::-1].argmin(0)
+    return np.asarray(ALPHAS)[::-1][best_from_end]
 
 
 def _fit(
@@ -192,21 +205,31 @@ def _fit(
     folds: Int[Array, " episode"],
     groups: Int[Array, " episode"],
 ) -> list[Fitted]:
+    """Fit ridge probes of targets of numbers.
+
+    Args:
+        x: activations.
+        targets: side by side, they share one factorisation.
+        folds: the fold of each episode.
+        groups: the independent group of each episode.
+    """
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
     widths = [target.values.shape[-1] for target in targets]
     fit = cross_validate(x, y, folds, np.repeat(np.arange(len(targets)), widths))
-    ends = np.cumsum(widths).tolist()
-    found = []
-    for target, end, width, alpha in zip(targets, ends, widths, fit.alpha.tolist(), strict=True):
-        at, settings = slice(end - width, end), {"alphas": ALPHAS, "alpha": alpha}
-        kept = partial(
+    results = []
+    start = 0
+    for target, width, alpha in zip(targets, widths, fit.alpha.tolist(), strict=True):
+        outputs = slice(start, start + width)
+        start += width
+        refit = partial(
             dict[str, Any],
-            weights=fit.weights[:, at],
-            intercept=fit.intercept[at],
-            settings=settings,
+            weights=fit.weights[:, outputs],
+            intercept=fit.intercept[outputs],
+            settings={"alphas": ALPHAS, "alpha": alpha},
         )
-        found.append(fitted(target, fit.predictions[..., at], groups, kept))
-    return found
+        predictions = fit.predictions[..., outputs]
+        results.append(score_predictions(target, predictions, groups, refit))
+    return results
 
 
 RIDGE = Kind("ridge", of_classes=False, fit=_fit)

@@ -67,29 +67,31 @@ def measure_of(
         n_features: how many features the probe reads, where its score leans low.
         probe: what it is called.
     """
-    moment = " before the round" if ":" in target.key else ""
-    name = f"{target.noun}{moment}"
+    name = target.noun
+    if ":" in target.key:
+        name += " before the round"
     source, place = _describe_site(site)
-    part = "part of " if score.skill.estimate < 0.5 else ""  # less than half of it can be read
-    numbers = {
-        DESCRIPTIONS[key]: Control(control.score.skill.estimate, control.counts)
-        for key, control in controls.items()
-    }
-    notes = [] if score.kind == "skill" else [f"accuracy {score}"]
-    notes.append(counted_of(target.missing))
+    skill = score.skill
+    part = "part of " if skill.estimate < 0.5 else ""  # less than half of it can be read
+    numbers = {}
+    for key, control in controls.items():
+        estimate = control.score.skill.estimate
+        numbers[DESCRIPTIONS[key]] = Control(estimate, control.counts)
+    notes = [counted_of(target.missing)]
+    if score.kind != "skill":
+        notes.insert(0, f"accuracy {score}")
+    unit = "R2" if score.kind == "skill" else "skill"
+    unless = _doubt_yes(target, controls, untrained) | _doubt_no(score, hidden, n_features)
     return Measure(
         key=target.key,
         claim=f"A {probe} reads {name} from {source}",
-        number=score.skill,
+        number=skill,
         threshold=_SMALLEST_EFFECT,
-        unit="R2" if score.kind == "skill" else "skill",
+        unit=unit,
         controls=numbers,
         yes=f"lets a {probe} read {part}{name}{place}",
         no=f"lets no {probe} read {name}{place}",
-        unless={
-            **_doubt_yes(target, controls, untrained),
-            **_doubt_no(score, hidden, n_features),
-        },
+        unless=unless,
         caution="what can be read need not be used",
         note="; ".join(filter(None, notes)),
     )
@@ -126,7 +128,8 @@ def _doubt_no(score: ProbeScore, hidden: str, n_features: int) -> dict[Verdict, 
         return {"no": f"{FEW}: the target is constant in each; {why}"}
     if score.detectable > _SMALLEST_EFFECT:
         share = score.detectable / _SMALLEST_EFFECT
-        return {"no": f"{FEW}: about {ceil(len(score.losses) * share**2)} would do"}
+        n_enough = ceil(len(score.losses) * share**2)
+        return {"no": f"{FEW}: about {n_enough} would do"}
     return {}
 
 
@@ -188,15 +191,16 @@ class ProbeResult(Measured):
         subject, _, rest = measure.claim.partition(" reads ")
         model = f" of {self.settings['model']}" if "model" in self.settings else ""
         number = f"{measure.unit} {measure.number.estimate:.3g}"
-        control = measure.strongest
-        if control:
-            number += f"; {control} {measure.controls[control].number:.3g}"
+        strongest = measure.strongest
+        if strongest:
+            of_control = measure.controls[strongest].number
+            number += f"; {strongest} {of_control:.3g}"
+        read = f"{rest}{model} ({number})"
         if measure.verdict == "yes":
-            return f"{subject} reads {rest}{model} ({number})."
+            return f"{subject} reads {read}."
         if measure.verdict == "no":
-            return f"{subject} does not read {rest}{model} ({number})."
-        asked = f"whether a{subject[1:]} reads {rest}{model} ({number})"
-        return f"It is {measure.verdict} {asked}: {measure.reason}."
+            return f"{subject} does not read {read}."
+        return f"It is {measure.verdict} whether a{subject[1:]} reads {read}: {measure.reason}."
 
     @property
     def metric(self) -> str:
@@ -219,7 +223,7 @@ class ProbeResult(Measured):
 
     @checked
     def direction(self, output: str | None = None) -> Float[Array, "*any"]:
-        """The smallest change of a raw activation that raises an output's decoded value by 1 and leaves the others.
+        """Return the smallest change of a raw activation that raises a decoded value by 1 and leaves the others.
 
         It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn estimator has none.
         ``output`` is a name from :attr:`columns`; needless where there is one.
@@ -233,28 +237,17 @@ class ProbeResult(Measured):
             output = self.columns[0]
         if output not in self.columns:
             raise unknown_name(f"output of {self.target.key!r}:", output, self.columns, limit=40)
-        return np.linalg.pinv(self.weights, rcond=1e-9)[self.columns.index(output)].reshape(
-            self.shape
-        )
+        directions = np.linalg.pinv(self.weights, rcond=1e-9)
+        return directions[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
-        """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""
-        if isinstance(run, Rollout):
-            remedy = "give it activations, or fit it with probes.fit(run, target, sites=...)"
-            where = "this probe was fitted on an array, so it cannot know where to read a run"
-            require(self.site is not None, f"{where}; {remedy}")
-            assert self.site is not None
-            of, ran = (
-                (one.get("model"), one.get("digest")) for one in (self.settings, run.settings)
-            )
-            require(
-                of[1] == ran[1],
-                f"this probe was fitted on model {of[0]!r} ({str(of[1])[:12]}), the run is of {ran[0]!r} "
-                f"({str(ran[1])[:12]}); fit it on that model",
-            )
-            activations = read(run, self.place or self.site, self.target.when)
-        else:
-            activations = run
+        """Decode a run of the probe's model, or activations, by the probe fitted on all episodes.
+
+        Args:
+            run: a rollout, or activations.
+            episodes: whose true values stand beside the decoded ones.
+        """
+        activations = self._read(run) if isinstance(run, Rollout) else run
         x = as_inputs(activations)
         shape = as_array(activations, "activations").shape[2:]
         require(
@@ -266,56 +259,92 @@ class ProbeResult(Measured):
         if episodes is not None:
             target, moment = parse(self.target.key, interp.tasks.of(episodes))
             if self.metric == "r2":
-                true = target(episodes, moment, **self.target.parameters).indicators().values
-        values = (
-            predict(self.estimators, x) if self.estimators else x @ self.weights + self.intercept
-        )
+                computed = target(episodes, moment, **self.target.parameters)
+                true = computed.indicators().values
+        values = x @ self.weights + self.intercept
+        if self.estimators:
+            values = predict(self.estimators, x)
         return Decoded(self.target.key, self.columns, values, true)
+
+    def _read(self, run: Rollout) -> Any:
+        """Read the activations of a run where the probe reads; refuse a run of another model."""
+        if self.site is None:
+            raise InputError(
+                "this probe was fitted on an array, so it cannot know where to read a run; give it activations, or fit "
+                "it with probes.fit(run, target, sites=...)"
+            )
+        digest = self.settings.get("digest")
+        digest_of_run = run.settings.get("digest")
+        name = self.settings.get("model")
+        name_of_run = run.settings.get("model")
+        require(
+            digest == digest_of_run,
+            f"this probe was fitted on model {name!r} ({digest!s:.12}), the run is of {name_of_run!r} "
+            f"({digest_of_run!s:.12}); fit it on that model",
+        )
+        return read(run, self.place or self.site, self.target.when)
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode."""
+        """Draw the out-of-fold predictions, each by a probe that never saw its episode (:meth:`Decoded.plot`)."""
         require(
             self.metric == "r2",
             f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw",
         )
-        return Decoded(
-            self.target.key, self.columns, self.predictions, self.target.indicators().values
-        ).plot(episode)
+        true = self.target.indicators().values
+        decoded = Decoded(self.target.key, self.columns, self.predictions, true)
+        return decoded.plot(episode)
 
     def scores(self) -> pd.DataFrame:
-        """Every number: a row per metric, per output and per control, with intervals and paired differences.
+        """List every number: a row per metric, per output and per control, with intervals and paired differences.
 
         ``detectable`` is the smallest score (skill, of classes) whose interval would have excluded 0 in this sample.
         """
-        rows = [("probe", "all", name, score) for name, score in self.metrics.items()]
-        rows += [("probe", name, self.metric, score) for name, score in self.by_output.items()]
-        rows += [
-            (name, "all", self.metric, control.score) for name, control in self.controls.items()
-        ]
-        about: dict[str, Any] = {"target": self.target.key, "site": self.site}
-        common = {"detectable": self.score.detectable, "warning": self.warning}
-        table = []
-        for fitted, output, metric, score in rows:
-            row = {**about, "fitted": fitted, "output": output, "metric": metric}
-            row |= {"number": score.estimate, "low": score.low, "high": score.high}
-            if fitted in self.controls:
-                control = self.controls[fitted]
-                row |= {**control.difference.columns("difference"), "counts": control.counts}
-            table.append({**row, **common})
-        return pd.DataFrame(table)
+        rows = [self._row("probe", "all", metric, score) for metric, score in self.metrics.items()]
+        for output, score in self.by_output.items():
+            rows.append(self._row("probe", output, self.metric, score))
+        for name, control in self.controls.items():
+            row = self._row(name, "all", self.metric, control.score)
+            difference = control.difference.columns("difference")
+            rows.append({**row, **difference, "counts": control.counts})
+        return pd.DataFrame(rows)
+
+    def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
+        """Return a number as a row of the table.
+
+        Args:
+            fitted: the probe or a control.
+            output: of the target, or "all".
+            metric: what the number is.
+            score: the number.
+        """
+        return {
+            "target": self.target.key,
+            "site": self.site,
+            "fitted": fitted,
+            "output": output,
+            "metric": metric,
+            "number": score.estimate,
+            "low": score.low,
+            "high": score.high,
+            "detectable": self.score.detectable,
+            "warning": self.warning,
+        }
 
     def __str__(self) -> str:
         lines = [repr(self)]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
-        lines += [f"  {counted_of(self.target.missing)}"] if self.target.missing is not None else []
-        name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
-        what = "episodes" if n == len(self.predictions) else "groups of episodes"
+        if self.target.missing is not None:
+            lines.append(f"  {counted_of(self.target.missing)}")
+        metric = "R2" if self.metric == "r2" else "accuracy"
+        n = len(self.score.losses)
+        units = "episodes" if n == len(self.predictions) else "groups of episodes"
         lines.append(
-            f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}"
+            f"  intervals (95 %): {metric} on new {units} of this probe, refitted on all {n} {units}"
         )
-        lines += [f"  warning: {self.warning}"] if self.warning else []
+        if self.warning:
+            lines.append(f"  warning: {self.warning}")
         return "\n".join(lines)
 
 
@@ -329,22 +358,19 @@ class Decoded:
     true: Float[Array, "episode round k"] | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per episode, round and output."""
+        """Return one row per episode, round and output."""
         n_episodes, n_rounds, _ = self.values.shape
-        axes: dict[str, Any] = {
-            "episode": range(n_episodes),
-            "round": range(n_rounds),
-            "output": self.outputs,
-        }
-        index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
-        columns = {"decoded": self.values.reshape(-1)}
+        index = pd.MultiIndex.from_product(
+            [range(n_episodes), range(n_rounds), self.outputs], names=["episode", "round", "output"]
+        )
+        frame = pd.DataFrame({"decoded": self.values.reshape(-1)}, index=index)
         if self.true is not None:
-            columns["true"] = self.true.reshape(-1)
-        return pd.DataFrame(columns, index=index).reset_index()
+            frame["true"] = self.true.reshape(-1)
+        return frame.reset_index()
 
     @checked
     def plot(self, episode: int = 0) -> Figure:
-        """A matplotlib figure: what is decoded in one episode, drawn on what is true, and the difference beside it."""
+        """Draw what is decoded in one episode on what is true, and the difference beside it."""
         from interp.results import figures  # matplotlib is heavy
 
         if self.true is None:
@@ -353,7 +379,7 @@ class Decoded:
             0 <= episode < len(self.values),
             f"episode {episode} is not one of the {len(self.values)}",
         )
-        named = self.target.replace("_", " ")
+        label = self.target.replace("_", " ")
         return figures.trajectories(
-            self.values[episode], self.true[episode], self.outputs, ylabel=named
+            self.values[episode], self.true[episode], self.outputs, ylabel=label
         )

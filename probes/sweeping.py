@@ -8,7 +8,7 @@ by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from interp.support.workers import bar, each, one_thread, share
 from probes import estimators
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Kind, Problem
-from probes.fitting import describe_probe, untrained_runs
+from probes.fitting import describe_probe, encode_rounds, untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
@@ -59,15 +59,19 @@ _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 _FORMAT = 6
 _Window = tuple[int, int]
+_Cell = tuple[_Window, Site]
 _Row = dict[str, Any]
-_Done = tuple["_Shared", Site, list[_Row]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """What all cells of a window (first round, and the round after the last) share.
+    """What all cells of a window share.
 
-    ``digest`` is of everything that a cell depends on but its site; ``blank`` are the targets of the untrained copies.
+    Attributes:
+        window: first round, and the round after the last.
+        problem: the targets of the window with their controls.
+        digest: of everything that a cell depends on but its site.
+        blank: the targets of the untrained copies.
     """
 
     window: _Window
@@ -94,95 +98,82 @@ class SweepResult(Result):
         return self.frame.copy()
 
     def _draw(self, figures: Any) -> Any:
-        """Draw the first target: layers by rounds where each round was swept by itself."""
-        require_columns("a sweep", self.frame, "target", "start", "stop")
-        target = str(next(iter(self.frame["target"]), ""))
-        is_per_round = (self.frame["stop"] - self.frame["start"] == 1).all()
-        if is_per_round and self.frame["start"].nunique() > 1:
-            return self.heatmap_by_round(target)
-        return self.heatmap(target)
-
-    @checked
-    def heatmap_by_round(self, target: str) -> Figure:
-        """Draw one target of a sweep with ``per_round=True``: layers by rounds, one panel per component and position.
-
-        The number is R2, or the skill of a classifier. Rounds count from 0; a round in which the target does not vary
-        is blank.
-        """
-        from interp.results.figures import heatmaps
-
-        require_columns(
-            "a sweep", self.frame, "target", "start", "stop", "position", "layer", "component"
-        )
-        if target not in set(self.frame["target"]):
-            raise unknown_name("swept target", target, self.frame["target"].unique(), limit=40)
-        rows = self.frame[self.frame["target"] == target]
-        windows = sorted(set(zip(rows["start"], rows["stop"], strict=True)))
-        require(
-            all(stop - start == 1 for start, stop in windows),
-            f"windows {', '.join(map(str, windows[:4]))} are of several rounds; sweep with per_round=True, or draw one "
-            "by heatmap(target, window)",
-        )
-        layers = ["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]]
-        rows = rows.assign(layer=layers, position=rows["position"].fillna(""))
-        rounds = range(int(rows["start"].min()), int(rows["stop"].max()))
-        grids = {}
-        for (component, position), part in rows.groupby(["component", "position"], sort=False):
-            grid = part.pivot_table(index="layer", columns="start", values="number", sort=False)
-            name = f"{component} at {position}" if position else str(component)
-            grids[name] = grid.reindex(columns=rounds)
-        label = str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
-        figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
-        for axes in figure.axes[: len(grids)]:
-            axes.set_xlabel("round")
-        figure.suptitle(target)
-        return figure
+        """Draw the first target."""
+        require_columns("a sweep", self.frame, "target")
+        return self.heatmap(str(next(iter(self.frame["target"]), "")))
 
     @checked
     def heatmap(self, target: str, window: _Window | None = None) -> Figure:
         """Draw one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
-        """
-        from interp.results.figures import heatmaps
+        After a sweep with ``per_round=True`` and without a window, the columns are rounds, counted from 0, and there is
+        one panel per component and position; a round in which the target does not vary is blank.
 
-        frame = self.frame
-        require_columns(
-            "a sweep", frame, "target", "start", "stop", "position", "layer", "component", "verdict"
+        Args:
+            target: its key.
+            window: one that was swept; the first when None.
+        """
+        columns = ("target", "start", "stop", "position", "layer", "component", "verdict")
+        require_columns("a sweep", self.frame, *columns)
+        targets = self.frame["target"]
+        if target not in set(targets):
+            raise unknown_name("swept target", target, targets.unique(), limit=40)
+        rows = self.frame[targets == target]
+        layers = ["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]]
+        rows = rows.assign(layer=layers, position=rows["position"].fillna(""))
+        windows = list(dict.fromkeys(zip(rows["start"], rows["stop"], strict=True)))
+        is_per_round = all(stop - start == 1 for start, stop in windows)
+        if window is None and is_per_round and len(windows) > 1:
+            return _draw_rounds(rows, target)
+        if window is None:
+            window = windows[0]
+        swept = ", ".join(map(str, windows))
+        require(window in windows, f"window {window} was not swept; these were: {swept}")
+        start, stop = window
+        in_window = (rows["start"] == start) & (rows["stop"] == stop)
+        return _draw_positions(
+            rows[in_window], f"{target}, rounds {start + 1} to {stop} (dots: yes)"
         )
-        if target not in set(frame["target"]):
-            raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
-        windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
-        window = windows[0] if window is None else window
-        require(
-            window in windows,
-            f"window {window} was not swept; these were: {', '.join(map(str, windows))}",
-        )
-        rows = frame[
-            (frame["target"] == target)
-            & (frame["start"] == window[0])
-            & (frame["stop"] == window[1])
-        ]
-        rows = rows.assign(
-            position=rows["position"].fillna(""),
-            layer=["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]],
-        )
-        panels = dict(list(rows.groupby("component", sort=False)))
-        positions = list(dict.fromkeys(rows["position"]))
-        grids = {}
-        for name, part in panels.items():
-            grid = part.pivot_table(index="layer", columns="position", values="number", sort=False)
-            grids[str(name)] = grid.reindex(columns=positions)
-        figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
-        for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
-            for _, row in part[part["verdict"] == "yes"].iterrows():
-                at = (
-                    positions.index(row["position"]) - 0.4,
-                    list(grids[str(name)].index).index(row["layer"]) - 0.3,
-                )
-                axes.plot(*at, "o", color="black", ms=3)
-        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)")
-        return figure
+
+
+def _draw_rounds(rows: pd.DataFrame, title: str) -> Figure:
+    """Draw layers by rounds, one panel per component and position; the number is R2, or the skill of a classifier."""
+    from interp.results.figures import heatmaps
+
+    rounds = range(int(rows["start"].min()), int(rows["stop"].max()))
+    grids = {}
+    for (component, position), part in rows.groupby(["component", "position"], sort=False):
+        grid = part.pivot_table(index="layer", columns="start", values="number", sort=False)
+        name = f"{component} at {position}" if position else str(component)
+        grids[name] = grid.reindex(columns=rounds)
+    label = str(rows["unit"].iloc[0]) if "unit" in rows else "R2"
+    figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
+    for axes in figure.axes[: len(grids)]:
+        axes.set_xlabel("round")
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_positions(rows: pd.DataFrame, title: str) -> Figure:
+    """Draw layers by positions, one panel per component, with a dot at each "yes"."""
+    from interp.results.figures import heatmaps
+
+    positions = list(rows["position"].unique())
+    grids = {}
+    for component, part in rows.groupby("component", sort=False):
+        grid = part.pivot_table(index="layer", columns="position", values="number", sort=False)
+        grids[str(component)] = grid.reindex(columns=positions)
+    figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
+    decoded = rows[rows["verdict"] == "yes"]
+    for axes, (component, grid) in zip(figure.axes, grids.items(), strict=False):
+        layers = list(grid.index)
+        dots = decoded[decoded["component"] == component]
+        x = [positions.index(position) - 0.4 for position in dots["position"]]
+        y = [layers.index(layer) - 0.3 for layer in dots["layer"]]
+        axes.plot(x, y, "o", color="black", ms=3)
+    figure.suptitle(title)
+    return figure
 
 
 @checked
@@ -232,13 +223,7 @@ def sweep(
     integer("n_jobs", n_jobs, most=1024)
     kind = RIDGE if estimator is None else estimators.kind(estimator)
     spans = _spans(windows, per_round, episodes.n_rounds)
-    layout = model.layout.fit(episodes)
-    if sites is None:
-        stream = [key for key in _COMPONENTS if key in model.points]
-        components = stream if "resid_post" in stream else list(model.points)
-        places = list_sites(model, layout, components)
-    else:
-        places = select_sites(model, layout, sites)
+    swept_sites = _select_sites(model, episodes, sites)
     values = compute(targets, episodes, model)
     for value in values:
         require(
@@ -249,42 +234,55 @@ def sweep(
         spans = _varying(values, spans)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
-        blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
+        copies, elsewhere = untrained_runs(run, values, [], n_untrained, seed)
     in_windows = _of_windows(
         model, episodes, values, spans, seed, elsewhere, kind=kind, described=repr(estimator)
     )
+    by_window = {shared.window: shared for shared in in_windows}
     folder = None if cache is None else writable(cache)
-    finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
-    cells = share([(shared, site) for shared in in_windows for site in places], shard)
-    rows = {
-        (shared.window, site): finished[shared.window].load(str(site), list[_Row])
-        for shared, site in cells
+    finished = {
+        window: Finished(folder, {"digest": shared.digest}) for window, shared in by_window.items()
     }
-    missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
+    cells = share([(window, site) for window in by_window for site in swept_sites], shard)
+    rows = {cell: finished[cell[0]].load(str(cell[1]), list[_Row]) for cell in cells}
+    missing = [cell for cell in cells if rows[cell] is None]
     if missing:
+        runs = [run, *(run_of_copy() for run_of_copy in copies)]
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for shared, site, scored in _run(
-                missing, [run, *(joined() for joined in blanks)], n_jobs, scheduler
-            ):
-                rows[shared.window, site] = finished[shared.window].save(
-                    str(site), list[_Row], scored
-                )
+            for cell, scored in _run(missing, by_window, runs, n_jobs, scheduler):
+                window, site = cell
+                rows[cell] = finished[window].save(str(site), list[_Row], scored)
                 advance(1)
-    frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
-    about: dict[str, Any] = {
+    frame = pd.DataFrame([row for cell in cells for row in rows[cell] or ()])
+    settings: dict[str, Any] = {
         "model": model.name,
         "digest": model.digest(),
         "regime": episodes.regime,
-    }
-    about |= {
         "episodes_seed": episodes.seed,
         "n_episodes": len(episodes),
         "n_rounds": episodes.n_rounds,
     }
-    about |= {} if run.missing is None else {"counted": counted_of(run.missing)}
-    about |= {"alphas": list(ALPHAS)} if estimator is None else {"estimator": repr(estimator)}
-    return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS))
+    if run.missing is not None:
+        settings["counted"] = counted_of(run.missing)
+    if estimator is None:
+        settings["alphas"] = list(ALPHAS)
+    else:
+        settings["estimator"] = repr(estimator)
+    return SweepResult(frame, provenance(**settings, seed=seed, n_folds=N_FOLDS))
+
+
+def _select_sites(
+    model: Machine, episodes: Episodes, sites: Site | str | Sequence[Site | str] | None
+) -> list[Site]:
+    """Return the sites that are swept; refuse those that the model does not have."""
+    layout = model.layout.fit(episodes)
+    if sites is not None:
+        return select_sites(model, layout, sites)
+    components = [key for key in _COMPONENTS if key in model.points]
+    if "resid_post" not in components:
+        components = list(model.points)
+    return list_sites(model, layout, components)
 
 
 def _spans(windows: Sequence[_Window] | None, per_round: bool, n_rounds: int) -> list[_Window]:
@@ -347,120 +345,143 @@ def _of_windows(
         kind: of probe.
         described: the estimator with its settings, on which finished cells depend, too.
     """
-    fed = [part.numpy() for part in model.layout.fit(episodes).encoded(episodes).tensors().values()]
-    about, shared = (
-        (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, described, fed, values[0].participants),
-        [],
-    )
+    inputs = encode_rounds(model, episodes)
+    participants = values[0].participants
+    common = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, described, inputs, participants)
+    in_windows = []
     for start, stop in windows:
-        cut = [value.rounds(start, stop) for value in values]
-        for value in cut:
-            check(np.zeros((*value.values.shape[:2], 1)), value)
-        there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
-        parts = [
-            (value.key, value.implied_by, value.values, value.mask, value.missing) for value in cut
-        ]
-        digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
-        sample, blank = (
-            GroupedTargets(each, as_groups(None, len(each[0].values), each[0].participants), seed)
-            for each in (cut, there)
+        targets = [value.rounds(start, stop) for value in values]
+        for target in targets:
+            check(np.zeros((*target.values.shape[:2], 1)), target)
+        targets_of_copies = targets
+        if elsewhere is not None:
+            targets_of_copies = [value.rounds(start, stop) for value in elsewhere]
+        parts = [(t.key, t.implied_by, t.values, t.mask, t.missing) for t in targets]
+        n_episodes_of_copies = len(targets_of_copies[0].values)
+        digest = joblib.hash((common, start, stop, parts, n_episodes_of_copies))
+        shared = _Shared(
+            window=(start, stop),
+            problem=Problem.of(_group_targets(targets, seed), kind),
+            digest=str(digest),
+            blank=_group_targets(targets_of_copies, seed),
         )
-        shared.append(_Shared((start, stop), Problem.of(sample, kind), digest, blank))
-    return shared
+        in_windows.append(shared)
+    return in_windows
+
+
+def _group_targets(targets: Sequence[TargetValues], seed: int) -> GroupedTargets:
+    """Return targets with a group for each episode: its participant, or the episode itself."""
+    groups = as_groups(None, len(targets[0].values), targets[0].participants)
+    return GroupedTargets(targets, groups, seed)
 
 
 def _run(
-    missing: Sequence[tuple[_Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
-) -> Iterator[_Done]:
-    """The rows of the missing cells, as they are done, from runs of the model and of its untrained copies.
+    missing: Sequence[_Cell],
+    by_window: Mapping[_Window, _Shared],
+    runs: Sequence[Rollout],
+    n_jobs: int,
+    scheduler: str,
+) -> Iterator[tuple[_Cell, list[_Row]]]:
+    """Yield the missing cells with their rows, as they are done.
 
     Workers that share memory take the cells of one layer at a time; others are sent the models and their latents.
+
+    Args:
+        missing: cells to run.
+        by_window: what the cells of each window share.
+        runs: of the model, and of its untrained copies.
+        n_jobs: as of :func:`sweep`.
+        scheduler: as of :func:`sweep`.
     """
-    ready = {
-        s.window: replace(s, problem=s.problem.with_baselines())
-        for s in {s.window: s for s, _ in missing}.values()
-    }
+    ready = {}
+    for window, _ in missing:
+        if window not in ready:
+            shared = by_window[window]
+            ready[window] = replace(shared, problem=shared.problem.with_baselines())
     layout = runs[0].layout
-    cells = [(shared.window, site) for shared, site in missing]
-    if scheduler or not getattr(
-        get_active_backend(prefer="threads")[0], "supports_sharedmem", False
-    ):
-        by_hook = [
-            [cell for cell in cells if cell[1].hook == hook]
-            for hook in {site.hook: 0 for _, site in cells}
-        ]
-        for done in each(
-            _of_hook, (ready, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler
-        ):
-            yield from done
+    backend, _ = get_active_backend(prefer="threads")
+    shares_memory = getattr(backend, "supports_sharedmem", False)
+    if scheduler or not shares_memory:
+        by_hook = _group_cells(missing, "hook")
+        shared_by_all = (ready, runs, layout)
+        for scored in each(_of_hook, shared_by_all, by_hook, n_jobs=n_jobs, scheduler=scheduler):
+            yield from scored
         return
-    layers = sorted(
-        {site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer
-    )
-    hooks = {
-        layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers
-    }
-    for layer in layers:
-        caches = [replay(run.model, run, names_filter=hooks[layer])[2] for run in runs]
-        of_layer = [cell for cell in cells if cell[1].layer == layer]
+    for cells in _group_cells(missing, "layer"):
+        caches = _replay(runs, cells)
         # One thread per worker: the products are small, and workers share the cores.
         with one_thread():
             yield from each(
-                _of_cell, (ready, caches, layout), of_layer, n_jobs=n_jobs, prefer="threads"
+                _of_cell, (ready, caches, layout), cells, n_jobs=n_jobs, prefer="threads"
             )
+
+
+def _group_cells(cells: Sequence[_Cell], attribute: str) -> list[list[_Cell]]:
+    """Group cells by an attribute of their sites."""
+    groups: dict[Any, list[_Cell]] = {}
+    for cell in cells:
+        groups.setdefault(getattr(cell[1], attribute), []).append(cell)
+    return list(groups.values())
+
+
+def _replay(runs: Sequence[Rollout], cells: Sequence[_Cell]) -> list[dict[str, Tensor]]:
+    """Replay each run and return the activations that the cells read."""
+    hooks = sorted({site.hook for _, site in cells})
+    return [replay(run.model, run, names_filter=hooks)[2] for run in runs]
 
 
 def _of_cell(
     shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout],
-    one: tuple[_Window, Site],
-) -> _Done:
-    """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
-    (ready, caches, layout), (window, site) = shared, one
-    place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
-    sample, groups = own.problem.sample, own.problem.sample.groups
-    x, *blanks = (array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches)
-    x, blanks = (
-        filled(x, sample.targets[0].missing),
-        [filled(b, own.blank.targets[0].missing) for b in blanks],
-    )
+    cell: _Cell,
+) -> tuple[_Cell, list[_Row]]:
+    """Return one row per target, from activations of the model and of untrained copies that do not overflow."""
+    ready, caches, layout = shared
+    window, site = cell
+    problem, targets_of_copies = ready[window].problem, ready[window].blank
+    place = (slice(None), slice(*window), *site.index(layout)[1:])
+    arrays = [array_of("activations", cache[site.hook][place].flatten(2)) for cache in caches]
+    x = filled(arrays[0], problem.sample.targets[0].missing)
     require(
         bool(np.isfinite(x).all()),
         f"activations at {site} hold NaN or infinite values; a probe needs finite ones",
     )
-    copies = [(without_rounding(blank)[0], own.blank) for blank in blanks if not overflows(blank)]
-    of_untrained, (read, hidden), rows = (
-        "the activations of the untrained model overflow",
-        without_rounding(x),
-        [],
-    )
-    for target, (probe, controls) in zip(
-        sample.targets, own.problem.fit(read, copies), strict=True
-    ):
-        why: dict[str, Any] = {
-            "untrained": of_untrained,
-            "hidden": hidden,
-            "n_features": leans_low(x, target, groups),
-            "probe": describe_probe(own.problem.kind),
-        }
-        measure = measure_of(target, str(site), probe.score, controls, **why)
+    copies = []
+    for array in arrays[1:]:
+        blank = filled(array, targets_of_copies.targets[0].missing)
+        if not overflows(blank):
+            copies.append((without_rounding(blank)[0], targets_of_copies))
+    features, hidden = without_rounding(x)
+    rows = []
+    fits = problem.fit(features, copies)
+    for target, (probe, controls) in zip(problem.sample.targets, fits, strict=True):
+        measure = measure_of(
+            target,
+            str(site),
+            probe.score,
+            controls,
+            untrained="the activations of the untrained model overflow",
+            hidden=hidden,
+            n_features=leans_low(x, target, problem.sample.groups),
+            probe=describe_probe(problem.kind),
+        )
         row: _Row = {"target": target.key, "site": str(site)}
-        row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
-        row |= dict(zip(("start", "stop"), window, strict=True)) | measure.row()
-        row |= {
-            name: controls[name].score.estimate if name in controls else None
-            for name in DESCRIPTIONS
-        }
-        rows.append(row | {"detectable": probe.score.detectable})
-    return own, site, rows
+        for name in ("component", "layer", "head", "position"):
+            row[name] = getattr(site, name)
+        row["start"], row["stop"] = window
+        row |= measure.row()
+        for name in DESCRIPTIONS:
+            row[name] = controls[name].score.estimate if name in controls else None
+        row["detectable"] = probe.score.detectable
+        rows.append(row)
+    return cell, rows
 
 
 def _of_hook(
     shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
-    several: Sequence[tuple[_Window, Site]],
-) -> list[_Done]:
-    """The cells of one hook, from the rounds that the models run again for it."""
+    cells: Sequence[_Cell],
+) -> list[tuple[_Cell, list[_Row]]]:
+    """Return the cells of one hook with their rows, from the rounds that the models run again for it."""
     ready, runs, layout = shared
     with one_thread():
-        hooks = [several[0][1].hook]
-        caches = [replay(run.model, run, names_filter=hooks)[2] for run in runs]
-        return [_of_cell((ready, caches, layout), one) for one in several]
+        caches = _replay(runs, cells)
+        return [_of_cell((ready, caches, layout), cell) for cell in cells]

@@ -17,7 +17,7 @@ Which activations go with which, and what a key means that algorithms share: doc
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,24 +64,32 @@ class Target:
     def __call__(
         self, episodes: Episodes, when: str | None = None, **parameters: Any
     ) -> TargetValues:
-        """The target's values in episodes of any task that has a target of this name, at one of :attr:`moments`.
+        """Compute the target's values in episodes of any task that has a target of this name.
 
-        ``parameters`` of the algorithm are those that the episodes were made with, or its defaults, where not given.
+        Args:
+            episodes: of the task.
+            when: one of :attr:`moments`; the first when None.
+            parameters: of the algorithm; where not given, those that the episodes were made with, or its defaults.
         """
         target = get(self.key, interp.tasks.of(episodes))
         moment = target.moment(when)
-        known = inspect.signature(target.record.make).parameters if target.record else {}
+        known: Mapping[str, Any] = {}
+        if target.record is not None:
+            known = inspect.signature(target.record.make).parameters
         for name in parameters:
             if name not in known:
                 raise unknown_name(f"parameter of target {target.key!r}:", name, known)
         values, outputs, mask = _read(episodes, target, moment, parameters)
         missing = missing_rounds(episodes)
         values = filled(values, missing)
-        # What is the same in every episode, the round index gives away, and so does another episode.
-        alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
+        key = f"{target.key}:before" if moment == "before" else target.key
+        implied_by = ["inputs"] if target.of_the_inputs else []
+        is_same_in_all = bool((values == values[:1]).all())
+        if is_same_in_all:  # the round index gives it away, and so does another episode
+            implied_by += ["round", "shuffled"]
         inputs, types = once("round inputs", episodes, make=lambda: round_inputs(episodes))
         return TargetValues(
-            key=f"{target.key}:before" if moment == "before" else target.key,
+            key=key,
             values=values,
             outputs=outputs,
             when=moment,
@@ -91,13 +99,13 @@ class Target:
             types=types,
             missing=missing,
             participants=getattr(episodes, "participants", None),
-            implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
+            implied_by=tuple(implied_by),
             parameters=parameters,
             noun=target.variable.noun,
         )
 
     def moment(self, when: str | None) -> When:
-        """The moment called ``when``, or the default one."""
+        """Return the moment called ``when``, or the default one."""
         for moment in self.moments:
             if when in (moment, None):
                 return moment
@@ -110,20 +118,23 @@ _ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
 
 @checked
 def every(task: Task | str) -> tuple[Target, ...]:
-    """Every target of a task: the variables of its algorithms, then the round index.
+    """List the targets of a task: the variables of its algorithms, then the round index.
 
     >>> [(target.key, target.variable.units) for target in every("experts")][:3]
     [('votes', 'class'), ('label', 'class'), ('log_weights', 'nats')]
     """
-    task = interp.tasks.get(task) if isinstance(task, str) else task
+    task = _find_task(task)
     targets: dict[str, Target] = {}
     for record in task.algorithm_records().values():
         algorithm = record.make()
         for variable in algorithm.variables:
-            key, of_inputs = variable.key, variable.key in algorithm.of_the_inputs
+            key = variable.key
+            state_key = key.removeprefix(NEXT)
+            if state_key != key and state_key in algorithm.of_the_state:
+                continue
             known = targets.get(key)
-            later = key.startswith(NEXT) and key.removeprefix(NEXT) in algorithm.of_the_state
-            if later or (known is not None and known.of_the_inputs and of_inputs):
+            of_inputs = key in algorithm.of_the_inputs
+            if known is not None and known.of_the_inputs and of_inputs:
                 continue
             moments = _OF_THE_STATE if key in algorithm.of_the_state else _OF_THE_ROUND
             name = key if known is None else f"{record.key}.{key}"
@@ -131,41 +142,42 @@ def every(task: Task | str) -> tuple[Target, ...]:
     return (*targets.values(), _ROUND_INDEX)
 
 
+def _find_task(task: Task | str) -> Task:
+    """Return a task, or the one of a key."""
+    return interp.tasks.get(task) if isinstance(task, str) else task
+
+
 @checked
 def get(key: str, task: Task | str | None = None) -> Target:
-    """The target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
+    """Return the target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
 
     >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
-    tasks = (
-        interp.tasks.every()
-        if task is None
-        else (interp.tasks.get(task) if isinstance(task, str) else task,)
-    )
+    tasks = interp.tasks.every() if task is None else (_find_task(task),)
     known: dict[str, Target] = {}
     algorithm, _, variable = key.rpartition(".")
-    for one in tasks:
-        own = {target.key: target for target in every(one)}
+    for candidate in tasks:
+        targets = {target.key: target for target in every(candidate)}
+        if key in targets:
+            return targets[key]
         # A variable without a name of its own is that of the first algorithm that has its key, or the same in both.
-        record = one.algorithm_records().get(algorithm)
-        name = variable if record and key not in own and variable in record.make().keys else key
-        if name in own:
-            return own[name]
-        known |= own
+        record = candidate.algorithm_records().get(algorithm)
+        if record and variable in record.make().keys and variable in targets:
+            return targets[variable]
+        known |= targets
         require(
-            task is None or bool(one.algorithms.records()),
-            f"unknown target {key!r}: targets are variables of algorithms, and task {one.key!r} registers none; "
+            task is None or bool(candidate.algorithms.records()),
+            f"unknown target {key!r}: targets are variables of algorithms, and task {candidate.key!r} registers none; "
             "give its record algorithms=...",
         )
-    raise unknown_name(
-        "target" if task is None else f"target of {tasks[0].key!r}", key, known, limit=40
-    )
+    kind = "target" if task is None else f"target of {tasks[0].key!r}"
+    raise unknown_name(kind, key, known, limit=40)
 
 
 @checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
-    """A target and its moment from ``key`` or ``key:before``.
+    """Read a target and its moment from ``key`` or ``key:before``.
 
     >>> target, when = parse("log_weights:before")
     >>> target.key, when
@@ -179,52 +191,66 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
 def round_inputs(
     episodes: Episodes,
 ) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-    """What one round says by itself, in every form, and a number for each kind of round; nothing where the task does
-    not say."""
-    described = interp.tasks.of(episodes).analysis.round_inputs
-    if described is None:
+    """Return what one round says by itself, in every form, and a number for each kind of round.
+
+    There is nothing where the task does not say.
+    """
+    describe = interp.tasks.of(episodes).analysis.round_inputs
+    if describe is None:
         return (), None
-    inputs, missing = described(episodes), missing_rounds(episodes)
-    kinds, *features = (filled(part, missing) for part in (inputs.kinds, *inputs.features))
+    inputs = describe(episodes)
+    missing = missing_rounds(episodes)
+    features = tuple(filled(part, missing) for part in inputs.features)
+    kinds = filled(inputs.kinds, missing)
     rows = rearrange(kinds, "episode round part -> (episode round) part")
-    return tuple(features), np.unique(rows, axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
+    numbers = np.unique(rows, axis=0, return_inverse=True)[1]
+    return features, numbers.reshape(kinds.shape[:2])
 
 
 def _read(
     episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
 ) -> tuple[Array, tuple[str, ...], Array | None]:
-    """Values, labels and scored entries, flattened to ``[episode, round, output]``."""
-    variable, record, mask = target.variable, target.record, None
+    """Compute values, labels and scored entries, flattened to ``[episode, round, output]``.
+
+    Args:
+        episodes: of the target's task.
+        target: to compute.
+        moment: one of its moments.
+        parameters: of its algorithm.
+    """
+    variable, record = target.variable, target.record
+    mask = None
     if record is None:
         rounds = np.arange(episodes.n_rounds)
         values = np.broadcast_to(rounds, (len(episodes), len(rounds)))
     else:
-        made = "algorithm", record.key, *sorted(parameters.items())
-        algorithm = once(made, episodes, make=lambda: record.for_episodes(episodes, **parameters))
+        name = ("algorithm", record.key, *sorted(parameters.items()))
+        algorithm = once(name, episodes, make=lambda: record.for_episodes(episodes, **parameters))
         computed = algorithm.run(episodes)
-        values = computed[NEXT + variable.key if moment == "after" else variable.key]
-        of = algorithm.variable(variable.key)
-        if moment == "after":
-            later = algorithm.variable(NEXT + variable.key)
-            if later is not of and later.scored is not None:
-                of = later
-            else:  # by the state after the round
-                computed = {
-                    **computed,
-                    **{known: computed[NEXT + known] for known in algorithm.of_the_state},
-                }
-        mask = None if of.scored is None else of.scored(computed)
+        key = NEXT + variable.key if moment == "after" else variable.key
+        values = computed[key]
+        scoring = algorithm.variable(key)
+        before = algorithm.variable(variable.key)
+        if moment == "after" and (scoring is before or scoring.scored is None):
+            scoring = before
+            after = {state: computed[NEXT + state] for state in algorithm.of_the_state}
+            computed = {**computed, **after}
+        if scoring.scored is not None:
+            mask = scoring.scored(computed)
     by_output = "episode round ... -> episode round (...)"
     flat = rearrange(values, by_output)
-    numbers = flat if variable.kind == "class" else flat.astype(np.float64)
-    return numbers, variable.labels(values), None if mask is None else rearrange(mask, by_output)
+    if variable.kind != "class":
+        flat = flat.astype(np.float64)
+    if mask is not None:
+        mask = rearrange(mask, by_output)
+    return flat, variable.labels(values), mask
 
 
 @checked
 def compute(
     targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None
 ) -> list[TargetValues]:
-    """The values of several targets, sharing runs of their algorithms and one copy of the round's inputs.
+    """Compute several targets, sharing runs of their algorithms and one copy of the round's inputs.
 
     Args:
         targets: keys, ``key:before`` for a state before each round; when None, every variable that varies in these
@@ -232,31 +258,45 @@ def compute(
         model: a handwired one sets the parameters of its own algorithm.
     """
     task = interp.tasks.of(episodes)
-    if targets is None:
-        own_names = [target for target in every(task) if "." not in target.key]
-        listed = [(target, moment) for target in own_names for moment in target.moments]
-    else:
-        require(
-            bool(targets),
-            "no targets were given; name at least one, see probes.targets.every(task)",
-        )
-        listed = [parse(text, task) for text in dict.fromkeys(targets)]
-    of_model, values = {}, []
-    if model is not None and model.is_handwired and task.algorithms.records():
-        algorithm = task.explains(model)
-        of_model[algorithm.key] = algorithm.parameters
+    algorithm, its_parameters = _find_parameters(task, model)
+    values = []
     with session():
-        for target, moment in listed:
-            key = "" if target.record is None else target.record.key
-            values.append(target(episodes, moment, **of_model.get(key, {})))
-    kept = [value for value in values if value.varies or targets is not None]
+        for target, moment in _list_targets(targets, task):
+            is_of_model = target.record is not None and target.record.key == algorithm
+            parameters = its_parameters if is_of_model else {}
+            values.append(target(episodes, moment, **parameters))
+    if targets is None:
+        values = [value for value in values if value.varies]
     require(
-        bool(kept),
+        bool(values),
         "no variable varies in these episodes, so there is nothing to decode; sample longer ones",
     )
-    for value in kept:
+    for value in values:
         check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
-    return [replace(value, inputs=kept[0].inputs, types=kept[0].types) for value in kept]
+    first = values[0]
+    return [replace(value, inputs=first.inputs, types=first.types) for value in values]
+
+
+def _find_parameters(task: Task, model: Machine | None) -> tuple[str, Mapping[str, Any]]:
+    """Return the algorithm of a handwired machine and its parameters; nothing for any other machine."""
+    if model is None or not model.is_handwired or not task.algorithms.records():
+        return "", {}
+    algorithm = task.explains(model)
+    return algorithm.key, algorithm.parameters
+
+
+def _list_targets(keys: Sequence[str] | None, task: Task) -> list[tuple[Target, When]]:
+    """List targets with their moments; when None, every variable of the first algorithm that has it."""
+    if keys is not None:
+        require(
+            bool(keys), "no targets were given; name at least one, see probes.targets.every(task)"
+        )
+        return [parse(key, task) for key in dict.fromkeys(keys)]
+    listed = []
+    for target in every(task):
+        if "." not in target.key:
+            listed += [(target, moment) for moment in target.moments]
+    return listed
 
 
 def __getattr__(name: str) -> Target:
@@ -269,8 +309,7 @@ def __getattr__(name: str) -> Target:
 
 
 def __dir__() -> list[str]:
-    from interp import tasks
-
-    return sorted(
-        {*__all__, *(t.key for task in tasks.every() for t in every(task) if t.key.isidentifier())}
-    )
+    names = {*__all__}
+    for task in interp.tasks.every():
+        names |= {target.key for target in every(task) if target.key.isidentifier()}
+    return sorted(names)

@@ -67,62 +67,74 @@ class TargetValues:
     @classmethod
     @checked
     def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
-        """A target from bare numbers ``[episode, round]`` or ``[episode, round, output]``.
+        """Make a target of bare numbers.
 
-        With ``of_classes`` whole numbers and truth values are classes.
+        Args:
+            values: ``[episode, round]`` or ``[episode, round, output]``.
+            key: what it is called.
+            of_classes: whether whole numbers and truth values are classes.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
         array = array.astype(np.int64) if of_classes else _as_floats(array, "a target")
-        array = array[..., None] if array.ndim == 2 else array
+        if array.ndim == 2:
+            array = array[..., None]
         require(
             array.ndim == 3,
             f"a target is an array [episode, round, output], got shape {array.shape}",
         )
-        kind: Literal["real", "class"] = "class" if of_classes else "real"
         outputs = tuple(f"output {i}" for i in range(array.shape[-1]))
-        return cls(key, array, outputs, kind=kind, noun=f"the {key.replace('_', ' ')}")
+        noun = f"the {key.replace('_', ' ')}"
+        return cls(key, array, outputs, kind="class" if of_classes else "real", noun=noun)
 
     def as_numbers(self) -> TargetValues:
-        """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""
+        """Return a copy with everything as arrays: values may be given as tensors, whole numbers or truth values."""
         values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
+        is_rare = False
         if self.kind == "class":
-            require(
-                bool((values == np.floor(values)).all() and (values >= 0).all()),
-                "classes are numbered 0, 1, ...",
-            )
-            n_classes = int(values.max(initial=0)) + 1
-            what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
-            refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
-            values = values.astype(np.int64)
-            rows = (
-                values.reshape(-1, values.shape[-1])
-                if self.missing is None
-                else values[~self.missing]
-            )
-            shares = [np.bincount(column).max() / len(rows) for column in rows.T]
+            values = self._as_classes(values)
+            rows = values[replace(self, values=values)._counted]
+            most_frequent = [np.bincount(column).max() for column in rows.T]
+            is_rare = bool(max(most_frequent, default=0) / len(rows) > _COMMON)
         else:
-            values, shares = _as_floats(values, "a target"), []
-        mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
-        types = (
-            None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+            values = _as_floats(values, "a target")
+        mask, types = self.mask, self.types
+        if mask is not None:
+            mask = as_array(mask, "a mask").astype(bool)
+        if types is not None:
+            types = as_array(types, "kinds of rounds").astype(np.int64)
+            types = filled(types, self.missing)
+        inputs = [_as_floats(form, "the round's inputs") for form in self.inputs]
+        filled_inputs = tuple(filled(form, self.missing) for form in inputs)
+        return replace(
+            self, values=values, mask=mask, types=types, inputs=filled_inputs, is_rare=is_rare
         )
-        types = types if types is None else filled(types, self.missing)
-        inputs = tuple(
-            filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs
+
+    def _as_classes(self, values: Array) -> Int[Array, "episode round k"]:
+        """Return values as numbers of classes; refuse what is none, or more than memory holds."""
+        is_class = (values == np.floor(values)) & (values >= 0)
+        require(bool(is_class.all()), "classes are numbered 0, 1, ...")
+        n_classes = int(values.max(initial=0)) + 1
+        refuse_beyond_machine(
+            f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)",
+            8.0 * n_classes * (n_classes + values.size),
         )
-        is_rare = bool(max(shares, default=0.0) > _COMMON)
-        return replace(self, values=values, mask=mask, types=types, inputs=inputs, is_rare=is_rare)
+        return values.astype(np.int64)
+
+    @property
+    def _counted(self) -> Bool[Array, "episode round"]:
+        """Rounds that took place."""
+        if self.missing is None:
+            return np.ones(self.values.shape[:2], bool)
+        return ~self.missing
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:
         """Entries of the mask in rounds that count; None where all are scored."""
         if self.missing is None:
             return self.mask
-        return (
-            np.full(self.values.shape, True if self.mask is None else self.mask)
-            & ~self.missing[..., None]
-        )
+        counted = np.broadcast_to(self._counted[..., None], self.values.shape)
+        return counted if self.mask is None else counted & self.mask
 
     @property
     def varies(self) -> bool:
@@ -131,38 +143,40 @@ class TargetValues:
 
     @checked
     def rounds(self, start: int, stop: int) -> TargetValues:
-        """The rounds from ``start`` to before ``stop``."""
+        """Return the rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)
-        parts: dict[str, Any] = {
-            name: getattr(self, name) for name in ("values", "mask", "types", "missing")
-        }
-        kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
-        return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
+        parts = self._select((slice(None), cut), "values", "mask", "types", "missing")
+        return replace(self, **parts, inputs=tuple(form[:, cut] for form in self.inputs))
 
     def packed(self) -> TargetValues:
-        """The rounds that count, each as an episode of its own: ``[round, 1, output]``."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
-        counted = np.ones(self.values.shape[:2], bool) if self.missing is None else ~self.missing
-        kept = {name: part[counted][:, None] for name, part in parts.items() if part is not None}
-        return replace(self, **kept, inputs=(), missing=None)
+        """Return the rounds that count, each as an episode of its own: ``[round, 1, output]``."""
+        parts = self._select(self._counted, "values", "mask", "types")
+        as_episodes = {name: part[:, None] for name, part in parts.items()}
+        return replace(self, **as_episodes, inputs=(), missing=None)
+
+    def _select(self, index: Any, *names: str) -> dict[str, Any]:
+        """Index the arrays of these names, as far as they are known."""
+        parts = {name: getattr(self, name) for name in names}
+        return {name: part[index] for name, part in parts.items() if part is not None}
 
     def indicators(self) -> TargetValues:
-        """A class target as numbers: 0 or 1 for two classes, else one output per class; a real target as it is."""
+        """Return a class target as numbers: 0 or 1 for two classes, else one output per class; a real one as it is."""
         if self.kind == "real":
             return self
         n_classes = int(self.values.max()) + 1
         if n_classes <= 2:
             return replace(self, values=self.values.astype(np.float64), kind="real")
-        values = rearrange(
-            np.eye(n_classes)[self.values], "episode round k c -> episode round (k c)"
-        )
+        one_hot = np.eye(n_classes)[self.values]
+        values = rearrange(one_hot, "episode round k c -> episode round (k c)")
         mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
-        outputs = tuple(f"{name}={c}" for name in self.outputs for c in range(n_classes))
-        return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
+        outputs: list[str] = []
+        for name in self.outputs:
+            outputs += [f"{name}={c}" for c in range(n_classes)]
+        return replace(self, values=values, outputs=tuple(outputs), mask=mask, kind="real")
 
 
 def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
-    """``[episode, round, ...]``, in missing rounds the value of the first episode that has the round.
+    """Return ``[episode, round, ...]`` with missing rounds filled from the first episode that has the round.
 
     >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
     array([[1., 2.],
@@ -170,20 +184,24 @@ def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array
     """
     if missing is None or missing.shape != values.shape[:2]:
         return values
-    episode, rounds, nowhere = missing.argmin(0), np.arange(missing.shape[1]), missing.all(0)
-    episode[nowhere], rounds[nowhere] = np.argwhere(~missing)[0]
-    return np.where(
-        missing.reshape(*missing.shape, *[1] * (values.ndim - 2)), values[episode, rounds], values
-    )
+    source_episode = missing.argmin(0)
+    source_round = np.arange(missing.shape[1])
+    is_nowhere = missing.all(0)
+    source_episode[is_nowhere], source_round[is_nowhere] = np.argwhere(~missing)[0]
+    _, rounds = np.nonzero(missing)
+    result = values.copy()
+    result[missing] = values[source_episode[rounds], source_round[rounds]]
+    return result
 
 
 def _as_floats(values: Any, what: str) -> Array:
+    """Return numbers as an array of floats, in the precision that they have."""
     array = as_array(values, what)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def as_array(values: Any, what: str) -> Array:
-    """Numbers as an array: of arrays, tensors of any precision (gradients are let go) and pandas objects.
+    """Convert numbers to an array: of arrays, tensors of any precision (gradients are let go) and pandas objects.
 
     A pandas object whose index has two levels, episode and round, becomes ``[episode, round, column]`` (a series
     ``[episode, round]``), in the order of the levels' values; any other is its table.
@@ -192,43 +210,47 @@ def as_array(values: Any, what: str) -> Array:
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
     (2, 3, 2)
     """
-    if not isinstance(values, pd.Series | pd.DataFrame) or values.index.nlevels != 2:
-        return array_of(
-            what, values.to_numpy() if isinstance(values, pd.Series | pd.DataFrame) else values
-        )
+    if not isinstance(values, pd.Series | pd.DataFrame):
+        return array_of(what, values)
+    if values.index.nlevels != 2:
+        return array_of(what, values.to_numpy())
     table = values.sort_index()
-    sizes = [len(table.index.unique(level)) for level in (0, 1)]
+    n_episodes, n_rounds = (table.index.unique(level).size for level in (0, 1))
+    is_complete = n_episodes * n_rounds == len(table) and not table.index.has_duplicates
     require(
-        sizes[0] * sizes[1] == len(table) and not table.index.has_duplicates,
+        is_complete,
         f"{what}: an index of episode and round holds every round of every episode once; this one has {len(table)} "
-        f"rows for {sizes[0]} episodes and {sizes[1]} rounds",
+        f"rows for {n_episodes} episodes and {n_rounds} rounds",
     )
-    return array_of(what, table.to_numpy().reshape(*sizes, *table.shape[1:]))
+    return array_of(what, table.to_numpy().reshape(n_episodes, n_rounds, *table.shape[1:]))
 
 
 N_FOLDS = 5
 
 
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
-    """Activations as an array with one feature axis.
+    """Return activations as an array with one feature axis.
 
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
     """
     x = _as_floats(activations, "activations")
-    empty = x.ndim >= 3 and 0 in x.shape[2:]
+    feature_axes = x.shape[2:]
     require(
-        x.ndim >= 3 and not empty,
+        x.ndim >= 3 and 0 not in feature_axes,
         f"activations are [episode, round, feature...], got shape {x.shape}",
     )
-    n, hint = int(np.prod(x.shape[2:])), "of a machine, probe one of its channels or points"
+    n = int(np.prod(feature_axes))
     # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors.
-    refuse_beyond_machine(f"a probe of {n:,} numbers a round ({hint})", 72.0 * n**2)
+    refuse_beyond_machine(
+        f"a probe of {n:,} numbers a round (of a machine, probe one of its channels or points)",
+        72.0 * n**2,
+    )
     return rearrange(x, "episode round ... -> episode round (...)")
 
 
 def warn_of_few(n: int) -> str | None:
-    """The warning for few independent episodes (or groups), which is also raised; None where they suffice."""
+    """Warn of few independent episodes (or groups) and return the warning; None where they suffice."""
     if n >= FEW_EPISODES:
         return None
     text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
@@ -241,21 +263,32 @@ def leans_low(
     target: TargetValues,
     groups: Int[Array, " episode"] | None = None,
 ) -> int:
-    """How many features vary, where :func:`interp.stats.refit.leans_low` of these and a target; else 0.
+    """Count the features that vary, where :func:`interp.stats.refit.leans_low` of these and a target; else return 0.
 
-    Where several episodes make a group, one of each counts.
+    Args:
+        x: activations.
+        target: what is decoded of them.
+        groups: the number of the group of each episode: one episode of each counts; all where None.
     """
     target = target.indicators()
-    first = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
-    mask = None if target.scored is None else target.scored[first]
-    n_features = int((x != x[:1, :1]).any((0, 1)).sum())
-    return n_features * refit.leans_low(target.values[first].astype(np.float64), n_features, mask)
+    values, mask = target.values.astype(np.float64), target.scored
+    if groups is not None:
+        _, first_of_group = np.unique(groups, return_index=True)
+        values = values[first_of_group]
+        mask = None if mask is None else mask[first_of_group]
+    varies = (x != x[:1, :1]).any((0, 1))
+    n_features = int(varies.sum())
+    return n_features if refit.leans_low(values, n_features, mask) else 0
 
 
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
-    """A number for each episode, the same for the episodes of a group; with "episode", each is a group of its own.
+    """Number the groups of episodes; no group may hold more than half of the episodes.
 
-    When None they are the participants, or the episodes. No group may hold more than half of the episodes.
+    Args:
+        groups: one id per episode; "episode" where each is a group of its own; when None the participants, or the
+            episodes.
+        n_episodes: how many there are.
+        participants: of the episodes, where they are known.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
@@ -271,67 +304,82 @@ def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Arr
         )
         what, groups = "episodes", np.arange(n_episodes)
     of_whom(groups, n_episodes, what)
-    numbers = np.unique(
-        groups.tolist() if hasattr(groups, "tolist") else groups, return_inverse=True
-    )[1]
+    ids = groups.tolist() if hasattr(groups, "tolist") else groups
+    numbers = np.unique(ids, return_inverse=True)[1]
     sizes = np.bincount(numbers)
-    few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
+    too_few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
+    if what == "participants":
+        too_few += "; with groups='episode' each episode counts"
+    require(len(sizes) >= N_FOLDS, too_few)
+    largest = sizes.max()
     require(
-        len(sizes) >= N_FOLDS,
-        few + "; with groups='episode' each episode counts" * (what == "participants"),
-    )
-    require(
-        bool(2 * sizes.max() <= n_episodes),
-        f"one group holds {sizes.max()} of {n_episodes} episodes; the shuffled control needs at most half in one group",
+        bool(2 * largest <= n_episodes),
+        f"one group holds {largest} of {n_episodes} episodes; the shuffled control needs at most half in one group",
     )
     return numbers
 
 
 def check(x: Array, target: TargetValues) -> None:
     """Refuse what cannot be fitted."""
-    y = target.values
-    if x.shape[:2] != y.shape[:2]:
-        hint = (
-            "; for a state after each round give run.latents[:, 1:]"
-            if x.shape[1] == y.shape[1] + 1
-            else ""
-        )
+    n_episodes, n_rounds = x.shape[:2]
+    n_target_episodes, n_target_rounds = target.values.shape[:2]
+    if (n_episodes, n_rounds) != (n_target_episodes, n_target_rounds):
+        has_start = n_rounds == n_target_rounds + 1
+        hint = "; for a state after each round give run.latents[:, 1:]" if has_start else ""
         raise InputError(
-            f"activations have {x.shape[0]} episodes of {x.shape[1]} rounds but target {target.key!r} has {y.shape[0]} "
-            f"of {y.shape[1]}{hint}"
+            f"activations have {n_episodes} episodes of {n_rounds} rounds but target {target.key!r} has "
+            f"{n_target_episodes} of {n_target_rounds}{hint}"
         )
-    as_groups("episode", len(x))
-    shape, what = y.shape, f"target {target.key!r} of shape {y.shape}"
-    n = len(target.outputs)
-    require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
-    parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
-    parts += [("missing rounds", target.missing, shape[:2])]
-    parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
-    for part, of, wanted in parts:
-        if of is not None and of.shape != wanted:
-            raise InputError(f"the {part} of {what} must have shape {wanted}, got {of.shape}")
-    inputs = [("the round's inputs", form) for form in target.inputs if form.shape[-1]]
-    for what, values in [("the activations", x), (f"target {target.key!r}", y), *inputs]:
-        finite = np.isfinite(values)
-        require(
-            bool(finite.all()),
-            f"{what} hold {int((~finite).sum())} values that are NaN or infinite; a probe needs finite numbers",
-        )
-        most = float(np.abs(values).max(initial=0.0))
-        require(
-            most == 0 or _LEAST <= most <= _MOST,
-            f"{what} hold values of up to {most:.3g}, whose squares no number of 64 bits can hold; a probe needs "
-            f"values of up to {_MOST:g}, and not all below {_LEAST:g}: divide or multiply all by one number",
-        )
+    as_groups("episode", n_episodes)
+    _check_shapes(target)
+    name = f"target {target.key!r}"
+    _check_numbers("the activations", x)
+    _check_numbers(name, target.values)
+    for form in target.inputs:
+        _check_numbers("the round's inputs", form)
     require(
         target.varies,
-        f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",
+        f"{name} is constant over these episodes, so there is nothing to decode; choose another target",
     )
-    if target.scored is not None:
-        require(
-            bool(target.scored.any()),
-            f"no entry of target {target.key!r} is scored in these episodes; sample more",
-        )
+    is_scored = target.scored is None or bool(target.scored.any())
+    require(is_scored, f"no entry of {name} is scored in these episodes; sample more")
+
+
+def _check_shapes(target: TargetValues) -> None:
+    """Refuse a target whose parts do not have the shapes that its values ask for."""
+    shape = target.values.shape
+    rounds = shape[:2]
+    what = f"target {target.key!r} of shape {shape}"
+    n_names = len(target.outputs)
+    require(
+        n_names == shape[-1],
+        f"{what} needs a name for each of its {shape[-1]} outputs, got {n_names}",
+    )
+    parts = [
+        ("mask", target.mask, shape),
+        ("kinds of rounds", target.types, rounds),
+        ("missing rounds", target.missing, rounds),
+    ]
+    for form in target.inputs:
+        parts.append(("round's inputs", form, (*rounds, *form.shape[2:])))
+    for part, values, wanted in parts:
+        if values is not None and values.shape != wanted:
+            raise InputError(f"the {part} of {what} must have shape {wanted}, got {values.shape}")
+
+
+def _check_numbers(what: str, values: Array) -> None:
+    """Refuse values that are not finite, or whose squares are not."""
+    n_infinite = int((~np.isfinite(values)).sum())
+    require(
+        not n_infinite,
+        f"{what} hold {n_infinite} values that are NaN or infinite; a probe needs finite numbers",
+    )
+    largest = float(np.abs(values).max(initial=0.0))
+    require(
+        largest == 0 or _LEAST <= largest <= _MOST,
+        f"{what} hold values of up to {largest:.3g}, whose squares no number of 64 bits can hold; a probe needs "
+        f"values of up to {_MOST:g}, and not all below {_LEAST:g}: divide or multiply all by one number",
+    )
 
 
 _MOST, _LEAST = 1e140, 1e-140
@@ -339,12 +387,11 @@ _MOST, _LEAST = 1e140, 1e-140
 
 
 def overflows(x: Array) -> bool:
-    """Whether activations, or sums of their squares, are not finite: then nothing can be fitted to them.
+    """Return whether activations, or sums of their squares, are not finite: then nothing can be fitted to them.
 
     >>> [overflows(np.full((2, 3, 1), value)) for value in (1.0, 1e200, np.nan)]
     [False, True, True]
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return not np.isfinite(
-            x.size * np.einsum("erd,erd->", x, x, dtype=np.float64)
-        )  # without an array of squares
+        squares = np.einsum("erd,erd->", x, x, dtype=np.float64)  # without an array of squares
+        return not np.isfinite(x.size * squares)

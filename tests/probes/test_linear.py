@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.stats.refit import totals
-from probes.controls import _assign_folds, fitted
+from probes.controls import _assign_folds, score_predictions
 from probes.estimators import _PENALTIES, _cross_validate
 from probes.linear import ALPHAS, _best, cross_validate
 from probes.values import TargetValues
@@ -113,7 +113,7 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    probe = fitted(TargetValues.of(y), predictions, np.arange(6), dict)
+    probe = score_predictions(TargetValues.of(y), predictions, np.arange(6), dict)
     each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
     metrics = probe.details()["metrics"]
     assert set(metrics) == {"r2", "mae"} and metrics["mae"].estimate == pytest.approx(
@@ -136,7 +136,9 @@ def test_groups_of_episodes_are_one_long_episode():
     y = rng.normal(size=(8, 3, 2))
     groups = np.array([2, 0, 0, 1, 2, 0, 3, 4])
     scores = (
-        fitted(TargetValues.of(y), np.zeros_like(y), groups, dict).details()["by_output"].values()
+        score_predictions(TargetValues.of(y), np.zeros_like(y), groups, dict)
+        .details()["by_output"]
+        .values()
     )
     errors, total = (
         np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True)
@@ -156,7 +158,7 @@ def test_masked_entries_count_nowhere():
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
     targets = [replace(TargetValues.of(true), mask=mask) for true in (y, y_other)]
     probed = [
-        fitted(*of, np.arange(6), dict)
+        score_predictions(*of, np.arange(6), dict)
         for of in zip(targets, (predictions, predictions_other), strict=True)
     ]
     a, b = ([score.estimate for score in probe.details()["by_output"].values()] for probe in probed)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import probes
 from interp.stats import refit
 from interp.support.errors import InputError
-from probes.controls import fitted
+from probes.controls import score_predictions
 from probes.targets import TargetValues
 from tests.refusals import refuses
 
@@ -98,7 +98,7 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     mask, given = rng.random(y.shape) < 0.8, rng.dirichlet(np.ones(3), size=(2, N, T))
     said, shown = np.moveaxis(given.argmax(-1), 0, -1), np.eye(3)[np.moveaxis(y, -1, 0)]
     target = TargetValues("labels", y, ("rare", "common"), kind="class", mask=mask).as_numbers()
-    probe = fitted(target, said, np.arange(N), dict, list(given))
+    probe = score_predictions(target, said, np.arange(N), dict, list(given))
     details, each = probe.details(), list(zip(given, shown, np.moveaxis(mask, -1, 0), strict=True))
     right = [(said == y)[..., k][mask[..., k]].mean() for k in (0, 1)]
     assert [score.estimate for score in details["by_output"].values()] == pytest.approx(right)
@@ -111,7 +111,7 @@ def test_classes_of_several_outputs_are_scored_by_hand():
     common = replace(
         target, values=y[..., 1:], outputs=("common",), mask=mask[..., 1:]
     ).as_numbers()
-    score = fitted(common, said[..., 1:], np.arange(N), dict, [given[1]]).score
+    score = score_predictions(common, said[..., 1:], np.arange(N), dict, [given[1]]).score
     assert not common.is_rare and score.graded is None and score.estimate == pytest.approx(right[1])
 
 
@@ -249,7 +249,7 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
 
     def of(predictions, mask=None):
         target = replace(TargetValues.of(y, of_classes=True), mask=mask)
-        return fitted(target, predictions, np.arange(N), dict).score
+        return score_predictions(target, predictions, np.arange(N), dict).score
 
     score = of(y ^ missed)
     assert score.estimate == 7 / 8 and score.skill.estimate == pytest.approx(1 / 2)
