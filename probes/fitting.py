@@ -469,7 +469,7 @@ def fit_targets(
     sizes["untrained_episodes"] = max((copy.n_episodes for copy in usable), default=0)
     common_settings = provenance(seed=seed, **sizes, **settings)
     probed_site = site if isinstance(site, ProbedSite) else None
-    site_name = site if probed_site is None else probed_site.name
+    site_name = site.name if isinstance(site, ProbedSite) else site
 
     def make_result(
         kind: Kind, target: TargetValues, probe: Fitted, controls: dict[str, ControlScore]
