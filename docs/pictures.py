@@ -14,13 +14,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp.interventions.hand_over import hand_over
 from interp.model.library import load, models
-from interp.results.figures import heatmaps, intervals, trajectories
+from interp.model.rollout import rollout
+from interp.results.figures import curves, heatmaps, intervals, trajectories
 from interp.results.measure import Measure
 from interp.results.palette import INK
 from interp.results.style import WIDTH, styled
 from interp.stats.intervals import Interval
 from interp.support.files import read_json, write_csv, write_figure
+from interp.tasks import experts
 from reports.comparison import LOOKS, PARTS, machines
 from reports.part import Context
 from reports.parts import probing
@@ -126,6 +129,26 @@ def state_over_time() -> Figure:
     )
 
 
+def memory_handed_over() -> Figure:
+    """Draw how far ``SHOWN`` is from its own predictions when it plays on with the memory of a GRU."""
+    episodes = experts.sample(n_episodes=256, n_rounds=30, n_experts=4, seed=1)
+    giver = rollout(load("wma-gru"), episodes)
+    return hand_over(giver, 10, to=load(SHOWN)).plot()
+
+
+def recurrences() -> Figure:
+    """Draw how far above the Bayes predictor trainings are over time, with latents that are replaced or added to."""
+    frame = pd.read_csv(RESULTS / "replaced-or-added" / "curves.csv")
+    frame = frame.rename(columns={"latents": "algorithm", "excess": "mean"})
+    return curves(
+        frame,
+        x="minutes",
+        xlabel="minutes of training on one core",
+        ylabel="nats a round above the Bayes predictor",
+        log_y=True,
+    )
+
+
 def draw() -> list[Path]:
     """Draw every picture, from the tables and from the model ``SHOWN``."""
     frame = pd.read_csv(TABLE, keep_default_na=False)
@@ -148,7 +171,8 @@ def draw() -> list[Path]:
                 **said,
             )
         ]
-    drawn = {"state": state_over_time()}
+    drawn = {"state": state_over_time(), "hand-over": memory_handed_over()}
+    drawn["recurrences"] = recurrences()
     drawn |= {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
     drawn["seeds"] = words(between_seeds())
     scores = pd.read_csv(RESULTS / "which-method" / "edges.csv")

@@ -42,7 +42,7 @@ def ship(
 
     Args:
         run_folder: the run, such as output/training/experts-laptop.
-        name: of the model, such as "wma-learned-additive".
+        name: of the model, such as "wma-learned".
         n_episodes, seed: of the card's metrics.
         out: where it is written.
     """

@@ -75,9 +75,8 @@ def _draw_attention(attention: pd.DataFrame) -> _Pictures:
     for reader, mean in means.groupby("reader", sort=False):
         grid = mean.pivot(index="layer", columns="target", values="estimate")
         grid = grid[list(mean["target"].unique())].rename(index="layer {}".format)
-        position = str(reader)
-        name = {"p?": "predict", "w?": "update"}.get(position, position)
-        label = f"read from {position}"
+        name = {"p?": "predict", "w?": "update"}.get(str(reader), reader)
+        label = f"read from {reader}"
         picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=label)
         yield f"attention-{name}", picture
 

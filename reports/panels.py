@@ -143,8 +143,8 @@ def curves(
         axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)
     if not direct:
-        named = frame.assign(name=frame.get("name", frame["algorithm"]))
-        names = named.groupby("algorithm", sort=False)["name"].first().astype(str)
+        names = frame.assign(name=frame.get("name", frame["algorithm"]))
+        names = names.groupby("algorithm", sort=False)["name"].first().astype(str)
         handles = []
         for i, key in enumerate(keys):
             line_width = 2.4 if i == 0 else 1.5

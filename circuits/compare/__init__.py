@@ -1,7 +1,7 @@
 """Is the learned machine the handwired one? Models held against algorithms and against each other.
 
     from circuits import compare
-    found = compare.machines(interp.load("wma-learned-additive"), "wma-handwired")  # or budget=compare.Budget.quick()
+    found = compare.machines(interp.load("wma-learned"), "wma-handwired")  # or budget=compare.Budget.quick()
     print(found)                                                            # the algorithm and the four measures
 
 :func:`machines` gives a :class:`Comparison`, a :class:`~interp.results.measure.Measure` of each claim.

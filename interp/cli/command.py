@@ -2,7 +2,7 @@
 
 A command is a function in a file of this folder::
 
-    @command(example="interp probe wma-learned-additive", sizes="one", torch=True)
+    @command(example="interp probe wma-learned", sizes="one", torch=True)
     def probe(say: Say, sizes: Mapping[str, int], model: options.ModelName, ...) -> None:
 
 It gets ``say``, through which it tells everything, and, where it asks for ``sizes``, the sizes of every task as

@@ -50,7 +50,7 @@ def _compare_players(say: Say, traces: Path, machines: list[Any], seed: int, out
 
 
 @command(
-    example="interp compare wma-learned-additive wma-handwired --quick",
+    example="interp compare wma-learned wma-handwired --quick",
     sizes="one",
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,

@@ -19,7 +19,7 @@ from interp.support.files import folder_to_write, write_json
 from interp.support.foreign import plain
 
 
-@command(example="interp audit wma-learned-additive --quick", torch=True, **options.OF_A_MACHINE)
+@command(example="interp audit wma-learned --quick", torch=True, **options.OF_A_MACHINE)
 def _audit(
     say: Say,
     sizes: Mapping[str, int],
@@ -62,7 +62,7 @@ def _audit(
 
 
 @command(
-    example="interp evaluate wma-learned-additive --episodes 32",
+    example="interp evaluate wma-learned --episodes 32",
     sizes="one",
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,

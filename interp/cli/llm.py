@@ -487,7 +487,7 @@ def _notes(
 
 
 @command(
-    example="interp llm report output/llm --models wma-handwired wma-learned-additive",
+    example="interp llm report output/llm --models wma-handwired wma-learned",
     group=llm_app,
     torch=True,
 )

@@ -55,7 +55,7 @@ def _window(text: str) -> tuple[int, int]:
 
 
 @command(
-    example="interp probe wma-learned-additive --targets log_weights counts --site latents",
+    example="interp probe wma-learned --targets log_weights counts --site latents",
     torch=True,
     **options.OF_A_MACHINE,
 )

@@ -70,7 +70,7 @@ def _choices(
     say.wrote([page])
 
 
-@command(example="interp explore wma-learned-additive", torch=True, **options.OF_A_MACHINE)
+@command(example="interp explore wma-learned", torch=True, **options.OF_A_MACHINE)
 def _explore(
     say: Say,
     sizes: Mapping[str, int],

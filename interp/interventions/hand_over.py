@@ -116,14 +116,15 @@ def hand_over(
     """
     _require_round(round, run.n_rounds)
     integer("n_known", n_known, 8)
-    task = catalog.get(run.layout.task)
-    is_algorithm = isinstance(to, Algorithm)
-    algorithm = via or (to if is_algorithm else task.explains(run.model))
+    algorithm = via
+    if algorithm is None:
+        task = catalog.get(run.layout.task)
+        algorithm = to if isinstance(to, Algorithm) else task.explains(run.model)
     known = _sample_known(run, round, n_known)
     reader = _fit_reader(run.model, known, algorithm, round)
     state = reader(run.latents[:, round])
     shifted = {key: np.roll(values, 1, axis=0) for key, values in state.items()}
-    if is_algorithm:
+    if isinstance(to, Algorithm):
         predictions = _play_algorithm(to, run.episodes, round, [state, shifted])
     else:
         values = algorithm.run(known)
@@ -166,6 +167,14 @@ def state_difference(
     Returns:
         One row an episode and element of a variable that both states show: ``first``, ``second`` and ``difference``,
         which is second minus first; the largest difference stands first.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> runs = [interp.rollout(model, experts.sample(4, 6, 2, seed=seed)) for seed in (0, 1)]
+        >>> list(state_difference(*runs, round=5).columns)
+        ['episode', 'variable', 'element', 'first', 'second', 'difference']
     """
     _require_round(round, min(first.n_rounds, second.n_rounds))
     integer("n_known", n_known, 8)

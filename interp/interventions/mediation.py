@@ -371,7 +371,7 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
     """List every site of a component, for each layer and head, at one position (of a pattern: the query) or everywhere.
 
     >>> import interp
-    >>> model = interp.load("wma-learned-additive")
+    >>> model = interp.load("wma-learned")
     >>> len(paths(model, "z", "w?")), str(paths(model, "mlp_out")[0])
     (16, 'mlp_out[0]')
     """

@@ -87,7 +87,7 @@ def score(
     Args:
         runs: of any models and conditions.
         others: more predictors by name, functions of episodes. Handwired and learned transformers enter here:
-            ``{"wma-learned-additive": lambda episodes: interp.rollout(model, episodes).predictions}``.
+            ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
         seed: of the bootstrap.
     """
     require(bool(runs), "no runs to score")

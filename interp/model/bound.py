@@ -157,7 +157,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
 
     >>> import interp
     >>> from interp.tasks import experts
-    >>> model = interp.load("wma-learned-additive")
+    >>> model = interp.load("wma-learned")
     >>> bound = bind(model, interp.rollout(model, experts.sample(2, 5, 4, seed=0)), rounds=[1, 3])
     >>> logits, cache = bound.run_with_cache(bound.tokens[0])       # episode 0 in rounds 1 and 3, then episode 1
     >>> tuple(logits.shape), tuple(cache["pattern", 0].shape)

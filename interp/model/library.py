@@ -81,9 +81,9 @@ def register_machine(
     What it builds must keep the contract of machines: the cheap checks of ``interp.check_machine`` run on it.
 
     Example:
-        >>> register_machine("wma-learned-additive", dict, description="", task="experts")
+        >>> register_machine("wma-learned", dict, description="", task="experts")
         Traceback (most recent call last):
-        interp.support.errors.InputError: a model 'wma-learned-additive' is known already; choose another name
+        interp.support.errors.InputError: a model 'wma-learned' is known already; choose another name
     """
     folder_name("name", name)
     require_known("task", task, [known.key for known in catalog.every()])

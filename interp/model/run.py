@@ -142,7 +142,7 @@ class Rollout:
 
         >>> import interp
         >>> from interp.tasks import experts
-        >>> run = interp.rollout(interp.load("wma-learned-additive"), experts.sample(2, 5, 4, seed=0))
+        >>> run = interp.rollout(interp.load("wma-learned"), experts.sample(2, 5, 4, seed=0))
         >>> cache = run.activation_cache(round=3)
         >>> tuple(cache["resid_post", 1].shape), tuple(cache.stack_head_results(layer=2).shape)
         ((2, 13, 64), (8, 2, 13, 64))

@@ -52,7 +52,13 @@ MEASUREMENTS: Mapping[str, Measurement] = {
 }
 """How each claim is measured, by its key."""
 
-MODELS = ("wma-handwired", "wma-learned-additive", "qlearning-handwired", "qlearning-learned")
+MODELS = (
+    "wma-handwired",
+    "wma-learned",
+    "wma-learned-additive",
+    "qlearning-handwired",
+    "qlearning-learned",
+)
 """The models that the ledger measures by default."""
 
 

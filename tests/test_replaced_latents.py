@@ -1,0 +1,70 @@
+"""What the README and docs/results/replaced-or-added.md say of `wma-learned`, by scikit-learn and NumPy alone."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import interp
+from interp.tasks import experts
+
+EPISODES = experts.sample(128, 40, 4, seed=5)
+
+
+def read_log_weights(name: str, untrained: bool) -> float:
+    """Return the R2 of ridge regression from the latent after each round to the centred counts of hits."""
+    model = interp.load(name)
+    if untrained:
+        model = model.untrained(0)
+    latents = interp.rollout(model, EPISODES).latents[:, 1:, 0].double().numpy()
+    hits = EPISODES.correct.cumsum(1).astype(float)
+    centred = hits - hits.mean(-1, keepdims=True)
+    x, y = latents.reshape(-1, latents.shape[-1]), centred.reshape(-1, 4)
+    episode = np.repeat(np.arange(len(EPISODES)), EPISODES.n_rounds)
+    ridge = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 3, 7)))
+    predicted = cross_val_predict(ridge, x, y, cv=GroupKFold(4), groups=episode)
+    return 1 - ((y - predicted) ** 2).sum() / ((y - y.mean(0)) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "untrained", "low", "high"),
+    [
+        pytest.param("wma-learned", False, 0.83, 0.93, id="replaced"),
+        pytest.param("wma-learned", True, 0.0, 0.25, id="replaced, untrained"),
+        pytest.param("wma-learned-additive", False, 0.99, 1.0, id="added"),
+        pytest.param("wma-learned-additive", True, 0.9, 1.0, id="added, untrained"),
+    ],
+)
+def test_only_a_replaced_latent_has_to_learn_to_hold_the_log_weights(name, untrained, low, high):
+    """The README's .87 and .13: an untrained latent that is added to shows the log-weights as well as a trained one."""
+    assert low < read_log_weights(name, untrained) < high
+
+
+def test_nothing_of_the_old_latent_is_kept():
+    """What a round leaves is what the round wrote at its update token, the paper's recurrence, in every round."""
+    model = interp.load("wma-learned")
+    assert model.latent_kept == 0
+    run = interp.rollout(model, EPISODES.select(slice(4)), names_filter=["hook_update"])
+    written = run.cache["hook_update"].flatten(2).numpy()
+    assert run.latents[:, 1:].flatten(2).numpy() == pytest.approx(written, abs=1e-6)
+
+
+def test_it_predicts_nearly_as_the_bayes_predictor_does():
+    """The loss above Bayes, whose posterior mean of an accuracy from U[.3, .9] is computed on a grid."""
+    predicted = interp.rollout(interp.load("wma-learned"), EPISODES).predictions.double().numpy()
+    accuracies = np.linspace(0.3, 0.9, 601)
+    hits = EPISODES.correct.cumsum(1) - EPISODES.correct
+    misses = np.arange(EPISODES.n_rounds)[None, :, None] - hits
+    log_posterior = hits[..., None] * np.log(accuracies) + misses[..., None] * np.log1p(-accuracies)
+    posterior = np.exp(log_posterior - log_posterior.max(-1, keepdims=True))
+    mean = (posterior * accuracies).sum(-1) / posterior.sum(-1)
+    odds = np.log(mean / (1 - mean)) * (2 * EPISODES.advice - 1)
+    bayes = 1 / (1 + np.exp(-odds.sum(-1)))
+    labels = EPISODES.labels
+
+    def loss(p: np.ndarray) -> float:
+        return float(-np.log(np.where(labels == 1, p, 1 - p)).mean())
+
+    assert 0 < loss(predicted) - loss(bayes) < 0.015
