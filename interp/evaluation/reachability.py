@@ -25,6 +25,7 @@ What each control and move is, and how accuracy is counted: docs/method/reachabi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -214,7 +215,7 @@ def moved(
     require(
         episodes.n_rounds > depths.max() + 1,
         f"episodes need a round after the deepest target is known, {depths.max() + 2} in all, got {episodes.n_rounds}; "
-        "use episodes.with_rounds(...)",
+        "sample them with more rounds",
     )
     if read is None or write is None:
         read, write = codec(model)
@@ -311,7 +312,7 @@ def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> Rea
     """Episodes of a model's sizes, long enough for the deepest target and one round more."""
     layout = model.layout
     drawn = sample(n_episodes, 5, layout.n_nodes, layout.n_edges, regime=regime, seed=seed)
-    return drawn.with_rounds(int(drawn.depths.max()) + 2)
+    return replace(drawn, n_rounds=int(drawn.depths.max()) + 2)
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
