@@ -55,8 +55,11 @@ def main(
     folder: Path, steps: tuple[int, ...] = STEPS, budget: Budget = BUDGET, seed: int = 0
 ) -> pd.DataFrame:
     """Train, audit at every checkpoint, and write tables and figure; a row for each claim and checkpoint."""
-    path, config = folder / "over_training.csv", configuration(max(steps), seed)
-    frame = pd.read_csv(path).fillna({"about": ""}) if path.exists() else pd.DataFrame({"step": []})
+    path = folder / "over_training.csv"
+    config = configuration(max(steps), seed)
+    frame = pd.DataFrame({"step": []})
+    if path.exists():
+        frame = pd.read_csv(path).fillna({"about": ""})
     for step in steps:
         if step in set(frame["step"]):
             continue
@@ -65,21 +68,16 @@ def main(
         if run.step in set(frame["step"]):
             continue  # it ended before
         model = run.model
-        evaluation = watched(model, EpisodeSource(config, model.layout).evaluation(), config.commit)
-        found = audit(model, budget=budget)
-        lines = found.to_frame().assign(key=[one.key for one in found])
-        told = {
-            name: number
-            for name, number in evaluation.items()
-            if name.startswith(("accuracy", "answered"))
-        }
-        right = [
-            {"key": "behaviour", "about": name, "number": number} for name, number in told.items()
-        ]
-        frame = pd.concat(
-            [frame, pd.concat([pd.DataFrame(right), lines]).assign(step=run.step)],
-            ignore_index=True,
-        )
+        episodes = EpisodeSource(config, model.layout).evaluation()
+        evaluation = watched(model, episodes, config.commit)
+        audited = audit(model, budget=budget)
+        claims = audited.to_frame().assign(key=[measure.key for measure in audited])
+        answers = []
+        for name, number in evaluation.items():
+            if name.startswith(("accuracy", "answered")):
+                answers.append({"key": "behaviour", "about": name, "number": number})
+        checkpoint = pd.concat([pd.DataFrame(answers), claims]).assign(step=run.step)
+        frame = pd.concat([frame, checkpoint], ignore_index=True)
         write_csv(path, frame)
     write_csv(folder / "arrivals.csv", arrivals(frame))
     write_figure(folder / "over_training.svg", drawn(frame))
@@ -87,26 +85,29 @@ def main(
 
 
 def arrivals(frame: pd.DataFrame) -> pd.DataFrame:
-    """From which checkpoint on each claim has the word that it has at the last one."""
+    """Find the checkpoint from which on each claim has the word that it has at the last one."""
     rows = []
-    worded = frame[frame["verdict"].notna()]
-    for key, of in worded.groupby("key", sort=False):
-        first = of[of["about"] == of["about"].iloc[0]].sort_values("step")
-        other = first["step"][first["verdict"] != first["verdict"].iloc[-1]]
-        since = (
-            first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
-        )
-        rows.append({"key": key, "verdict": first["verdict"].iloc[-1], "from_step": int(since)})
+    claims = frame[frame["verdict"].notna()]
+    for key, lines in claims.groupby("key", sort=False):
+        subjects = lines["about"]
+        first = lines[subjects == subjects.iloc[0]].sort_values("step")
+        steps, words = first["step"], first["verdict"]
+        last_word = words.iloc[-1]
+        differs = words != last_word
+        if differs.any():
+            steps = steps[steps > steps[differs].max()]
+        rows.append({"key": key, "verdict": last_word, "from_step": int(steps.min())})
     return pd.DataFrame(rows)
 
 
 def drawn(frame: pd.DataFrame) -> Any:
-    """Behaviour, what can be read, and what is used, over batches; with the controls of the last two."""
+    """Draw behaviour, what can be read, and what is used, over batches; with the controls of the last two."""
     parts = []
+    is_of_all = frame["about"].isin(["accuracy", ""])
     for key, name in CURVES.items():
-        of = frame[(frame["key"] == key) & (frame["about"].isin(["accuracy", ""]))]
-        named = of.rename(columns={"number": "mean"})
-        parts.append(named[["step", "mean", "low", "high"]].assign(algorithm=key, name=name))
+        lines = frame[is_of_all & (frame["key"] == key)]
+        curve = lines.rename(columns={"number": "mean"})[["step", "mean", "low", "high"]]
+        parts.append(curve.assign(algorithm=key, name=name))
     return figures.curves(pd.concat(parts), x="step", xlabel="batches", ylabel="share")
 
 
