@@ -336,7 +336,9 @@ class Circuit(Result):
     @property
     def n_layers(self) -> int:
         """How many layers heads and neurons need."""
-        return 1 + max((part.layer for part in (*self.heads, *self.neurons)), default=0)
+        layers = [head.layer for head in self.heads]
+        layers += [neuron.layer for neuron in self.neurons]
+        return 1 + max(layers, default=0)
 
     @property
     def leak(self) -> float:

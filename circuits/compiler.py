@@ -106,7 +106,8 @@ def _validate(circuit: Circuit) -> None:
         )
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
-    layers = [part.layer for part in (*circuit.heads, *circuit.neurons)]
+    layers = [head.layer for head in circuit.heads]
+    layers += [neuron.layer for neuron in circuit.neurons]
     require(min(layers) >= 0, "layers are counted from 0, got a negative one")
     for head in circuit.heads:
         for term in (*head.scores, *head.moves):
@@ -135,7 +136,8 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     for index, heads in enumerate(layers):
         n_idle = n_heads - len(heads)
         idle_rules: tuple[AttentionRule, ...] = ("softmax",) * n_idle
-        rules.append((*(head.rule for head in heads), *idle_rules))
+        own_rules: tuple[AttentionRule, ...] = tuple(head.rule for head in heads)
+        rules.append(own_rules + idle_rules)
         names.append((*(head.name for head in heads), *(_NO_HEAD,) * n_idle))
         n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
     value_range = circuit.payload_range

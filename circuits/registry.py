@@ -72,17 +72,29 @@ class CircuitRecord:
         return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
+def _count_weighted_majority(sizes: Mapping[str, int]) -> float:
+    n = sizes["n_experts"]
+    return 36 * (6 * n + 26) * (2 * n + 5)
+
+
+def _count_q_learning(sizes: Mapping[str, int]) -> float:
+    n_states, n_actions = sizes["n_states"], sizes["n_actions"]
+    d_model = 3 * n_states + 6 * n_actions + 29
+    return d_model * (96 * (3 * n_actions + 10) + 16 * n_states)
+
+
+def _count_reachability(sizes: Mapping[str, int]) -> float:
+    n_nodes, n_edges = sizes["n_nodes"], sizes["n_edges"]
+    d_model = 4 * n_nodes + 3 * n_edges + 13
+    return d_model * (32 * (3 * n_edges + 7) + 12 * n_nodes)
+
+
 _WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
-    "wma-handwired": lambda n: 36 * (6 * n["n_experts"] + 26) * (2 * n["n_experts"] + 5),
-    "qlearning-handwired": lambda n: (
-        (3 * n["n_states"] + 6 * n["n_actions"] + 29)
-        * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
-    ),
-    "reachability-handwired": lambda n: (
-        (4 * n["n_nodes"] + 3 * n["n_edges"] + 13)
-        * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
-    ),
+    "wma-handwired": _count_weighted_majority,
+    "qlearning-handwired": _count_q_learning,
+    "reachability-handwired": _count_reachability,
 }
+"""About how many weights a model has, by its sizes."""
 _TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 RECORDS: dict[str, CircuitRecord] = unique(
     [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()],
@@ -92,7 +104,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
 
 @checked
 def handwired(name: str) -> CircuitRecord:
-    """The record of a handwired model; InputError where there is none."""
+    """Return the record of a handwired model; InputError where there is none."""
     require_known("handwired model", name, RECORDS)
     return RECORDS[name]
 
@@ -108,7 +120,7 @@ def models() -> list[library.ModelRecord]:
 
 @checked
 def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
-    """The circuit of a handwired model.
+    """Build the circuit of a handwired model.
 
     Args:
         max_gb: sizes whose model would take more units of 1e9 bytes in float64 are refused before anything is built.
@@ -121,17 +133,17 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     takes = inspect.signature(builder).parameters
     for argument, value in arguments.items():
         require_known(f"argument of {name!r}", argument, takes, limit=20)
-        kind = kind_of(
-            takes[argument].annotation, getattr(inspect.unwrap(builder), "__globals__", {})
-        )
-        arguments[argument] = fit(argument, value, kind, takes[argument].default)
-    sizes = {
-        size.name: integer(size.name, arguments.get(size.name, size.default), size.minimum)
-        for size in tasks.get(record.task).sizes
-    }
-    said = ", ".join(f"{size}={value}" for size, value in sizes.items())
-    n_weights = number(f"weights of {name!r} with {said}", record.weights(sizes), 0)
-    refuse_above(f"{name!r} with {said}", 8 * n_weights, max_gb)
+        parameter = takes[argument]
+        names_in_scope = getattr(inspect.unwrap(builder), "__globals__", {})
+        kind = kind_of(parameter.annotation, names_in_scope)
+        arguments[argument] = fit(argument, value, kind, parameter.default)
+    sizes = {}
+    for size in tasks.get(record.task).sizes:
+        value = arguments.get(size.name, size.default)
+        sizes[size.name] = integer(size.name, value, size.minimum)
+    shown = ", ".join(f"{size}={value}" for size, value in sizes.items())
+    n_weights = number(f"weights of {name!r} with {shown}", record.weights(sizes), 0)
+    refuse_above(f"{name!r} with {shown}", 8 * n_weights, max_gb)
     return builder(**arguments)
 
 

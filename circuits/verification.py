@@ -74,20 +74,21 @@ class VerificationResult(Measured):
     @property
     def sentence(self) -> str:
         """Whether the model is the algorithm, and where it is not most."""
-        n, wrong = len(self.measures), [one.key for one in self.measures if one.verdict != "yes"]
+        n = len(self.measures)
+        wrong = [measure.key for measure in self.measures if measure.verdict != "yes"]
         if not wrong:
             return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
         fail = "fails" if len(wrong) == 1 else "fail"
-        return f"{self.model} is not {self.algorithm}: {len(wrong)} of {n} checks {fail}: {listed(wrong)}."
+        finding = f"{len(wrong)} of {n} checks {fail}: {listed(wrong)}"
+        return f"{self.model} is not {self.algorithm}: {finding}."
 
     def table(self) -> pd.DataFrame:
-        """One row a check."""
-        return pd.DataFrame(
-            [{name: getattr(check, name) for name in _COLUMNS} for check in self.checks]
-        )
+        """Return one row a check."""
+        rows = [[getattr(check, name) for name in _COLUMNS] for check in self.checks]
+        return pd.DataFrame(rows, columns=list(_COLUMNS))
 
     def summary(self) -> pd.DataFrame:
-        """One row per size, dtype and variable: the worst of its locations."""
+        """Return one row per size, dtype and variable: the worst of its locations."""
         worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg(
             {"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"}
@@ -219,21 +220,22 @@ def verify_machine(
 
 
 def _span(counts: Iterable[int]) -> int | str:
-    """A count, or from the smallest to the largest where sizes were run for different ones."""
-    every = sorted(set(counts))
-    return every[0] if len(every) == 1 else f"{every[0]} to {every[-1]}"
+    """Return a count, or from the smallest to the largest where sizes were run for different ones."""
+    different = sorted(set(counts))
+    return different[0] if len(different) == 1 else f"{different[0]} to {different[-1]}"
 
 
 def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
-    """The arguments of a circuit that make a size of its task.
+    """Return the arguments of a circuit that make a size of its task.
 
     >>> _size_arguments(handwired("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
     """
     names = [size.name for size in interp.tasks.get(record.task).sizes]
     numbers = size if isinstance(size, tuple) else (size,)
+    what = "1 number" if len(names) == 1 else f"{len(names)} numbers"
     require(
         len(numbers) == len(names),
-        f"a size of {record.key!r} is {len(names)} number{'s' * (len(names) > 1)} ({', '.join(names)}), got {size!r}",
+        f"a size of {record.key!r} is {what} ({', '.join(names)}), got {size!r}",
     )
     return dict(zip(names, numbers, strict=True))

@@ -33,7 +33,7 @@ def _list_edges(subject: KnownMachine, material: Material) -> Truth:
     if subject.edges is None:
         return {}
     changes_by_edge = _measure_changes(material)
-    kinds = {}
+    kinds: dict[Hashable, str] = {}
     for name in material.edge_names:
         kind = subject.edges.get(name, "")
         is_inert = kind != "" and changes_by_edge[name] <= _UNCHANGED
@@ -210,9 +210,9 @@ def _draw_subspaces(
 
 def _list_existing(subject: KnownMachine, material: Material) -> Truth:
     """Return every variable that is held, and the same of another episode, which cannot be."""
-    variables = _list_places(subject, material)
-    elsewhere = [_ELSEWHERE + key for key in variables]
-    return dict.fromkeys(variables, "held") | dict.fromkeys(elsewhere, "")
+    kinds: dict[Hashable, str] = dict.fromkeys(_list_places(subject, material), "held")
+    elsewhere = [f"{_ELSEWHERE}{key}" for key in kinds]
+    return kinds | dict.fromkeys(elsewhere, "")
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:

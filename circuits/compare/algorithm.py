@@ -277,7 +277,9 @@ def explain(
 
 def _judge_responses(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
     """Return the part with the family's worst response; it explains no longer where that may be another one."""
-    compared = cells(edits, responses(subject, edits), responses(part.algorithm, edits))
+    algorithm = part.algorithm
+    assert algorithm is not None
+    compared = cells(edits, responses(subject, edits), responses(algorithm, edits))
     if not compared:
         return part
     worst = compared[0]

@@ -446,7 +446,7 @@ def _locate(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     pair = list(zip(compared.pair, algorithms, strict=True))
     # The latents, which act on the prediction, and the inputs of both models that act on the state.
     first_causes, second_causes = (set(s.causes(algorithm)) for s, algorithm in pair)
-    outcomes = {("latent",): "prediction"}
+    outcomes: dict[tuple[str, ...], str] = {("latent",): "prediction"}
     outcomes |= dict.fromkeys(sorted(first_causes & second_causes), "state")
     untrained = (compared.untrained, compared.reference_untrained)
     for (subject, algorithm), copies in zip(pair, untrained, strict=True):

@@ -247,7 +247,7 @@ class Participant:
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
         """Return the tokens at which the task says that an input acts on the state, each once."""
-        causes = {}
+        causes: dict[tuple[str, ...], None] = {}
         for claim in self.claims(algorithm):
             if claim.outcome == "state":
                 causes[tuple(str(place.site) for place in claim.places)] = None

@@ -278,7 +278,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         n_episodes, seed=0, plain_first=True, participants=participants_of(edits.episodes)
     )
 
-    def sum_by_episode(sizes: Array) -> Array:
+    def sum_by_episode(sizes: Array) -> NDArray[Any]:
         return np.bincount(edits.episode, sizes.sum(1), n_episodes)
 
     compared = []

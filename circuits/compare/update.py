@@ -263,8 +263,8 @@ def draw_strange_states(values: Values, keys: Sequence[str], budget: Budget) -> 
         spread = here.std(0, keepdims=True)
         if not spread.any():  # such as the round: an eighth of its range over rounds
             spread = np.full_like(spread, np.ptp(state) / 8)
-        moved = here + spread * rng.standard_normal(here.shape)
-        changes[key] = np.clip(moved, state.min((0, 1)), state.max((0, 1))) - here
+        strange = here + spread * rng.standard_normal(here.shape)
+        changes[key] = np.clip(strange, state.min((0, 1)), state.max((0, 1))) - here
     return changes
 
 
@@ -308,10 +308,12 @@ def _random_features(subject: Participant) -> tuple[Tensor, Tensor]:
     known = latents[:n_known].reshape(-1, n_coordinates)
     test = latents[n_known:].reshape(-1, n_coordinates)
     cosines = RBFSampler(gamma=_WIDTH / n_coordinates, n_components=_FEATURES, random_state=0)
-    both = make_pipeline(
+    features = make_pipeline(
         StandardScaler(), FeatureUnion([("plain", "passthrough"), ("cosines", cosines)])
     )
-    return torch.from_numpy(both.fit_transform(known)), torch.from_numpy(both.transform(test))
+    return torch.from_numpy(features.fit_transform(known)), torch.from_numpy(
+        features.transform(test)
+    )
 
 
 # Families of updates, fitted to the decoded steps.

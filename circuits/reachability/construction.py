@@ -23,9 +23,8 @@ from interp.tasks.reachability.layout import ReachabilityRound
 _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
-_ANSWER = (
-    60.0  # score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it
-)
+_ANSWER = 60.0
+"""Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
 _SINK = 400.0  # score that sends every query but p? to the sink in head 2.2
 
 
@@ -39,7 +38,7 @@ def reachability(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """The reachability circuit.
+    """Build the reachability circuit.
 
     Args:
         n_nodes: number of names for nodes, at least 4, as for the graphs that the task draws.
@@ -54,9 +53,9 @@ def reachability(
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
-    given = {"n_nodes": n_nodes, "n_edges": n_edges}
+    numbers = {"n_nodes": n_nodes, "n_edges": n_edges}
     for size in tasks.get("reachability").sizes:
-        integer(size.name, given[size.name], size.minimum)
+        integer(size.name, numbers[size.name], size.minimum)
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     require(
         marks or coordinates.one_hot,
@@ -64,8 +63,9 @@ def reachability(
         "positions='one-hot'",
     )
     nodes = layout.outcomes
+    tokens = {token: token.strip("<>") for token in layout.vocabulary}
     blocks = {
-        "id": tuple(token.strip("<>") for token in layout.vocabulary),
+        "id": tuple(tokens.values()),
         "near": nodes,
         "far": nodes,
         "out": (*nodes, "in"),
@@ -74,13 +74,12 @@ def reachability(
     mean = expand == "mean" or eta is not None
     heads = wire.softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
     neurons = _neurons(basis, nodes, n_edges if mean else 1)
-    ids = basis["id"]
-    one_hot, every = coordinates.one_hot, layout.labels
-    sources, targets, bound = (
-        wire.numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t")
-    )
+    ids, out = basis["id"], basis["out"]
+    one_hot, labels = coordinates.one_hot, layout.labels
+    sources, targets = wire.numbered("s", n_edges), wire.numbered("t", n_edges)
+    bound = wire.numbered("e", n_edges) if marks else targets
     groups = {
-        "ALL": every,
+        "ALL": labels,
         "NAMES": nodes,
         "SOURCES": sources,
         "TARGETS": targets,
@@ -88,19 +87,23 @@ def reachability(
         "MARKS": bound if marks else (),
         "BOUND": bound,
         # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
-        "BACK1": every[:-1] if one_hot else every,
-        "BACK2": every[:-2] if one_hot else every,
-        "AT_Z": ["<z>"] if one_hot else every,
+        "BACK1": labels[:-1] if one_hot else labels,
+        "BACK2": labels[:-2] if one_hot else labels,
+        "AT_Z": ["<z>"] if one_hot else labels,
         "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
-        "AT_C": ["c_1", "c_2"] if one_hot else every,
+        "AT_C": ["c_1", "c_2"] if one_hot else labels,
     }
-    form = {
-        "marks" if marks else "unmarked",
-        *["mean"] * mean,
-        *["sinusoidal"] * (not one_hot),
-        *["exact"] * (not eta),
-    }
+    form = {"marks" if marks else "unmarked"}
+    if mean:
+        form.add("mean")
+    if not one_hot:
+        form.add("sinusoidal")
+    if not eta:
+        form.add("exact")
     sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
+    ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
+    part_names = wire.names((*heads, *neurons))
+    edges = table(wire.stated(_FOLDER / "edges.csv", form), part_names, groups)
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -108,79 +111,79 @@ def reachability(
         basis=basis,
         heads=heads,
         neurons=neurons,
-        tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
+        tokens={token: ids[label] for token, label in tokens.items()},
         latents=(basis.zero,),
-        outcomes=tuple(basis["out"][node] for node in layout.outcomes),
-        state=tuple(ids[node] for node in layout.outcomes),
+        outcomes=tuple(out[node] for node in nodes),
+        state=tuple(ids[node] for node in nodes),
         algorithm=breadth_first(),
         sites=sites,
-        **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(
-            wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups
-        ),
+        **ground_truth,
+        edges=edges,
     )
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
-    """Layer 1 reads the round, layer 2 computes."""
+    """Make layer 1, which reads the round, and layer 2, which computes."""
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
-    sink, one, at = ids["w"], basis.one, layout.position
-    z = basis.code(at("<z>"))
+    sink, one, position = ids["w"], basis.one, layout.position
+
+    def copy(source: str, target: str) -> tuple[wire.Term, ...]:
+        return wire.copy(basis, nodes, source, target)
+
+    z = basis.code(position("<z>"))
     # What of z's code the sink has, too.
-    shared = basis.positions.overlap(at("<z>"), at("<w>"))
-    back = 2 if layout.marks else 1
-    binding = ids["e"] if layout.marks else pos.sum(f"t_{i}" for i in range(1, layout.n_edges + 1))
-    looking = one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one)
-    near = wire.fixed_offset("1.1 near", 0, 1, wire.copy(basis, nodes, "id", "near"), looking, sink)
-    source = wire.fixed_offset(
-        "1.2 source", 0, back, wire.copy(basis, nodes, "id", "far"), one - binding, sink
-    )
-    fetch = wire.content_chooser(
-        "1.3 fetch z", 0, ((ids["w?"], z),), wire.copy(basis, nodes, "id", "near"), sink
-    )
+    shared = basis.positions.overlap(position("<z>"), position("<w>"))
+    looking = one - ids["w?"]
+    if layout.marks:
+        back, binding = 2, ids["e"]
+        looking = looking - ids["e"]
+    else:
+        back, binding = 1, pos.sum(wire.numbered("t", layout.n_edges))
+    near, far = copy("id", "near"), copy("id", "far")
     wanted = (*wire.match(basis, nodes, "id", "id"), (one, z))
     mark = ((z - shared * sink, out["in"]),)
-    member = wire.content_chooser(
-        "1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2
-    )
+    theta = 2.0 - basis.positions.margin / 2
     matches = wire.match(basis, nodes, "near", "far")
-    moves = wire.copy(basis, nodes, "near" if layout.marks else "id", "near")
-    expand = (
-        wire.content_chooser("2.1 expand", 1, matches, moves, sink)
-        if mean
-        else wire.Head("2.1 expand", 1, "linear", matches, moves)
-    )
-    candidates = (
-        2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2")))
-        + out["in"]
-    )
+    moves = copy("near" if layout.marks else "id", "near")
+    expand = wire.Head("2.1 expand", 1, "linear", scores=matches, moves=moves)
+    if mean:
+        expand = wire.content_chooser("2.1 expand", 1, matches, moves, sink)
+    codes = basis.code(position("c_1")) + basis.code(position("c_2"))
+    candidates = 2.0 / _measure_lead(basis.positions, layout) * codes + out["in"]
     scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
-    answer = wire.Head("2.2 answer", 1, "softmax", scores, wire.copy(basis, nodes, "id", "out"))
-    form = {"marks" if layout.marks else "unmarked", *["mean"] * mean}
-    return wire.in_words(
-        (near, source, fetch, member, expand, answer), wire.stated(_FOLDER / "heads.csv", form)
-    )
-
-
-def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
-    """By how much the candidates' codes overlap with both of them more than those of all positions before p?."""
-    candidates = layout.position("c_1"), layout.position("c_2")
-    alike = [
-        sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)
+    heads = [
+        wire.fixed_offset("1.1 near", 0, 1, near, looking, sink),
+        wire.fixed_offset("1.2 source", 0, back, far, one - binding, sink),
+        wire.content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), near, sink),
+        wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=theta),
+        expand,
+        wire.Head("2.2 answer", 1, "softmax", scores=scores, moves=copy("id", "out")),
     ]
-    apart = min(alike[c] for c in candidates) - max(
-        value for j, value in enumerate(alike) if j not in candidates
-    )
+    form = {"marks" if layout.marks else "unmarked"}
+    if mean:
+        form.add("mean")
+    return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", form))
+
+
+def _measure_lead(codes: PositionCode, layout: ReachabilityRound) -> float:
+    """Measure by how much the candidates' codes overlap with both of them more than all positions before p? do."""
+    candidates = layout.position("c_1"), layout.position("c_2")
+    of_candidates: list[float] = []
+    of_others: list[float] = []
+    for j in range(layout.predict_position + 1):
+        overlap = sum(codes.overlap(j, c) for c in candidates)
+        (of_candidates if j in candidates else of_others).append(overlap)
+    lead = min(of_candidates) - max(of_others)
     require(
-        apart > MIN_MARGIN,
-        f"{len(codes.lines)} lines do not tell the candidates from all other positions (margin {apart:.2g}, "
+        lead > MIN_MARGIN,
+        f"{len(codes.lines)} lines do not tell the candidates from all other positions (margin {lead:.2g}, "
         f"{MIN_MARGIN:g} is needed); give more lines, another seed, or one-hot positions",
     )
-    return apart
+    return lead
 
 
 def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
-    """Neurons that clip every node to 0 or 1 and clear what is not the new set.
+    """Make neurons that clip every node to 0 or 1 and clear what is not the new set.
 
     A node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
     """
@@ -188,33 +191,37 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neur
     # From the second round on z holds the root, and z + r holds it twice.
     neurons = [wire.Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
     for node in nodes:
-        neurons.append(wire.Neuron("2 reached", 1, 2.0 * gain * near[node], -0.5, ids[node]))
-        neurons.append(wire.Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
-        neurons.append(wire.Neuron("2 clear", 1, near[node], 0.0, -near[node]))
+        reached = 2.0 * gain * near[node]
+        neurons += [
+            wire.Neuron("2 reached", 1, reached, bias=-0.5, write=ids[node]),
+            wire.Neuron("2 at most once", 1, reached, bias=-1.5, write=-ids[node]),
+            wire.Neuron("2 clear", 1, near[node], bias=0.0, write=-near[node]),
+        ]
     return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
-    """Any digraphs and long paths; more rounds than nodes would repeat the same set."""
+    """Sample any digraphs and long paths; more rounds than nodes would repeat the same set."""
     n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
-    rounds = min(n_rounds, n_nodes + 1)
+    n_rounds = min(n_rounds, n_nodes + 1)
+    n_each = max(1, n_episodes // 2)
     regimes = ("uniform", "path")
-    parts = [
-        sample(max(1, n_episodes // 2), rounds, n_nodes, n_edges, regime, seed)
-        for regime in regimes
-    ]
+    parts = [sample(n_each, n_rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
     return joined(parts, " and ".join(regimes))
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """What softmax heads leave of what they gather; the sets that are carried, which neurons clip, stay exact."""
-    lost, n = circuit.leak, len(circuit.layout.labels)
-    if lost and key in ("source", "target", "frontier", "residue"):
-        return n * lost, f"{n} positions x e^(-eta/2)"
-    if lost and key == "member":
-        return lost * (1 + n * lost), "e^(-eta/2) for the one key that marks"
-    if lost and key in ("prediction", "distribution"):
-        return 30 * lost * (1 + n * lost), "scores of 60 x two marks x 1/4 x e^(-eta/2)"
+    """Bound what softmax heads leave of what they gather; the sets that are carried, which neurons clip, stay exact."""
+    leak, n = circuit.leak, len(circuit.layout.labels)
+    if not leak:
+        return 0.0, ""
+    if key in ("source", "target", "frontier", "residue"):
+        return n * leak, f"{n} positions x e^(-eta/2)"
+    marked = leak * (1 + n * leak)
+    if key == "member":
+        return marked, "e^(-eta/2) for the one key that marks"
+    if key in ("prediction", "distribution"):
+        return 30 * marked, "scores of 60 x two marks x 1/4 x e^(-eta/2)"
     return 0.0, ""
 
 

@@ -6,16 +6,17 @@ hold: ``docs/method/weighted-majority.md``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from circuits import heads as wire
-from circuits.basis import Basis, Coordinates, Direction
+from circuits.basis import Basis, Coordinates
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
 from interp.core.algorithm import Values
 from interp.support.errors import require, require_known
-from interp.tasks.experts import algorithms, sample
+from interp.tasks.experts import ExpertEpisodes, algorithms, sample
 from interp.tasks.experts.layout import ExpertRound
 
 _FOLDER = Path(__file__).parent
@@ -41,7 +42,7 @@ def weighted_majority(
     *,
     coordinates: Coordinates,
 ) -> Circuit:
-    """The Weighted Majority circuit.
+    """Build the Weighted Majority circuit.
 
     Args:
         n_experts: at least 1.
@@ -55,69 +56,71 @@ def weighted_majority(
     """
     arguments = coordinates.joined(locals())
     require_known("variant", variant, _VARIANTS)
-    for name, value in {
+    positive = {
         "log_gamma": log_gamma,
         "heavy": heavy,
         "match_logit": match_logit,
         "epsilon": epsilon,
-    }.items():
-        require(
-            bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}"
-        )
+    }
+    for name, value in positive.items():
+        is_positive = bool(np.isfinite(value) and value > 0)
+        require(is_positive, f"{name} must be a number > 0, got {value!r}")
     amplified = _AMPLIFIED * float(np.exp(heavy) * np.finfo(np.float64).eps)
+    has_heavy_sink = variant == "R" and eta is not None
+    is_exact = not has_heavy_sink or coordinates.rotation is None
     require(
-        variant == "P"
-        or eta is None
-        or coordinates.rotation is None
-        or amplified <= _MOST_AMPLIFIED,
+        is_exact or amplified <= _MOST_AMPLIFIED,
         f"in a rotated basis the heavy sink e^{heavy:g} makes up to {amplified:.1g} of a rounding of 2e-16, in every "
         f"prediction, and at most {_MOST_AMPLIFIED:g} may stand there; give heavy=20 or less, no rotation, or no eta",
     )
     layout = ExpertRound(n_experts)
-    tokens = tuple(token.strip("<>") for token in layout.vocabulary)
-    basis = coordinates.basis(dict.fromkeys(("id", "buf1", "buf2", "buf3"), tokens), layout.labels)
+    tokens = {token: token.strip("<>") for token in layout.vocabulary}
+    blocks = dict.fromkeys(("id", "buf1", "buf2", "buf3"), tuple(tokens.values()))
+    basis = coordinates.basis(blocks, layout.labels)
     ids = basis["id"]
-    heads = wire.softmax_only(
-        _heads(basis, n_experts, variant, log_gamma),
-        eta,
-        lambda head: (
-            wire.softmax_pair(head, ids["w"], epsilon, heavy)
-            if variant == "P"
-            else (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
-        ),
-    )
-    every, form = layout.labels, {variant, "softmax" if eta else "exact"}
+
+    def soften(head: wire.Head) -> tuple[wire.Head, ...]:
+        """Return what stands in the place of the linear head."""
+        if variant == "P":
+            return wire.softmax_pair(head, ids["w"], epsilon, heavy)
+        return (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
+
+    heads = wire.softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, soften)
+    labels, form = layout.labels, {variant, "softmax" if eta else "exact"}
+    experts = wire.numbered("e", n_experts)
     groups = {
-        "ALL": every,
-        "EXPERTS": wire.numbered("e", n_experts),
+        "ALL": labels,
+        "EXPERTS": experts,
         "VOTES": wire.numbered("p", n_experts),
         # Only one-hot codes have no axis for what lies outside the round.
-        "BEFORE": every[:-1] if coordinates.one_hot else every,
-        "AFTER": every[1:] if coordinates.one_hot else every,
+        "BEFORE": labels[:-1] if coordinates.one_hot else labels,
+        "AFTER": labels[1:] if coordinates.one_hot else labels,
     }
-    sites = located(
-        wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma}
-    )
+    site_rows = wire.stated(_FOLDER / "sites.csv", form)
+    sites = located(site_rows, basis, groups, {}, {"log_gamma": log_gamma})
+    ground_truth = held(wire.stated(_FOLDER / "held.csv", form), sites, groups)
+    edges = table(wire.stated(_FOLDER / "edges.csv", form), wire.names(heads), groups)
+    scores = basis["buf3"]
     return Circuit(
         name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
         heads=heads,
-        tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
+        tokens={token: ids[label] for token, label in tokens.items()},
         latents=(basis.zero,),
-        outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
-        state=tuple(ids[expert] for expert in wire.numbered("e", n_experts)),
+        outcomes=(scores["q0"], scores["q1"]),
+        state=tuple(ids[expert] for expert in experts),
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=sites,
-        **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names(heads), groups),
+        **ground_truth,
+        edges=edges,
         float64_only=_float64_only(variant, eta, coordinates.rotation),
     )
 
 
 def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
-    """Why float32 does not do; empty where it does."""
+    """Return why float32 does not do; empty where it does."""
     if eta is None or (variant == "R" and rotation is None):
         return ""
     if variant == "P":
@@ -129,61 +132,48 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
 
 
 def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
-    """Sections 1-3 of the round, layer by layer."""
-    ids, buf1 = basis["id"], basis["buf1"]
-    experts, votes, sink, one = wire.numbered("e", n), ("q0", "q1"), ids["w"], basis.one
-    tagged: Direction = (
-        buf1["w"] - sink
-    )  # The tag is on w too (it sees only itself): subtract it there.
-    ask_z = ids["p?"] + ids["w?"] if variant == "P" else ids["p?"]
-    prediction: tuple[wire.Term, ...] = (
-        *wire.match(basis, experts, "buf2", "buf1"),
-        (-_GATE * ids["p?"], one - ids.sum(votes)),
-        (_SINK * (one - ids["p?"]), sink),
-    )
-    matches = wire.match(basis, votes, "buf3", "id", log_gamma)
-    r = variant == "R"
-    scored = matches if r else (*wire.match(basis, experts, "buf2", "buf1"), *matches)
-    cleared = (
-        *wire.copy(basis, ("w?",), "id", "id", -1.0),
-        *wire.copy(basis, votes, "buf3", "buf3", -1.0),
-    )
-    if not r:
-        cleared = (*cleared, *wire.copy(basis, experts, "buf2", "buf2", -1.0))
-    bind = wire.copy(basis, (*experts, "p?"), "id", "buf1")
-    carry = wire.content_chooser(
-        "2.3 carry z", 1, ((ids["w?"], tagged),), wire.copy(basis, experts, "id", "id"), sink
-    )
-    heads = (
-        wire.fixed_offset("1.1 bind", 0, 1, bind, one - ids.sum(votes), sink),
-        wire.Head(
-            "1.2 state tag",
-            0,
-            "hard",
-            wire.shift_terms(basis, 1),
-            wire.copy(basis, ("w",), "id", "buf1"),
-        ),
-        wire.content_chooser(
-            "2.1 fetch z", 1, ((ask_z, tagged),), wire.copy(basis, experts, "id", "buf2"), sink
-        ),
-        wire.content_chooser(
-            "2.2 fetch y",
-            1,
-            ((ids["w?"], buf1["p?"]),),
-            wire.copy(basis, votes, "id", "buf3"),
-            sink,
-        ),
-        *((carry,) if r else ()),
-        wire.Head("3.1 predict", 2, "softmax", prediction, wire.copy(basis, votes, "id", "buf3")),
-        wire.Head("3.2 update", 2, "linear", scored, wire.copy(basis, experts, "buf1", "id")),
-        wire.content_chooser(
-            "3.3 clean up" if r else "4.1 clean up",
-            2 if r else 3,
-            ((ids["w?"], ids["w?"]),),
-            cleared,
-            sink,
-        ),
-    )
+    """Make sections 1-3 of the round, layer by layer."""
+    ids, buf1, sink, one = basis["id"], basis["buf1"], basis["id"]["w"], basis.one
+    experts, votes = wire.numbered("e", n), ("q0", "q1")
+    is_r = variant == "R"
+
+    def copy(
+        labels: Iterable[str], source: str, target: str, scale: float = 1.0
+    ) -> tuple[wire.Term, ...]:
+        return wire.copy(basis, labels, source, target, scale)
+
+    # The tag is on w too (it sees only itself): subtract it there.
+    tagged = buf1["w"] - sink
+    ask_z = ids["p?"] if is_r else ids["p?"] + ids["w?"]
+    elsewhere = one - ids.sum(votes)
+    same_expert = wire.match(basis, experts, "buf2", "buf1")
+    same_vote = wire.match(basis, votes, "buf3", "id", log_gamma)
+    to_votes = (-_GATE * ids["p?"], elsewhere)
+    to_sink = (_SINK * (one - ids["p?"]), sink)
+    scored = same_vote if is_r else (*same_expert, *same_vote)
+    cleared = [*copy(("w?",), "id", "id", -1.0), *copy(votes, "buf3", "buf3", -1.0)]
+    if not is_r:
+        cleared += copy(experts, "buf2", "buf2", -1.0)
+    update = ids["w?"]
+    bound, tag = copy((*experts, "p?"), "id", "buf1"), copy(("w",), "id", "buf1")
+    state, vote = copy(experts, "id", "buf2"), copy(votes, "id", "buf3")
+    weights = copy(experts, "buf1", "id")
+    heads = [
+        wire.fixed_offset("1.1 bind", 0, 1, bound, elsewhere, sink),
+        wire.Head("1.2 state tag", 0, "hard", scores=wire.shift_terms(basis, 1), moves=tag),
+        wire.content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), state, sink),
+        wire.content_chooser("2.2 fetch y", 1, ((update, buf1["p?"]),), vote, sink),
+    ]
+    if is_r:
+        carried = copy(experts, "id", "id")
+        heads.append(wire.content_chooser("2.3 carry z", 1, ((update, tagged),), carried, sink))
+    predicting = (*same_expert, to_votes, to_sink)
+    heads += [
+        wire.Head("3.1 predict", 2, "softmax", scores=predicting, moves=vote),
+        wire.Head("3.2 update", 2, "linear", scores=scored, moves=weights),
+    ]
+    name, layer = ("3.3 clean up", 2) if is_r else ("4.1 clean up", 3)
+    heads.append(wire.content_chooser(name, layer, ((update, update),), tuple(cleared), sink))
     return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", {variant}))
 
 
@@ -191,59 +181,61 @@ _STATE = ("log_weights", "next_log_weights", "carried_state")
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Log-weights count in gains; a prediction loses the digits that log-weights beyond 500 take."""
+    """Count log-weights in gains; a prediction loses the digits that log-weights beyond 500 take."""
     if key in _STATE:
         return float(circuit.arguments["log_gamma"])
-    return (
-        max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500)
-        if key == "prediction"
-        else 1.0
-    )
+    if key != "prediction":
+        return 1.0
+    largest = float(np.abs(values["next_log_weights"]).max())
+    return max(1.0, largest / 500)
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """What softmax heads leave: each round each layer lets a share of the largest number at other positions through."""
-    lost = circuit.leak
-    if not lost or key == "position_code":
+    """Bound what softmax heads leave: each layer lets a share of the largest number at other positions through."""
+    arguments, leak = circuit.arguments, circuit.leak
+    if not leak or key == "position_code":
         return 0.0, ""
-    n, rounds = len(circuit.layout.labels), values["log_weights"].shape[1]
-    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))
-    once = circuit.n_layers * n * lost
+    n, layers = len(circuit.layout.labels), circuit.n_layers
+    rounds = values["log_weights"].shape[1]
+    once = layers * n * leak
+    why_once = f"{layers} layers x {n} positions x e^(-eta/2)"
     if key not in (*_STATE, "match", "prediction", "distribution", "residue"):
-        return once, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2)"
+        return once, why_once
+    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))
     size = float(largest[-1])
     if key == "residue":
-        return (
-            once * size,
-            f"{circuit.n_layers} layers x {n} positions x e^(-eta/2) x log-weights of {size:.0f}",
-        )
-    total, why = (
-        rounds * once * size,
-        f"{rounds} rounds x {circuit.n_layers} x {n} x e^(-eta/2) x {size:.0f}",
-    )
-    if circuit.arguments["variant"] == "P":
+        return once * size, f"{why_once} x log-weights of {size:.0f}"
+    total = rounds * once * size
+    why = f"{rounds} rounds x {layers} x {n} x e^(-eta/2) x {size:.0f}"
+    if arguments["variant"] == "P":
         total += float(circuit.pair_error(largest).sum())
         why = f"{why} + sum of epsilon^2 x^3 / 6 + rounding / epsilon"
     else:
-        heavy = float(
-            np.exp(-circuit.arguments["heavy"]) + np.exp(-circuit.arguments["match_logit"])
-        )
-        total += rounds * circuit.arguments["n_experts"] * heavy * circuit.arguments["log_gamma"]
+        logits = np.array([arguments["heavy"], arguments["match_logit"]])
+        heavy = float(np.exp(-logits).sum())
+        total += rounds * arguments["n_experts"] * heavy * arguments["log_gamma"]
         why = f"{why} + {rounds} x experts x e^-heavy"
-    return (total / _unit(circuit, values, "log_weights"), why) if key in _STATE else (total, why)
+    if key in _STATE:
+        total /= _unit(circuit, values, key)
+    return total, why
+
+
+def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ExpertEpisodes:
+    return sample(n_episodes, n_rounds, circuit.arguments["n_experts"], seed=seed)
+
+
+def _tolerance(key: str, dtype: str) -> tuple[float, str]:
+    """Return the relative error allowed: log-weights grow with time."""
+    if dtype == "float32":
+        return 1e-5, "relative"
+    return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
 
 
 PLAN = VerificationPlan(
     sizes=(2, 4, 8, 32),
-    episodes=lambda circuit, rounds, n, seed: sample(
-        n, rounds, circuit.arguments["n_experts"], seed=seed
-    ),
+    episodes=_episodes,
     output="prediction",
-    # Log-weights grow with time, so they are held to a relative error.
-    tolerance=lambda key, dtype: (
-        1e-5 if dtype == "float32" else 1e-9 if key in (*_STATE, "match") else 1e-12,
-        "relative",
-    ),
+    tolerance=_tolerance,
     unit=_unit,
     soft=_soft,
 )

@@ -39,54 +39,70 @@ def _cut(
     subject: KnownMachine,
     material: Material,
 ) -> Answer:
-    """The largest drop over what is read and over ablations."""
+    """Score edges by the largest drop over what is read and over ablations.
+
+    Args:
+        ablations: what cut edges carry.
+        reading: which cases are read.
+        absolute: average the sizes of drops over episodes, in place of the drops.
+    """
 
     def effects(case: Case) -> np.ndarray:
-        drops = [material.drops(case, ablation) for ablation in ablations]
-        return np.max(
-            [np.abs(drop).mean(1) if absolute else np.abs(drop.mean(1)) for drop in drops], 0
-        )
+        sizes = []
+        for ablation in ablations:
+            drop = material.drops(case, ablation)
+            sizes.append(np.abs(drop).mean(1) if absolute else np.abs(drop.mean(1)))
+        return np.max(sizes, 0)
 
     return strongest(material, reading, material.edge_names, effects)
 
 
 def _attributed(steps: int, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """The largest attribution over what is read, on average over episodes."""
+    """Score edges by the largest attribution over what is read, on average over episodes."""
     rows, columns = np.array(material.candidates).T
 
     def effects(case: Case) -> np.ndarray:
         def make() -> np.ndarray:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # Of hard attention, which is the point on some subjects.
+                # Of hard attention, which is the point on some subjects.
+                warnings.simplefilter("ignore")
                 return attribute(case.pair, case.metric, steps=steps).edges
 
-        made = material.once(("attribution", case.corruption, case.exit, case.round, steps), make)
-        return np.asarray(np.abs(made) / case.scale)[rows, columns]
+        key = ("attribution", case.corruption, case.exit, case.round, steps)
+        attributions = material.once(key, make)
+        return np.asarray(np.abs(attributions) / case.scale)[rows, columns]
 
     return strongest(material, reading, material.edge_names, effects)
 
 
-def _discovered(
+def _discover(
     ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material
 ) -> Answer:
-    kept: set[tuple[str, str]] = set()
-    for case in filter(None, map(material.case, exits)):
-        kept |= material.once(
-            ("acdc", case.corruption, case.exit, ablation), partial(_kept, material, case, ablation)
-        )
-    return Answer({edge: float(edge in kept) for edge in material.items("edges")}, frozenset(kept))
+    """Declare the edges of ACDC's circuits, read at some exits.
+
+    Args:
+        ablation: what cut edges carry.
+        exits: whose circuits are united.
+    """
+    edges: set[tuple[str, str]] = set()
+    for exit in exits:
+        case = material.case(exit)
+        if case is not None:
+            key = ("acdc", case.corruption, case.exit, ablation)
+            edges |= material.once(key, partial(_find_circuit, material, case, ablation))
+    scores = {edge: float(edge in edges) for edge in material.items("edges")}
+    return Answer(scores, frozenset(edges))
 
 
-def _kept(material: Material, case: Case, ablation: str) -> frozenset[tuple[str, str]]:
+def _find_circuit(material: Material, case: Case, ablation: str) -> frozenset[tuple[str, str]]:
+    """Return the names of the edges that ACDC keeps."""
     scorer = material.scorer(case, ablation)
-    if abs(float((scorer.full - scorer.empty).mean())) < 1e-9:
+    gain = float((scorer.full - scorer.empty).mean())
+    if abs(gain) < 1e-9:
         return frozenset()  # The empty circuit does as well: there is nothing to be faithful to.
     keep, graph = acdc(scorer, _TOLERANCE), scorer.graph
-    return frozenset(
-        (graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d]
-    )
+    edges = [(s, d) for s, d in graph.edges if keep[s, d]]
+    return frozenset((graph.sources[s], graph.destinations[d]) for s, d in edges)
 
 
 def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -> Method:
@@ -97,52 +113,44 @@ def _cutting(ablations: tuple[str, ...], reading: str, absolute: bool = False) -
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
+    """Score edges by attention x the size of what the source writes."""
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
-    written = graph.contributions(material.pair(material.corruptions[0]).clean, t).norm(
-        dim=-1
-    )  # source episode pos
+    clean = material.pair(material.corruptions[0]).clean
+    sizes = graph.contributions(clean, t).norm(dim=-1)  # [source, episode, position]
+    rounds = run.tokens[:, t], run.latents[:, t], run.values[:, t]
     with torch.no_grad():
-        _, cache = subject.transformer.run_with_cache(
-            run.tokens[:, t], run.latents[:, t], run.values[:, t]
-        )
+        _, cache = subject.transformer.run_with_cache(*rounds)
+    exits = {"prediction": run.layout.predict_position, "update": run.layout.update_position}
     for s, d in material.candidates:
-        size, name = written[s], graph.destinations[d]
+        size, name = sizes[s], graph.destinations[d]
         if "." in name:
             layer, head, _ = split_head(name)
-            size = (
-                cache[f"blocks.{layer}.attn.hook_pattern"][:, head].abs() * size.unsqueeze(1)
-            ).sum(-1)
-        elif name in ("prediction", "update"):
-            size = size[
-                :, run.layout.update_position if name == "update" else run.layout.predict_position
-            ]
+            pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
+            size = (pattern.abs() * size.unsqueeze(1)).sum(-1)
+        elif name in exits:
+            size = size[:, exits[name]]
         scores[graph.sources[s], name] = float(size.mean())
     return Answer(scores)
 
 
 def _composition(subject: KnownMachine, material: Material) -> Answer:
-    model, graph = subject.transformer, material.graph
+    """Score edges by the composition of the weights of their ends."""
+    model = subject.transformer
+    writes = {source: _written(model, source) for source, _ in material.edge_names}
+    reads = {destination: _read(model, destination) for _, destination in material.edge_names}
+    scores = {}
     with torch.no_grad():
-        writes = {
-            name: _written(model, name)
-            for name in {graph.sources[s] for s, _ in material.candidates}
-        }
-        reads = {
-            name: _read(model, name)
-            for name in {graph.destinations[d] for _, d in material.candidates}
-        }
-        scores = {}
-        for s, d in material.candidates:
-            write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
+        for source, destination in material.edge_names:
+            write, read = writes[source], reads[destination]
             largest = float(write.norm() * read.norm())
             share = float((write @ read).norm()) / largest if largest else 0.0
-            scores[graph.sources[s], graph.destinations[d]] = share if share >= FAINT else 0.0
+            scores[source, destination] = share if share >= FAINT else 0.0
     return Answer(scores)
 
 
 def _written(model: HookedLatentTransformer, source: str) -> Tensor:
-    """What a source can write, ``[anything, d_model]``."""
+    """Return what a source can write, ``[anything, d_model]``."""
     if source == "embed":
         return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
     if source.startswith("mlp "):
@@ -153,7 +161,7 @@ def _written(model: HookedLatentTransformer, source: str) -> Tensor:
 
 
 def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
-    """What a destination reads with, ``[d_model, anything]``; the update is read as a whole."""
+    """Return what a destination reads with, ``[d_model, anything]``; the update is read as a whole."""
     if destination == "update":
         return torch.eye(model.config.d_model).to(model.W_E)
     if destination == "prediction":
@@ -169,7 +177,7 @@ for _ablation in ("resample", "zero"):
         ("single", EXITS[:1], "the prediction"),
         ("joined", EXITS, "both exits, united"),
     ):
-        _answer = partial(_discovered, _ablation, _exits)
+        _answer = partial(_discover, _ablation, _exits)
         register(
             Method(
                 f"acdc-{_ablation}:{_key}", f"ACDC, {_ablation}, {_exits_read}", "edges", _answer
@@ -205,56 +213,61 @@ _BY_EDGES = (
 
 
 def _sites(material: Material) -> dict[str, Site]:
-    """Every node and the site that holds what it writes."""
-    nodes = material.items("nodes")
-    others = {node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node for node in nodes}
-    return {node: Site.parse("embed" if node == "embed" else others[node]) for node in nodes}
+    """Return every node and the site that holds what it writes."""
+    sites = {}
+    for node in material.items("nodes"):
+        text = f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else node
+        sites[node] = Site.parse(text)
+    return sites
 
 
 def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
-    """The largest effect over what is read, as a share of what the corruption changes."""
+    """Score nodes by the largest effect over what is read, as a share of what the corruption changes.
+
+    Args:
+        direction: "noising" or "denoising".
+        reading: which cases are read.
+    """
     sites = _sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        patched = partial(
-            of_pair, case.pair, sites=list(sites.values()), metric=case.metric, direction=direction
-        )
+        def patch() -> Tensor:
+            result = of_pair(
+                case.pair, sites=list(sites.values()), metric=case.metric, direction=direction
+            )
+            return result.effects
+
         key = "node patching", case.corruption, case.exit, case.round, direction
-        return (material.once(key, lambda: patched().effects).mean(-1).abs() / case.scale).numpy(
-            force=True
-        )
+        sizes = material.once(key, patch).mean(-1).abs()
+        return np.asarray((sizes / case.scale).numpy(force=True))
 
     return strongest(material, reading, list(sites), effects)
 
 
 def _mediated(subject: KnownMachine, material: Material) -> Answer:
-    """The larger share of both exits; raw latents where the state has no exact readout."""
+    """Score nodes by the larger share of both exits; raw latents where the state has no exact readout."""
     through = {node: site for node, site in _sites(material).items() if site.component != _CAUSE}
     best = {node: 0.0 if node in through else 1.0 for node in material.items("nodes")}
     models = subject.model, material.run(2), material.run(3)
     split = Split(n_random=0, seed=material.seed)
+    rounds, sites = material.effort.round, list(through.values())
     for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
-        rounds, sites = material.effort.round, list(through.values())
         mediation = mediate(*models, _CAUSE, sites, outcome=outcome, round=rounds, split=split)
-        shares = (
-            np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0)
-            / mediation.total.sum()
-        )
-        for node, share in zip(
-            through, shares[:-1].tolist(), strict=True
-        ):  # the last one is all of them jointly
+        effects = np.stack([mediation.lost, mediation.brought]).sum(-1)
+        shares = np.abs(effects).max(0) / mediation.total.sum()
+        *by_site, _ = shares.tolist()  # the last one is all of them jointly
+        for node, share in zip(through, by_site, strict=True):
             best[node] = max(best[node], share if share >= FAINT else 0.0)
     return Answer(best)
 
 
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    scores = METHODS["edges", key].answer(subject, material).scores
-    return Answer(
-        {
-            n: max((v for (s, _), v in scores.items() if s == n), default=0.0)
-            for n in material.items("nodes")
-        }
-    )
+    """Score nodes by their strongest outgoing edge, by a method of edges."""
+    answer = METHODS["edges", key].answer(subject, material)
+    best: dict[str, float] = {}
+    for (source, _), score in answer.scores.items():
+        best[source] = max(best.get(source, score), score)
+    return Answer({node: best.get(node, 0.0) for node in material.items("nodes")})
 
 
 register(Method("mediation", "mediation, both exits", "nodes", _mediated))
