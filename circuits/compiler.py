@@ -136,8 +136,8 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     for index, heads in enumerate(layers):
         n_idle = n_heads - len(heads)
         idle_rules: tuple[AttentionRule, ...] = ("softmax",) * n_idle
-        own_rules: tuple[AttentionRule, ...] = tuple(head.rule for head in heads)
-        rules.append(own_rules + idle_rules)
+        rules_of_heads: list[AttentionRule] = [head.rule for head in heads]
+        rules.append((*rules_of_heads, *idle_rules))
         names.append((*(head.name for head in heads), *(_NO_HEAD,) * n_idle))
         n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
     value_range = circuit.payload_range
