@@ -135,10 +135,11 @@ def _configure(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     n_neurons = []
     for index, heads in enumerate(layers):
         n_idle = n_heads - len(heads)
-        idle_rules: tuple[AttentionRule, ...] = ("softmax",) * n_idle
+        idle_rules: list[AttentionRule] = ["softmax"] * n_idle
         rules_of_heads: list[AttentionRule] = [head.rule for head in heads]
         rules.append((*rules_of_heads, *idle_rules))
-        names.append((*(head.name for head in heads), *(_NO_HEAD,) * n_idle))
+        names_of_heads = [head.name for head in heads]
+        names.append((*names_of_heads, *[_NO_HEAD] * n_idle))
         n_neurons.append(sum(neuron.layer == index for neuron in circuit.neurons))
     value_range = circuit.payload_range
     if dtype == torch.float32:

@@ -75,8 +75,9 @@ def _draw_attention(attention: pd.DataFrame) -> _Pictures:
     for reader, mean in means.groupby("reader", sort=False):
         grid = mean.pivot(index="layer", columns="target", values="estimate")
         grid = grid[list(mean["target"].unique())].rename(index="layer {}".format)
-        name = {"p?": "predict", "w?": "update"}.get(str(reader), reader)
-        label = f"read from {reader}"
+        place = str(reader)
+        name = {"p?": "predict", "w?": "update"}.get(place, place)
+        label = f"read from {place}"
         picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=label)
         yield f"attention-{name}", picture
 

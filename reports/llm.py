@@ -348,7 +348,7 @@ def _draw_regret(scores: LLMScores) -> list[Figure]:
     beside = over[(over["kind"] == "model") | over["model"].isin(list(_DRAWN))]
     shown = pd.concat([llm, beside])
     groups = shown.groupby(["kind", "model", "regime", "round"], sort=False, as_index=False)
-    mean = groups["mean"].mean()
+    mean = groups[["mean"]].mean()
     drawn = _add_bands(mean.assign(std=np.nan), mean["model"])
     figures = [curves(_SAYS["first"], drawn, data=mean)]
     for model, of_model in llm.groupby("model", sort=False):

@@ -143,15 +143,15 @@ def curves(
         axes.axis("off")
     figure.supylabel(ylabel, fontsize=9.5)
     if not direct:
-        names = frame.assign(name=frame.get("name", frame["algorithm"]))
-        names = names.groupby("algorithm", sort=False)["name"].first().astype(str)
+        of_curves = frame.assign(name=frame.get("name", frame["algorithm"]))
+        names = of_curves.groupby("algorithm", sort=False)["name"].first().tolist()
         handles = []
         for i, key in enumerate(keys):
             line_width = 2.4 if i == 0 else 1.5
             colour, dash = look[key].colour, look[key].dash
             handles += grid[0].plot([], [], color=colour, linestyle=dash, linewidth=line_width)
         columns = min(in_row, len(keys))
-        figure.legend(handles, list(names), loc="outside lower left", ncols=columns)
+        figure.legend(handles, names, loc="outside lower left", ncols=columns)
     return figure
 
 

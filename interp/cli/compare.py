@@ -43,8 +43,8 @@ def _compare_players(say: Say, traces: Path, machines: list[Any], seed: int, out
             for name, beside in player.found.beside.items():
                 say.line(f"{about}, beside {name}: {beside.measure}")
     tables = behaviour_tables(acts)
-    compared = tables.get("machines", ())
-    if len(compared):
+    compared = tables.get("machines")
+    if compared is not None and len(compared):
         say.table(joined(compared), "Do players choose as a model does?", "machines")
     say.tables(folder, tables)
 

@@ -69,7 +69,7 @@ def _models(*kinds: str) -> list[str]:
     return [record.name for record in models() if record.kind in kinds]
 
 
-def _regimes() -> dict[str, Sequence[str]]:
+def _regimes() -> dict[str, Iterable[str]]:
     """Return the regimes of every task, by its key."""
     return {task.key: task.data.regimes() for task in interp.tasks.every()}
 
