@@ -34,7 +34,7 @@ CAPS = {
     "interp": Cap(full_share=5.8, overfull=7, branching_share=2.8, function_words=205),
     "probes": Cap(full_share=4.0, overfull=0, branching_share=4.8, function_words=0),
     "circuits": Cap(full_share=6.2, overfull=2, branching_share=4.3, function_words=42),
-    "reports": Cap(full_share=3.7, overfull=0, branching_share=2.6, function_words=30),
+    "reports": Cap(full_share=3.7, overfull=0, branching_share=2.6, function_words=9),
     "lab": Cap(full_share=14.3, overfull=10, branching_share=0.9, function_words=96),
     "examples": Cap(full_share=16.8, overfull=8, branching_share=1.9, function_words=56),
     "tests": Cap(full_share=16.1, overfull=53, branching_share=5.3, function_words=1183),
