@@ -104,14 +104,17 @@ class Edits:
 
     @property
     def kind(self) -> Int[np.ndarray, " edit"]:
+        """Which input each edit changes: its place in ``kinds``."""
         return self._repeat([part.kind for part in self.parts])
 
     @property
     def round(self) -> Int[np.ndarray, " edit"]:
+        """The round of each edit."""
         return self._repeat([part.round for part in self.parts])
 
     @property
     def episode(self) -> Int[np.ndarray, " edit"]:
+        """The episode of each edit."""
         return np.concatenate([part.rows for part in self.parts])
 
     def _repeat(self, by_part: list[int]) -> Int[np.ndarray, " edit"]:
