@@ -491,16 +491,13 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
 
 
 def _sentence_of_undecided(undecided: Sequence[Measure], n_measures: int) -> str:
-    """Say how many claims are undecided, name one of them, and the reason where all have the same."""
-    examples = [measure.yes.removeprefix("partly ") for measure in undecided if measure.yes]
-    text = "It is undecided"
-    if n_measures > 1:
+    """Say which claim is undecided, or how many are, and the reason where all have the same."""
+    question = undecided[0].yes.removeprefix("partly ")
+    if len(undecided) == 1 and question:
+        text = f"It is undecided whether it {question}"
+    else:
         verb = "are" if len(undecided) > 1 else "is"
-        comma = "," if examples else ""
-        text = f"{len(undecided)} of {n_measures} claims {verb} undecided{comma}"
-    if examples:
-        such_as = "such as " if len(undecided) > 1 else ""
-        text += f" {such_as}whether it {examples[0]}"
+        text = f"{len(undecided)} of {n_measures} claims {verb} undecided"
     reasons = {measure.reason for measure in undecided}
     if len(reasons) == 1:
         text += f": {undecided[0].reason}"
