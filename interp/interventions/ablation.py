@@ -87,11 +87,11 @@ class CircuitScorer:
     @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
         """Return the same circuits by another metric; those that either has run are not run again."""
-        other = copy(self)
-        other.measure = find_metric(metric, self.pair.layout)
-        other._measured = {}
-        other.settings = {**self.settings, "metric": other.measure.key}
-        return other
+        scorer = copy(self)
+        scorer.measure = find_metric(metric, self.pair.layout)
+        scorer._measured = {}
+        scorer.settings = {**self.settings, "metric": scorer.measure.key}
+        return scorer
 
     def run(self, keeps: Sequence[_Keep | Tensor]) -> list[Readout]:
         """Run the round with only the kept edges of each circuit: each is run once, several at a time."""
@@ -104,14 +104,15 @@ class CircuitScorer:
             if key not in self._readouts:
                 missing[key] = circuit
         names = list(missing)
+        pair = self.pair
         for start in range(0, len(names), _AT_ONCE):
             batch = names[start : start + _AT_ONCE]
             circuits = [missing[key] for key in batch]
             predictions, latents = self.graph.run(
-                self.pair.clean, self.pair.round, circuits, self.other, self.clean
+                pair.clean, pair.round, circuits, self.other, self.clean
             )
-            for key, prediction, left in zip(batch, predictions, latents, strict=True):
-                self._readouts[key] = Readout(prediction.unsqueeze(1), left)
+            for key, prediction, carried in zip(batch, predictions, latents, strict=True):
+                self._readouts[key] = Readout(prediction.unsqueeze(1), carried)
         return [self._readouts[key] for key in keys]
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
@@ -144,7 +145,8 @@ class CircuitScorer:
 
     def faithfulness(self, keep: _Keep) -> float:
         """Return the share of the gap between the empty circuit and the whole model that the circuit keeps."""
-        return float((self.values(keep) - self.empty).mean()) / self.gap
+        gaps = self.values(keep) - self.empty
+        return float(gaps.mean()) / self.gap
 
 
 def _ablate_written(written: Tensor, ablation: str) -> Tensor:
@@ -214,21 +216,29 @@ def evaluate(
     keep = whole & graph.exists
     n_edges = int(keep.sum())
     interval = _bootstrap_faithfulness(scorer, keep, seed)
-    missing, least = _leave_out(scorer, keep, n_sets=n_sets, minimality=minimality, seed=seed)
+    missing, smallest_worth = _leave_out(
+        scorer, keep, n_sets=n_sets, minimality=minimality, seed=seed
+    )
     circuits = random_circuits(graph, n_edges, n_random, seed)
     random = np.array([scorer.faithfulness(circuit) for circuit in circuits])
-    row: dict[str, float] = {"size": n_edges, "of": len(graph.edges)}
+    n_whole = len(graph.edges)
+    row: dict[str, float] = {"size": n_edges, "of": n_whole}
     row |= {"faithfulness": interval.estimate, "low": interval.low, "high": interval.high}
-    row |= {"random_mean": float(random.mean()), "random_max": float(random.max())}
-    row |= {"incompleteness": float(np.mean(missing)), "least_minimal": least}
+    best_random = random.max()
+    row["random_mean"] = float(random.mean())
+    row["random_max"] = float(best_random)
+    row |= {"incompleteness": float(np.mean(missing)), "least_minimal": smallest_worth}
     rows = {"circuit": interval}
     for i, share in enumerate(random.tolist()):
         rows[f"random {i + 1}"] = Interval(share, share, share)
     frame = pd.DataFrame([row])
     frame = frame.assign(metric=scorer.measure.key, ablation=scorer.ablation)
+    sentence = (
+        f"{n_edges} of {n_whole} edges keep {interval.estimate:.0%} of the difference to the "
+        f"empty circuit; the best random circuit {best_random:.0%}."
+    )
     return Tabulated(
-        sentence=f"{n_edges} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the "
-        f"empty circuit; the best random circuit {random.max():.0%}.",
+        sentence=sentence,
         table=frame,
         picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
@@ -237,11 +247,11 @@ def evaluate(
 
 def _bootstrap_faithfulness(scorer: CircuitScorer, keep: _Keep, seed: int) -> Interval:
     """Return the faithfulness of a circuit with its 95 % interval over episodes."""
-    kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
-    weights = resample_weights(len(kept), seed=seed, participants=scorer.participants)
+    of_circuit, empty, full = scorer.values(keep), scorer.empty, scorer.full
+    weights = resample_weights(len(of_circuit), seed=seed, participants=scorer.participants)
     with np.errstate(invalid="ignore", divide="ignore"):
         # A resample may hold no episode that differs.
-        samples = (weights @ (kept - empty)) / (weights @ (full - empty))
+        samples = (weights @ (of_circuit - empty)) / (weights @ (full - empty))
     return Interval.of_samples(samples, scorer.faithfulness(keep))
 
 
@@ -263,7 +273,8 @@ def _leave_out(
         for edge in removed:
             circuit[edge] = model[edge] = False
         without = scorer.values(circuit).mean()
-        missing.append(abs(without - scorer.values(model).mean()) / gap)
+        model_without = scorer.values(model).mean()
+        missing.append(abs(without - model_without) / gap)
         for edge in worth:
             if circuit[edge]:
                 smaller = circuit.copy()
@@ -338,8 +349,11 @@ def faithfulness_curve(
     )
     x = "share of all edges"
     lines = over({x: shares}, {"best edges": best, "random": random.mean(1)})
+    sentence = (
+        f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}."
+    )
     return Tabulated(
-        sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
+        sentence=sentence,
         table=frame,
         picture=lambda figures: figures.curves(lines, x=x, ylabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "seed": seed},
@@ -379,21 +393,21 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
     number("tolerance", tolerance, 0)
     graph, keep = scorer.graph, scorer.graph.live.copy()
     edges = [edge for edge in graph.edges if keep[edge]]
-    left = sorted(edges, key=lambda edge: (-edge[1], -edge[0]))
+    remaining = sorted(edges, key=lambda edge: (-edge[1], -edge[0]))
     now = scorer.faithfulness(keep)
-    while left:
-        keep, tried, n_cut = _try_cuts(graph, keep, left)
+    while remaining:
+        keep, tried, n_cut = _try_cuts(graph, keep, remaining)
         scorer.run([circuit for _, circuit in tried])
-        following = left[n_cut:]
+        following = remaining[n_cut:]
         for i, circuit in tried:
             cut = scorer.faithfulness(circuit)
             if not abs(cut - now) <= tolerance:
                 keep = circuit
-                keep[left[i]] = True
-                following = left[i + 1 :]
+                keep[remaining[i]] = True
+                following = remaining[i + 1 :]
                 break
             now = cut
-        left = following
+        remaining = following
     return keep
 
 
@@ -414,7 +428,8 @@ def _try_cuts(
         n_cut = i + 1
         reader = graph.destinations[destination].rsplit(".", 1)[0]
         # A cut whose reader writes to nobody changes nothing.
-        if reader not in graph.sources or keep[graph.sources.index(reader)].any():
+        matters = reader not in graph.sources or keep[graph.sources.index(reader)].any()
+        if matters:
             tried.append((i, keep))
         if len(tried) == _AT_ONCE:
             break

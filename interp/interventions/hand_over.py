@@ -85,7 +85,8 @@ class _Reader:
     def __call__(self, latents: Float[Tensor, "episode row width"]) -> _State:
         """Return the decoded variables, each ``[episode, ...]``."""
         decoded = self.decoder(latents).numpy(force=True)
-        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
+        ends = np.cumsum(sizes)
         columns = np.split(decoded, ends[:-1], axis=1)
         variables = zip(self.shapes.items(), columns, strict=True)
         return {key: part.reshape(-1, *shape) for (key, shape), part in variables}
@@ -185,12 +186,14 @@ def state_difference(
     algorithm = via or catalog.get(first.layout.task).explains(first.model)
     states = []
     for run in (first, second):
-        reader = _fit_reader(run.model, _sample_known(run, round, n_known), algorithm, round)
+        known = _sample_known(run, round, n_known)
+        reader = _fit_reader(run.model, known, algorithm, round)
         states.append(reader(run.latents[:, round]))
     shared = [key for key in states[0] if key in states[1]]
+    names = f"{first.model.name!r} and {second.model.name!r}"
     require(
         bool(shared),
-        f"{first.model.name!r} and {second.model.name!r} show no variable of {algorithm.name} in common at round "
+        f"{names} show no variable of {algorithm.name} in common at round "
         f"{round}; give via= another algorithm",
     )
     values = algorithm.run(first.episodes)
@@ -200,7 +203,8 @@ def state_difference(
         pairs = [state[key].reshape(first.n_episodes, -1) for state in states]
         for i, label in enumerate(labels):
             columns = {"first": pairs[0][:, i], "second": pairs[1][:, i]}
-            frame = pd.DataFrame({"episode": range(first.n_episodes), "variable": key, **columns})
+            episodes = range(first.n_episodes)
+            frame = pd.DataFrame({"episode": episodes, "variable": key, **columns})
             frame.insert(2, "element", label)
             frames.append(frame)
     table = pd.concat(frames)
@@ -242,14 +246,16 @@ def _fit_reader(machine: Machine, known: Episodes, algorithm: Algorithm, round: 
             continue
         decoder = Decoder.fit(latents[:half], numbers[:half], ridge=ridge)
         missed = decoder(latents[half:]).numpy(force=True) - numbers[half:]
-        if np.square(missed).sum() > (1 - _READ) * np.square(spread).sum():
+        most_missed = (1 - _READ) * np.square(spread).sum()
+        if np.square(missed).sum() > most_missed:
             not_read.append(key)
             continue
         shapes[key] = target.shape[1:]
         columns.append(numbers)
     if not columns:
+        names = ", ".join(algorithm.state) or "none"
         raise InputError(
-            f"no affine map reads a variable that {algorithm.name} carries ({', '.join(algorithm.state) or 'none'}) "
+            f"no affine map reads a variable that {algorithm.name} carries ({names}) "
             f"from {machine.name!r} before round {round}; raise n_known=, give another "
             "algorithm as via=, or hand over in a later round"
         )
@@ -273,17 +279,22 @@ def _play_machine(
     usual = rollout(receiver, known).latents[:, round]
     columns = torch.from_numpy(_flatten(known_state))
     writer = Affine.fit(columns, usual.flatten(1).double().cpu())
-    mask = carried_mask(receiver)[: usual.shape[1]].to(usual.device)
+    n_rows, width = usual.shape[1:]
+    mask = carried_mask(receiver)[:n_rows].to(usual.device)
+    whole = run.latents[:, round]
     memories = []
     for state in states:
-        written = writer(torch.from_numpy(_flatten(state))).reshape(-1, *usual.shape[1:])
-        memories.append(torch.where(mask, written.to(usual), run.latents[:, round]))
-    memories.append(run.latents[:, round])
-    memories.append(torch.where(mask, run.latents[:, 0], run.latents[:, round]))
+        numbers = torch.from_numpy(_flatten(state))
+        written = writer(numbers).reshape(-1, n_rows, width)
+        memories.append(torch.where(mask, written.to(usual), whole))
+    memories.append(whole)
+    memories.append(torch.where(mask, run.latents[:, 0], whole))
+    n_later = run.n_rounds - round
     predictions = []
     for memory in memories:
-        outputs = run_on(receiver, run, [round], run.n_rounds - round, memory.unsqueeze(1))
-        distributions = run.layout.distribution(outputs.predictions[0][:, 0].double())
+        outputs = run_on(receiver, run, [round], n_later, memory.unsqueeze(1))
+        prediction = outputs.predictions[0][:, 0]
+        distributions = run.layout.distribution(prediction.double())
         predictions.append(distributions.numpy(force=True))
     return predictions
 
@@ -309,9 +320,10 @@ def _play_algorithm(
 
 def _flatten(state: Values) -> _Numbers:
     """Return the variables' elements side by side, ``[episode, element]``."""
-    parts = [
-        np.asarray(values, dtype=np.float64).reshape(len(values), -1) for values in state.values()
-    ]
+    parts = []
+    for values in state.values():
+        numbers = np.asarray(values, dtype=np.float64)
+        parts.append(numbers.reshape(len(values), -1))
     return np.concatenate(parts, axis=1)
 
 
@@ -336,30 +348,33 @@ def _summarize(
         missed = np.abs(predictions - fields["saw_everything"]).sum(-1) / 2
         distances[name] = missed
         mean, low, high = bootstrap_mean(missed.mean(1), participants=participants)
-        rows.append(
-            {"memory": name, "distance": float(mean), "low": float(low), "high": float(high)}
-        )
-    share = ratio_interval(
-        distances["handed over"].sum(1), distances["starts anew"].sum(1), participants=participants
-    ).complement
+        bounds = {"low": float(low), "high": float(high)}
+        rows.append({"memory": name, "distance": float(mean), **bounds})
+    missed_after = distances["handed over"].sum(1)
+    missed_anew = distances["starts anew"].sum(1)
+    share = ratio_interval(missed_after, missed_anew, participants=participants).complement
     rounds = {"round": range(round, run.n_rounds)}
     lines = over(rounds, {name: missed.mean(0) for name, missed in distances.items()})
-    missing = f"; not read: {', '.join(fields['not_read'])}" if fields["not_read"] else ""
+    not_read = ", ".join(fields["not_read"])
+    missing = f"; not read: {not_read}" if not_read else ""
+    sentence = (
+        f"{to.name} plays on from round {round} with the memory of {run.model.name} and makes up {share} of "
+        f"what it misses when it starts anew{missing}."
+    )
+    axes = {"x": "round", "ylabel": "distance from the receiver that saw everything"}
+    settings = provenance(
+        run.model,
+        to=to.name,
+        via=algorithm.key,
+        round=round,
+        known_seed=_KNOWN_SEED,
+        n_known=n_known,
+    )
     return HandOver(
-        sentence=f"{to.name} plays on from round {round} with the memory of {run.model.name} and makes up {share} of "
-        f"what it misses when it starts anew{missing}.",
+        sentence=sentence,
         table=pd.DataFrame(rows),
-        picture=lambda figures: figures.curves(
-            lines, x="round", ylabel="distance from the receiver that saw everything"
-        ),
-        settings=provenance(
-            run.model,
-            to=to.name,
-            via=algorithm.key,
-            round=round,
-            known_seed=_KNOWN_SEED,
-            n_known=n_known,
-        ),
+        picture=lambda figures: figures.curves(lines, **axes),
+        settings=settings,
         round=round,
         share=share,
         **fields,

@@ -105,31 +105,33 @@ class Site:
             kind = fit("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
-        needs = "needs a layer" if kind.has_layer else "takes no layer"
-        form = f"{kind.key}[layer]@position" if kind.has_layer else f"{kind.key}@position"
+        needs, form = "takes no layer", f"{kind.key}@position"
+        if kind.has_layer:
+            needs, form = "needs a layer", f"{kind.key}[layer]@position"
+        what = f"a site of component {kind.key!r}"
         require(
             (self.layer is not None) == kind.has_layer,
-            f"a site of component {kind.key!r} {needs}, got layer {self.layer!r}; write {form}",
+            f"{what} {needs}, got layer {self.layer!r}; write {form}",
         )
+        with_heads = ", ".join(c.key for c in COMPONENTS.values() if c.has_head)
         require(
             self.head is None or kind.has_head,
-            f"a site of component {kind.key!r} takes no head, got head {self.head!r}; "
-            f"components with heads: {', '.join(c.key for c in COMPONENTS.values() if c.has_head)}",
+            f"{what} takes no head, got head {self.head!r}; components with heads: {with_heads}",
         )
         require(
             self.position is None or _has_places(kind),
-            f"a site of component {kind.key!r} takes no position, got {self.position!r}",
+            f"{what} takes no position, got {self.position!r}",
         )
 
     def __str__(self) -> str:
-        at = "" if self.position is None else f"@{self.position}"
+        place = "" if self.position is None else f"@{self.position}"
         if self.layer is None:
-            return f"{self.component}{at}"
+            return f"{self.component}{place}"
         if self.head is None:
-            return f"{self.component}[{self.layer}]{at}"
+            return f"{self.component}[{self.layer}]{place}"
         if self.component == HEAD:
-            return f"{head_address(self.layer, self.head)}{at}"
-        return f"{self.component}[{self.layer}.{self.head}]{at}"
+            return f"{head_address(self.layer, self.head)}{place}"
+        return f"{self.component}[{self.layer}.{self.head}]{place}"
 
     @classmethod
     def parse(cls, text: str, model: Machine | None = None) -> Site:
@@ -138,25 +140,24 @@ class Site:
         address = _ADDRESS.fullmatch(stripped)
         is_point = model is not None and stripped.partition("@")[0] in model.points
         if address is not None and not is_point:
-            return cls(
-                HEAD,
-                layer=int(address["layer"]),
-                head=int(address["head"]),
-                position=address["position"],
-                kind=component(HEAD, model),
-            )
+            kind = component(HEAD, model)
+            layer, head = int(address["layer"]), int(address["head"])
+            return cls(HEAD, layer, head=head, position=address["position"], kind=kind)
         match = _TEXT.fullmatch(stripped)
         if match is None:
             raise InputError(
                 f"{text!r} is not a site; write component[layer.head]@position, such as 'resid_pre[1]@p?' or 'latent', "
                 "and 'L2H0@p?' for what head 0 of layer 2 puts out"
             )
+        name, layer_text, head_text, position = match.group(
+            "component", "layer", "head", "position"
+        )
         return cls(
-            match["component"],
-            layer=None if match["layer"] is None else int(match["layer"]),
-            head=None if match["head"] is None else int(match["head"]),
-            position=match["position"],
-            kind=component(match["component"], model),
+            name,
+            layer=None if layer_text is None else int(layer_text),
+            head=None if head_text is None else int(head_text),
+            position=position,
+            kind=component(name, model),
         )
 
     @classmethod
@@ -239,10 +240,8 @@ def sites(
         layers: counted from 0, or "all".
     """
     layout = model.layout if layout is None else layout
-    require(
-        layout.task == model.layout.task,
-        f"layout is of {layout.task!r}, not of {model.layout.task!r}",
-    )
+    task, own_task = layout.task, model.layout.task
+    require(task == own_task, f"layout is of {task!r}, not of {own_task!r}")
     if components is None:
         components = swept(model)
     names = [components] if isinstance(components, str) else non_empty("components", components)
@@ -281,11 +280,11 @@ def select_sites(
         return sites(model, layout)
     every: list[Site] = []
     for text in [given] if isinstance(given, Site | str) else non_empty("sites", given):
-        name, at, position = str(text).partition("@")
+        name, sign, position = str(text).partition("@")
         is_head = _ADDRESS.fullmatch(name) is not None
         is_component = isinstance(text, str) and name.isidentifier() and not is_head
         if is_component and component(name, model).has_layer:
-            every += sites(model, layout, name, positions=position if at else "all")
+            every += sites(model, layout, name, positions=position if sign else "all")
         else:
             every.append(resolve(text, model, layout))
     return every
@@ -307,7 +306,8 @@ def resolve_one(
     if len(every) == 1:
         return every[0]
     names = ", ".join(map(str, every))
-    rows = [site.position for site in every if site.kind.axes == "latent" and site.position]
+    carried = [site for site in every if site.kind.axes == "latent"]
+    rows = [site.position for site in carried if site.position]
     require(
         len(rows) == len(every),
         f"one site is read here, or several channels of what is carried, such as ['latent@h', 'latent@c']; got {names}",
@@ -334,7 +334,8 @@ def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
         width = 0 if channel.name in lengths else channel.shape[-1]
         widths += [width] * channel.rows
     widest = max(channel.shape[-1] for channel in model.channels)
-    return torch.arange(widest) < torch.tensor(widths).unsqueeze(1)
+    ends = torch.tensor(widths).unsqueeze(1)
+    return torch.arange(widest) < ends
 
 
 def _find_labels(
@@ -344,7 +345,8 @@ def _find_labels(
     if positions is None or not _has_places(site.kind):
         return [None]
     labels = site.labels(layout)
-    if "latent" in site.kind.axes.split() or site.kind.labels:
+    kind = site.kind
+    if "latent" in kind.axes.split() or kind.labels:
         if positions == "all":
             return list(labels)
         wanted = [positions] if isinstance(positions, str) else list(positions)
@@ -363,8 +365,9 @@ def resolve(site: Site | str, model: Machine | None, layout: RoundLayout) -> Sit
         return site
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
+        exists = value is None or fitted(int, value) in range(n)
         require(
-            value is None or fitted(int, value) in range(n),
+            exists,
             f"site {str(site)!r} does not exist: {model.name!r} has {what}s 0 to {n - 1}; "
             "interp.interventions.sites.sites(model) lists every site",
         )
@@ -427,10 +430,12 @@ class Place:
             return cls(site)
         numbers = np.atleast_2d(array_of("directions", directions, finite=True))
         rows = torch.as_tensor(numbers).double()
-        is_table = np.ndim(directions) > 0 and rows.ndim == 2 and len(rows) > 0
+        rank, shape = len(rows), tuple(rows.shape)
+        is_table = np.ndim(directions) > 0 and rows.ndim == 2 and rank > 0
+        is_independent = is_table and int(torch.linalg.matrix_rank(rows)) == rank
         require(
-            is_table and int(torch.linalg.matrix_rank(rows)) == len(rows),
-            f"directions are [rank, d], none of them made of others, got shape {tuple(rows.shape)}",
+            is_independent,
+            f"directions are [rank, d], none of them made of others, got shape {shape}",
         )
         basis, _ = torch.linalg.qr(rows.T)
         return cls(site, basis)
@@ -485,11 +490,11 @@ class Place:
         if self.is_whole:
             return source
         move = source - base
-        basis = (torch.eye(base.shape[-1]) if self.basis is None else self.basis).to(move)
-        require(
-            len(basis) == base.shape[-1],
-            f"{str(self)!r} has {base.shape[-1]} numbers, its directions {len(basis)}",
-        )
+        width = base.shape[-1]
+        directions = torch.eye(width) if self.basis is None else self.basis
+        basis = directions.to(move)
+        n_rows = len(basis)
+        require(n_rows == width, f"{str(self)!r} has {width} numbers, its directions {n_rows}")
         if self.basis is not None:
             gram = basis.mT @ basis
             unit = torch.eye(len(gram)).to(basis)
@@ -500,9 +505,9 @@ class Place:
         wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted
-        other = self.elsewhere.to(move)
+        control = self.elsewhere.to(move)
         distance = (wanted - base).norm(dim=-1, keepdim=True)
-        along = move @ other @ other.T
+        along = move @ control @ control.T
         scale = distance / along.norm(dim=-1, keepdim=True).clamp_min(1e-8)
         return base + along * scale
 
@@ -513,9 +518,9 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     """List places from sites or their texts, each checked against the model."""
-    several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
+    every = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved: list[Place] = []
-    for place in several:
+    for place in every:
         if not isinstance(place, Place):
             place = Place.of(place, model=model)
         site = resolve(place.site, model, run.layout)
@@ -525,7 +530,8 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
 
 def tile(x: Tensor, times: int) -> Tensor:
     """Repeat the rows of ``x`` so many ``times``."""
-    return x.repeat(times, *[1] * (x.ndim - 1))
+    ones = [1] * (x.ndim - 1)
+    return x.repeat(times, *ones)
 
 
 @contextmanager

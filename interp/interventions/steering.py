@@ -56,14 +56,18 @@ def _find_state_map(model: Machine) -> Float[Tensor, "number d_model"]:
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """Return the smallest latent change that changes a handwired transformer's state by ``change``."""
     state_map = _find_state_map(model)
-    wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(state_map)
-    shape = (model.layout.n_latents, len(state_map))
-    empty = model.layout.state(torch.zeros(shape))
+    numbers = array_of("change", change).astype(np.float64)
+    wanted = torch.as_tensor(numbers).to(state_map)
+    n_latents = model.layout.n_latents
+    width = len(state_map)
+    empty = model.layout.state(torch.zeros((n_latents, width)))
+    shape = tuple(wanted.shape)
     require(
         wanted.shape == empty.shape,
-        f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
+        f"a state change must have {width} numbers for each of {n_latents} latents, got shape {shape}",
     )
-    return model.layout.per_latent(wanted) @ torch.linalg.pinv(state_map).T
+    written = torch.linalg.pinv(state_map).T
+    return model.layout.per_latent(wanted) @ written
 
 
 @checked
@@ -74,10 +78,9 @@ def write_state(
     state_map = _find_state_map(model)
     now = model.read_state(latents)
     array_of("state", state, finite=True)
-    require(
-        tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :],
-        f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}",
-    )
+    shape, wanted = tuple(state.shape), tuple(now.shape)
+    fits = shape[-now.ndim :] == wanted[-state.ndim :]
+    require(fits, f"a state of these latents has shape {wanted}, got {shape}")
     change = model.layout.per_latent(state.to(latents) - now)
     return latents + change @ torch.linalg.pinv(state_map).T
 
@@ -111,9 +114,10 @@ def fitted_direction(
     decoded = decodable(base, values, keys, sites=place)
     writer = Writer.fit(model, base, values, decoded, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], array_of("change", change, finite=True)
+    wanted_shape = wanted.shape
     require(
-        wanted.shape == shape,
-        f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}",
+        wanted_shape == shape,
+        f"the memory of {algorithm.name} has shape {shape}, the change {wanted_shape}",
     )
     (step,) = writer.step({memory: wanted}, (1, 1))
     still = torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
@@ -186,10 +190,10 @@ def _tabulate(
         still = list(doses).index(0)
         for i, dose in enumerate(doses):
             if dose != 0:
-                moved = model[i] - model[still]
+                move = model[i] - model[still]
                 wanted = algorithm[i] - algorithm[still]
                 at_random = random[i] - random[still]
-                scores.loc[i] = _score_move(moved, wanted, at_random, participants)
+                scores.loc[i] = _score_move(move, wanted, at_random, participants)
     return frame.join(scores)
 
 
@@ -207,7 +211,8 @@ def _score_move(
     score = ratio_interval(missed, sizes, participants=participants).complement
     best = np.nan
     if sizes.sum():
-        best = 1 - np.abs(at_random - wanted).sum(1).min() / sizes.sum()
+        least_missed = np.abs(at_random - wanted).sum(1).min()
+        best = 1 - least_missed / sizes.sum()
     return [score.estimate, score.low, score.high, best]
 
 
@@ -265,17 +270,18 @@ def steer(
     outcomes = _find_outcomes(base, of)
     values = algorithm.run(base.episodes)
     shape = values[memory].shape[2:]
+    change_shape = np.shape(change)
     require(
-        np.shape(change) == shape,
-        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
+        change_shape == shape,
+        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {change_shape}",
     )
     exact = doses.direction is None
     direction = doses.direction if doses.direction is not None else state_direction(model, change)
     direction = direction.to(base.latents)
-    wanted_shape = base.latents.shape[2:]
+    wanted_shape, direction_shape = tuple(base.latents.shape[2:]), tuple(direction.shape)
     require(
-        direction.shape == wanted_shape,
-        f"a direction must be [row, width] = {tuple(wanted_shape)}, got {tuple(direction.shape)}",
+        direction_shape == wanted_shape,
+        f"a direction must be [row, width] = {wanted_shape}, got {direction_shape}",
     )
     directions = [direction, *_draw_directions(model, direction, n_random, seed)]
     edits: dict[str, list[Edit]] = {}
@@ -286,13 +292,15 @@ def steer(
     effects = run(Experiment(model, base, edits, [t], commit="target", update=False))
     rows = np.arange(base.n_episodes)
     chances = effects.values[:, :, 0].numpy(force=True)[:, rows, outcomes]
-    chances = np.ascontiguousarray(chances).reshape(len(doses.sizes), len(directions), -1)
+    n_doses, n_directions = len(doses.sizes), len(directions)
+    chances = np.ascontiguousarray(chances).reshape(n_doses, n_directions, -1)
     # The algorithm's own answers, from its memory moved by each dose.
     state, inputs = algorithm.at(values, [t])
     answers: list[NDArray[Any]] = []
     for dose in doses.sizes:
-        moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        _, after = algorithm.step(state, inputs, {memory: moved})
+        added = dose * np.asarray(change, dtype=np.float64)
+        changed = values[memory][:, [t]] + added
+        _, after = algorithm.step(state, inputs, {memory: changed})
         answers.append(algorithm.distribution(after)[rows, 0, outcomes])
     of_model, of_algorithm, of_random = chances[:, 0], np.stack(answers), chances[:, 1:]
     sizes = [float(size) for size in doses.sizes]
@@ -301,23 +309,26 @@ def steer(
         "algorithm": of_algorithm.mean(1),
         "random": of_random.mean((1, 2)),
     }
-    name = base.layout.outcomes[outcomes[0]] if np.ndim(of) == 0 else "one per episode"
+    name = "one per episode"
+    if np.ndim(of) == 0:
+        name = base.layout.outcomes[outcomes[0]]
     axes = {"x": "dose", "ylabel": f"probability of {name}"}
+    players = participants_of(base.episodes)
+    table = _tabulate(sizes, of_model, of_algorithm, of_random, participants=players)
+    settings = provenance(
+        model,
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        exact=exact,
+        round=t,
+        n_random=n_random,
+        seed=seed,
+    )
     return _SteeringResult(
         sentence=_say(of_model, of_algorithm, of_random),
-        table=_tabulate(
-            sizes, of_model, of_algorithm, of_random, participants=participants_of(base.episodes)
-        ),
+        table=table,
         picture=lambda figures: figures.curves(over({"dose": sizes}, curves), **axes),
-        settings=provenance(
-            model,
-            algorithm=algorithm.key,
-            parameters=dict(algorithm.parameters),
-            exact=exact,
-            round=t,
-            n_random=n_random,
-            seed=seed,
-        ),
+        settings=settings,
         model=of_model,
         algorithm=of_algorithm,
         random=of_random,
@@ -339,8 +350,9 @@ def _find_outcomes(base: Rollout, of: int | ArrayLike) -> NDArray[np.int64]:
     numbers, n_outcomes = array_of("of", of), base.layout.n_outputs
     is_whole = numbers.dtype.kind in "iu"
     is_each = numbers.shape in ((), (base.n_episodes,))
+    is_known = is_whole and is_each and bool(((numbers >= 0) & (numbers < n_outcomes)).all())
     require(
-        is_whole and is_each and bool(((numbers >= 0) & (numbers < n_outcomes)).all()),
+        is_known,
         f"of must be the number of an outcome from 0 to {n_outcomes - 1}, for all or one for each of the "
         f"{base.n_episodes} episodes, got {shown(of)}",
     )
@@ -352,7 +364,8 @@ def _draw_directions(
 ) -> Float[Tensor, "direction row width"]:
     """Draw random directions as long as one, on the rows that it moves."""
     generator = np.random.default_rng(seed)
-    normal = torch.as_tensor(generator.standard_normal((n, *direction.shape))).to(direction)
+    drawn = generator.standard_normal((n, *direction.shape))
+    normal = torch.as_tensor(drawn).to(direction)
     is_moved = (direction.norm(dim=-1) > 0).unsqueeze(-1)
     is_used = carried_mask(model)[: len(direction)].to(direction.device)
     noise = normal * (is_moved & is_used)
